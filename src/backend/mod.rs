@@ -1,0 +1,165 @@
+//! Those who do the work: the trait that an agent is put behind, and the tasks that run conversations.
+//!
+//! Owns: one task for each open conversation, the bounded channel on which all of them report, and the
+//! promise that nothing of a closed conversation is heard.
+//! Never: sees the core's state. Whether a report still means something is the core's decision.
+//!
+//! To add a backend: implement [`Backend`], answer every [`Command`] as its documentation says, and put it
+//! in the list that `io::run` is given. A conversation reads its commands at all times, also while it waits
+//! for room to report in, because a cancellation may be among them.
+
+pub mod script;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+
+use crate::host::effects::{AgentDescription, ChatKey, Command, Event, OpenConversation};
+
+/// How many reports may wait before conversations are held up.
+const REPORTS_MAX: usize = 256;
+
+/// A kind of agent.
+pub trait Backend: Send {
+    /// What clients are told of it. Starts nothing.
+    fn describe(&self) -> AgentDescription;
+
+    /// A conversation, as a task that lasts until its commands end.
+    ///
+    /// It first reports [`Event::Opened`] or [`Event::OpenFailed`]. When it returns an error before it is
+    /// told to close, that is reported as its death.
+    fn converse(&self, open: OpenConversation, line: Line) -> Conversation;
+}
+
+/// A running conversation.
+pub type Conversation = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+/// A conversation's line to the host.
+#[derive(Debug)]
+pub struct Line {
+    /// What it is told. Ends when the conversation is closed.
+    pub commands: mpsc::UnboundedReceiver<Command>,
+    /// Where it reports.
+    pub reports: Reports,
+}
+
+/// Where a conversation reports.
+#[derive(Debug, Clone)]
+pub struct Reports {
+    chat: ChatKey,
+    conversation: u64,
+    sender: mpsc::Sender<Report>,
+}
+
+impl Reports {
+    /// Reports, if there is room now; else gives the event back.
+    pub fn try_report(&self, event: Event) -> Result<(), Event> {
+        let report = Report { chat: self.chat, conversation: self.conversation, event };
+        self.sender.try_send(report).map_err(|error| error.into_inner().event)
+    }
+
+    /// Waits until there is room to report in. May be dropped half-way.
+    pub async fn room(&self) {
+        // The channel is closed only when the whole process ends: then nobody listens, and that is fine.
+        drop(self.sender.reserve().await);
+    }
+
+    /// Reports, waiting for room.
+    pub async fn report(&self, event: Event) {
+        let report = Report { chat: self.chat, conversation: self.conversation, event };
+        if self.sender.send(report).await.is_err() {
+            tracing::debug!("nobody listens to agents any more");
+        }
+    }
+}
+
+/// Something that a conversation reported.
+#[derive(Debug)]
+pub struct Report {
+    chat: ChatKey,
+    /// Which of the chat's conversations, one after the other, said it.
+    conversation: u64,
+    event: Event,
+}
+
+/// Every backend and every open conversation.
+pub struct Agents {
+    backends: Vec<Box<dyn Backend>>,
+    open: HashMap<ChatKey, Open>,
+    reports: mpsc::Sender<Report>,
+    last_conversation: u64,
+}
+
+struct Open {
+    conversation: u64,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Agents {
+    /// The agents of these backends, and the channel on which all conversations report.
+    pub fn new(backends: Vec<Box<dyn Backend>>) -> (Self, mpsc::Receiver<Report>) {
+        let (reports, receiver) = mpsc::channel(REPORTS_MAX);
+        (Self { backends, open: HashMap::new(), reports, last_conversation: 0 }, receiver)
+    }
+
+    /// What each backend says of itself, in order.
+    pub fn describe(&self) -> Vec<AgentDescription> {
+        self.backends.iter().map(|backend| backend.describe()).collect()
+    }
+
+    /// Carries out what the core asks. Must be called inside a tokio runtime.
+    pub fn carry_out(&mut self, chat: ChatKey, command: Command) {
+        match command {
+            Command::Open(open) => self.open(chat, open),
+            Command::Close => {
+                self.open.remove(&chat);
+            }
+            command => {
+                if let Some(open) = self.open.get(&chat) {
+                    if open.commands.send(command).is_err() {
+                        tracing::debug!(?chat, "a command came too late for its conversation");
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a report tells the core; none when its conversation has been closed.
+    pub fn hear(&mut self, report: Report) -> Option<(ChatKey, Event)> {
+        let Report { chat, conversation, event } = report;
+        if self.open.get(&chat)?.conversation != conversation {
+            return None;
+        }
+        if matches!(event, Event::OpenFailed { .. } | Event::Died { .. }) {
+            self.open.remove(&chat);
+        }
+        Some((chat, event))
+    }
+
+    fn open(&mut self, chat: ChatKey, open: OpenConversation) {
+        self.last_conversation += 1;
+        let conversation = self.last_conversation;
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let reports = Reports { chat, conversation, sender: self.reports.clone() };
+        self.open.insert(chat, Open { conversation, commands });
+        let line = Line { commands: receiver, reports: reports.clone() };
+        let backend = self.backends.iter().find(|backend| backend.describe().info.provider == open.provider);
+        let Some(backend) = backend else {
+            let reason = format!("no agent `{}` is configured", open.provider);
+            tokio::spawn(async move { reports.report(Event::OpenFailed { reason }).await });
+            return;
+        };
+        let conversation = tokio::spawn(backend.converse(open, line));
+        tokio::spawn(async move {
+            let reason = match conversation.await {
+                Ok(Ok(())) => "the agent has ended".to_owned(),
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(error) => format!("the agent's task failed: {error}"),
+            };
+            // Not heard when the conversation was closed before.
+            reports.report(Event::Died { reason }).await;
+        });
+    }
+}

@@ -1,0 +1,499 @@
+//! The built-in agent `script`: the user's message is its program, one step a line.
+//!
+//! Owns: the language of the steps (see the table in the README) and running it.
+//! Never: needs a model, a network, or a clock other than the timers that a script asks for.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, Message,
+    SessionConfigPropertySchema, SessionConfigSchema, ToolResultContent, ToolResultTextContent, UsageInfo,
+};
+use anyhow::bail;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Backend, Conversation, Line};
+use crate::host::effects::{
+    AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption, RunId, TextKind,
+    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
+};
+
+/// The provider id.
+pub const PROVIDER: &str = "script";
+
+/// The largest delta that a script can ask for, in bytes.
+const DELTA_BYTES_MAX: usize = 1 << 20;
+
+/// A tool call's input is streamed in pieces of so many characters.
+const INPUT_PIECE_CHARS: usize = 16;
+
+/// The backend.
+#[derive(Debug, Default)]
+pub struct Script;
+
+impl Backend for Script {
+    fn describe(&self) -> AgentDescription {
+        let property = |kind: &str, title: &str, description: &str| SessionConfigPropertySchema {
+            r#type: kind.to_owned(),
+            title: title.to_owned(),
+            description: Some(description.to_owned()),
+            default: None,
+            r#enum: None,
+            enum_labels: None,
+            enum_descriptions: None,
+            read_only: None,
+            items: None,
+            min_items: None,
+            max_items: None,
+            properties: None,
+            required: None,
+            additional_properties: None,
+            enum_dynamic: None,
+            session_mutable: None,
+        };
+        AgentDescription {
+            info: AgentInfo {
+                provider: PROVIDER.to_owned(),
+                display_name: "Script".to_owned(),
+                description: "Runs the message as a script of steps; for tests and demonstrations".to_owned(),
+                models: Vec::new(),
+                protected_resources: None,
+                customizations: None,
+                capabilities: None,
+            },
+            config: SessionConfigSchema {
+                r#type: "object".to_owned(),
+                properties: HashMap::from([
+                    (
+                        "openMs".to_owned(),
+                        property("integer", "Opening time", "Opens after so many milliseconds"),
+                    ),
+                    ("fail".to_owned(), property("string", "Failure", "Fails to open, saying this")),
+                ]),
+                required: None,
+            },
+        }
+    }
+
+    fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
+        Box::pin(async move {
+            let Some(mut agent) = Agent::open(&open.config, line).await else { return Ok(()) };
+            agent.serve().await
+        })
+    }
+}
+
+/// Why a step does not go on to the next one.
+enum Stop {
+    /// The turn was cancelled.
+    Cancelled,
+    /// The conversation is closed.
+    Closed,
+    /// The agent ends without a word.
+    Died,
+    /// The turn fails.
+    Failed { message: String, resumable: bool },
+}
+
+impl Stop {
+    fn mistake(message: impl Into<String>) -> Self {
+        Self::Failed { message: message.into(), resumable: false }
+    }
+}
+
+struct Agent {
+    line: Line,
+    /// Tools that the user has allowed for good.
+    allowed: HashSet<String>,
+    /// The turn that runs, or that failed and may go on.
+    turn: Turn,
+}
+
+struct Turn {
+    run: RunId,
+    /// How many steps are done.
+    done: usize,
+    /// How many tool calls and questions there were.
+    calls: usize,
+    /// What the user added and what has not been said back.
+    steering: Vec<Message>,
+}
+
+/// A command that a step waited for.
+enum Reply {
+    Permission { option: Option<String>, approved: bool },
+    Reviewed,
+    Answers { response: ChatInputResponseKind, answers: BTreeMap<String, ChatInputAnswer> },
+}
+
+impl Agent {
+    /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
+    async fn open(config: &JsonObject, mut line: Line) -> Option<Self> {
+        let open_ms = config.get("openMs").and_then(Value::as_u64).unwrap_or(0);
+        if open_ms > 0 {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(open_ms)) => {}
+                () = async { while line.commands.recv().await.is_some() {} } => return None,
+            }
+        }
+        if let Some(reason) = config.get("fail").and_then(Value::as_str) {
+            line.reports.report(Event::OpenFailed { reason: reason.to_owned() }).await;
+            return None;
+        }
+        line.reports.report(Event::Opened).await;
+        let turn = Turn { run: RunId(0), done: 0, calls: 0, steering: Vec::new() };
+        Some(Self { line, allowed: HashSet::new(), turn })
+    }
+
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        while let Some(command) = self.line.commands.recv().await {
+            let message = match command {
+                Command::StartTurn { run, message } => {
+                    self.turn = Turn { run, done: 0, calls: 0, steering: Vec::new() };
+                    message
+                }
+                Command::ResumeTurn { run, message } => {
+                    self.turn.run = run;
+                    message
+                }
+                // Came after its turn had ended.
+                _ => continue,
+            };
+            let end = match self.run(&message.text).await {
+                Ok(()) => TurnEnd::Complete,
+                Err(Stop::Cancelled) => TurnEnd::Cancelled,
+                Err(Stop::Failed { message, resumable }) => {
+                    TurnEnd::Failed { kind: "scriptError".to_owned(), message, resumable }
+                }
+                Err(Stop::Closed) => return Ok(()),
+                Err(Stop::Died) => bail!("the script agent died without ending the turn"),
+            };
+            self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
+        }
+        Ok(())
+    }
+
+    /// Runs the steps that are not done yet.
+    async fn run(&mut self, program: &str) -> Result<(), Stop> {
+        for step in program.lines().skip(self.turn.done) {
+            self.turn.done += 1;
+            self.step(step.trim_end_matches('\r')).await?;
+        }
+        self.say_back().await
+    }
+
+    async fn step(&mut self, step: &str) -> Result<(), Stop> {
+        self.say_back().await?;
+        if !step.starts_with('/') {
+            return self.stream_words(step).await;
+        }
+        let (name, rest) = step.split_once(' ').map_or((step, ""), |(name, rest)| (name, rest.trim()));
+        match name {
+            "/say" => self.tell(TurnEvent::Part(TextKind::Markdown, rest.to_owned())).await,
+            "/think" => self.tell(TurnEvent::Part(TextKind::Reasoning, rest.to_owned())).await,
+            "/stream" => self.stream(rest).await,
+            "/activity" => self.tell(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await,
+            "/tool" => self.call(rest, Gate::None, false).await,
+            "/ask" => self.call(rest, Gate::Ask, false).await,
+            "/review" => self.call(rest, Gate::None, true).await,
+            "/fail" => self.fail_call(rest).await,
+            "/question" => self.question(rest).await,
+            "/usage" => self.usage(rest).await,
+            "/title" => self.report(Event::Title(rest.to_owned())).await,
+            "/error" => Err(Stop::mistake(rest)),
+            "/error-resumable" => Err(Stop::Failed { message: rest.to_owned(), resumable: true }),
+            "/sleep" => self.sleep(number("/sleep", rest)?).await,
+            "/hang" => self.hang().await,
+            "/die" => Err(Stop::Died),
+            unknown => Err(Stop::mistake(format!("unknown step `{unknown}`"))),
+        }
+    }
+
+    async fn stream_words(&mut self, text: &str) -> Result<(), Stop> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
+        for word in text.split_inclusive(' ') {
+            self.tell(TurnEvent::Text(TextKind::Markdown, word.to_owned())).await?;
+        }
+        Ok(())
+    }
+
+    /// Digits that go on from delta to delta, so that a lost or misplaced one shows.
+    async fn stream(&mut self, rest: &str) -> Result<(), Stop> {
+        let mut words = rest.split_whitespace();
+        let count: usize = number("/stream COUNT", words.next().unwrap_or_default())?;
+        let size: usize = number("/stream COUNT SIZE", words.next().unwrap_or_default())?;
+        let delay_ms: u64 = words.next().map_or(Ok(0), |word| number("/stream COUNT SIZE DELAY_MS", word))?;
+        if size > DELTA_BYTES_MAX {
+            return Err(Stop::mistake(format!("/stream: SIZE is {DELTA_BYTES_MAX} at most")));
+        }
+        let digits: String = "0123456789".chars().cycle().take(size + 10).collect();
+        self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
+        let mut start = 0;
+        for _ in 0..count {
+            let delta = digits[start..start + size].to_owned();
+            self.tell(TurnEvent::Text(TextKind::Markdown, delta)).await?;
+            start = (start + size) % 10;
+            if delay_ms > 0 {
+                self.sleep(delay_ms).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn call(&mut self, rest: &str, gate: Gate, review: bool) -> Result<(), Stop> {
+        let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
+        if name.is_empty() {
+            return Err(Stop::mistake("a tool call needs the NAME of a tool"));
+        }
+        if let Err(error) = serde_json::from_str::<Value>(input) {
+            return Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}")));
+        }
+        let id = self.begin_call(name, input).await?;
+        let asks = matches!(gate, Gate::Ask) && !self.allowed.contains(name);
+        let gate = match gate {
+            Gate::None => ToolGate::Open,
+            Gate::Ask if !asks => ToolGate::AllowedBefore,
+            Gate::Ask => ToolGate::Ask(permission_options()),
+        };
+        self.ready(&id, name, input, gate).await?;
+        if asks {
+            let reply = self.reply_about(&id).await?;
+            let Reply::Permission { option, approved: true } = reply else { return Ok(()) };
+            if option.as_deref() == Some(ALLOW_ALWAYS) {
+                self.allowed.insert(name.to_owned());
+            }
+        }
+        let content = text_content(input);
+        self.tell(TurnEvent::ToolContent { id: id.clone(), content: content.clone() }).await?;
+        let message = format!("Ran {name}").into();
+        let outcome = ToolOutcome { success: true, message, content, error: None };
+        self.tell(TurnEvent::ToolDone { id: id.clone(), outcome, review }).await?;
+        if review {
+            self.reply_about(&id).await?;
+        }
+        Ok(())
+    }
+
+    async fn fail_call(&mut self, rest: &str) -> Result<(), Stop> {
+        let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
+        if name.is_empty() {
+            return Err(Stop::mistake("a tool call needs the NAME of a tool"));
+        }
+        let id = self.begin_call(name, "{}").await?;
+        self.ready(&id, name, "{}", ToolGate::Open).await?;
+        let outcome = ToolOutcome {
+            success: false,
+            message: format!("{name} failed").into(),
+            content: text_content(text),
+            error: Some(text.to_owned()),
+        };
+        self.tell(TurnEvent::ToolDone { id, outcome, review: false }).await
+    }
+
+    /// Starts a tool call and streams its input.
+    async fn begin_call(&mut self, name: &str, input: &str) -> Result<String, Stop> {
+        self.turn.calls += 1;
+        let id = format!("call-{}", self.turn.calls);
+        let (tool, display_name) = (name.to_owned(), name.to_owned());
+        self.tell(TurnEvent::ToolStarted { id: id.clone(), name: tool, display_name }).await?;
+        let characters: Vec<char> = input.chars().collect();
+        for piece in characters.chunks(INPUT_PIECE_CHARS) {
+            let delta = piece.iter().collect();
+            self.tell(TurnEvent::ToolInput { id: id.clone(), delta }).await?;
+        }
+        Ok(id)
+    }
+
+    async fn ready(&mut self, id: &str, name: &str, input: &str, gate: ToolGate) -> Result<(), Stop> {
+        let message = format!("Run {name}").into();
+        self.tell(TurnEvent::ToolReady { id: id.to_owned(), input: input.to_owned(), message, gate }).await
+    }
+
+    async fn question(&mut self, rest: &str) -> Result<(), Stop> {
+        let questions: Vec<ChatInputQuestion> = serde_json::from_str(rest)
+            .map_err(|error| Stop::mistake(format!("/question: not an array of questions: {error}")))?;
+        if let Some(ChatInputQuestion::Unknown(question)) =
+            questions.iter().find(|question| matches!(question, ChatInputQuestion::Unknown(_)))
+        {
+            return Err(Stop::mistake(format!("/question: not a question: {question}")));
+        }
+        self.turn.calls += 1;
+        let id = format!("question-{}", self.turn.calls);
+        self.tell(TurnEvent::Question { id: id.clone(), questions }).await?;
+        let Reply::Answers { response, answers } = self.reply_about(&id).await? else { return Ok(()) };
+        let said = match response {
+            ChatInputResponseKind::Accept => {
+                let answers: Vec<_> =
+                    answers.iter().map(|(id, answer)| format!("{id}: {}", spoken(answer))).collect();
+                answers.join("\n")
+            }
+            ChatInputResponseKind::Decline => "(declined)".to_owned(),
+            ChatInputResponseKind::Cancel => "(cancelled)".to_owned(),
+        };
+        self.tell(TurnEvent::Part(TextKind::Markdown, said)).await
+    }
+
+    async fn usage(&mut self, rest: &str) -> Result<(), Stop> {
+        let mut words = rest.split_whitespace();
+        let input_tokens = number("/usage INPUT", words.next().unwrap_or_default())?;
+        let output_tokens = number("/usage INPUT OUTPUT", words.next().unwrap_or_default())?;
+        self.tell(TurnEvent::Usage(UsageInfo {
+            input_tokens: Some(input_tokens),
+            output_tokens: Some(output_tokens),
+            model: None,
+            cache_read_tokens: None,
+            meta: None,
+        }))
+        .await
+    }
+
+    async fn sleep(&mut self, ms: u64) -> Result<(), Stop> {
+        let deadline = Instant::now() + Duration::from_millis(ms);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline) => return Ok(()),
+                command = self.line.commands.recv() => { self.obey(command)?; }
+            }
+            self.say_back().await?;
+        }
+    }
+
+    async fn hang(&mut self) -> Result<(), Stop> {
+        loop {
+            let command = self.line.commands.recv().await;
+            self.obey(command)?;
+            self.say_back().await?;
+        }
+    }
+
+    /// Waits for the answer to a call or question.
+    async fn reply_about(&mut self, id: &str) -> Result<Reply, Stop> {
+        loop {
+            let command = self.line.commands.recv().await;
+            if let Some((about, reply)) = self.obey(command)? {
+                if about == id {
+                    return Ok(reply);
+                }
+            }
+            self.say_back().await?;
+        }
+    }
+
+    /// Does what a command asks at once; an answer to a call or question is given back with its id.
+    fn obey(&mut self, command: Option<Command>) -> Result<Option<(String, Reply)>, Stop> {
+        let current = self.turn.run;
+        match command {
+            None | Some(Command::Close) => Err(Stop::Closed),
+            Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
+            Some(Command::Steer { run, message }) if run == current => {
+                self.turn.steering.push(message);
+                Ok(None)
+            }
+            Some(Command::Permission { run, tool_call_id, option, approved }) if run == current => {
+                Ok(Some((tool_call_id, Reply::Permission { option, approved })))
+            }
+            Some(Command::ResultConfirmed { run, tool_call_id, .. }) if run == current => {
+                Ok(Some((tool_call_id, Reply::Reviewed)))
+            }
+            Some(Command::Answer { run, request_id, response, answers }) if run == current => {
+                Ok(Some((request_id, Reply::Answers { response, answers })))
+            }
+            Some(command) => {
+                tracing::debug!(?command, "a command that does not fit the turn was ignored");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Says back what the user has added.
+    async fn say_back(&mut self) -> Result<(), Stop> {
+        while let Ok(command) = self.line.commands.try_recv() {
+            self.obey(Some(command))?;
+        }
+        while !self.turn.steering.is_empty() {
+            let message = self.turn.steering.remove(0);
+            self.tell(TurnEvent::Part(TextKind::Markdown, message.text)).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell(&mut self, event: TurnEvent) -> Result<(), Stop> {
+        self.report(Event::Turn(self.turn.run, event)).await
+    }
+
+    /// Reports as soon as there is room, obeying meanwhile.
+    async fn report(&mut self, event: Event) -> Result<(), Stop> {
+        let mut event = event;
+        loop {
+            while let Ok(command) = self.line.commands.try_recv() {
+                self.obey(Some(command))?;
+            }
+            match self.line.reports.try_report(event) {
+                Ok(()) => return Ok(()),
+                Err(refused) => event = refused,
+            }
+            tokio::select! {
+                () = self.line.reports.room() => {}
+                command = self.line.commands.recv() => { self.obey(command)?; }
+            }
+        }
+    }
+}
+
+/// Whether a call asks before it runs.
+#[derive(Clone, Copy)]
+enum Gate {
+    None,
+    Ask,
+}
+
+const ALLOW_ALWAYS: &str = "allow-always";
+
+fn permission_options() -> Vec<PermissionOption> {
+    let option =
+        |id: &str, label: &str, kind| PermissionOption { id: id.to_owned(), label: label.to_owned(), kind };
+    vec![
+        option("allow-once", "Allow once", PermissionKind::AllowOnce),
+        option(ALLOW_ALWAYS, "Allow always", PermissionKind::AllowAlways),
+        option("reject-once", "Reject", PermissionKind::RejectOnce),
+    ]
+}
+
+fn text_content(text: &str) -> Vec<ToolResultContent> {
+    vec![ToolResultContent::Text(ToolResultTextContent { text: text.to_owned() })]
+}
+
+fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
+    word.parse().map_err(|_| Stop::mistake(format!("{what}: `{word}` is not a number that fits")))
+}
+
+/// An answer as words.
+fn spoken(answer: &ChatInputAnswer) -> String {
+    let value = match answer {
+        ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer) => &answer.value,
+        ChatInputAnswer::Skipped(_) => return "(skipped)".to_owned(),
+    };
+    match value {
+        ChatInputAnswerValue::Text(value) => value.value.clone(),
+        ChatInputAnswerValue::Number(value) => value.value.to_string(),
+        ChatInputAnswerValue::Boolean(value) => value.value.to_string(),
+        ChatInputAnswerValue::Selected(value) => {
+            let freeform = value.freeform_values.iter().flatten();
+            std::iter::once(&value.value).chain(freeform).cloned().collect::<Vec<_>>().join(", ")
+        }
+        ChatInputAnswerValue::SelectedMany(value) => value
+            .value
+            .iter()
+            .chain(value.freeform_values.iter().flatten())
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", "),
+        ChatInputAnswerValue::Unknown(value) => value.to_string(),
+    }
+}

@@ -1,0 +1,177 @@
+//! The command line, as one typed value.
+//!
+//! Owns: flags, their defaults, and what is wrong with them.
+//! Never: does what a flag asks for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{bail, Context};
+use clap::{Parser, ValueEnum};
+use percent_encoding::{percent_encode, AsciiSet, NON_ALPHANUMERIC};
+use tracing_subscriber::filter::Targets;
+
+use crate::host::effects::Shutdown;
+use crate::io::outbox::OutboxLimits;
+use crate::io::run::Options;
+
+/// Exit status: wrong usage or unreadable configuration.
+pub const EXIT_USAGE: u8 = 2;
+/// Exit status: failed inside.
+pub const EXIT_FAILURE: u8 = 1;
+/// Exit status: done, but something was declined or cut because nobody was left to answer.
+pub const EXIT_CUT: u8 = 4;
+
+/// The longest line that is read unless said otherwise, in bytes.
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// An Agent Host Protocol host: serves one client on stdin and stdout, one JSON-RPC message a line, until
+/// stdin ends.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLE)]
+pub struct Cli {
+    /// An agent that speaks ACP (not available yet)
+    #[arg(long, value_name = "NAME=COMMAND LINE")]
+    agent: Vec<String>,
+
+    /// A configuration file (not available yet)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Keep sessions in this folder (not available yet)
+    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    state_dir: Option<PathBuf>,
+
+    /// Keep sessions in memory only (so far always the case)
+    #[arg(long)]
+    ephemeral: bool,
+
+    /// The folder that clients start browsing at [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    default_directory: Option<PathBuf>,
+
+    /// What running turns get when stdin ends: time to end, or nothing
+    #[arg(long, value_enum, default_value_t = OnEof::Drain)]
+    on_eof: OnEof,
+
+    /// How long turns may run after stdin has ended
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    drain_timeout: u64,
+
+    /// The longest line that is read
+    #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
+    max_frame_bytes: usize,
+
+    /// Do not leave when the process that started this one is gone
+    #[arg(long)]
+    no_parent_watch: bool,
+
+    /// A fixed clock, counted ids, one input at a time: the same input gives the same output
+    #[arg(long)]
+    deterministic: bool,
+
+    /// What is logged on stderr: a level, or TARGET=LEVEL pairs [default: warn, or RUST_LOG]
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+}
+
+const EXAMPLE: &str = r#"Try it:
+  printf '%s\n' \
+    '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","clientId":"me","protocolVersions":["1.0.0"]}}' \
+    '{"jsonrpc":"2.0","id":2,"method":"listSessions","params":{"channel":"ahp-root://"}}' \
+  | ahp-sidecar
+
+Exit status:
+  0  stdin ended, the reader is gone, or a signal asked; all done
+  1  internal failure (reported on stderr)
+  2  wrong usage
+  4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnEof {
+    /// Turns go on until they end or the time is up
+    Drain,
+    /// Turns are cancelled at once
+    Exit,
+}
+
+impl Cli {
+    /// What may be logged.
+    ///
+    /// # Errors
+    /// When the filter is none.
+    pub fn log_filter(&self) -> anyhow::Result<Targets> {
+        match &self.log {
+            Some(filter) => filter.parse().with_context(|| format!("--log: `{filter}` is no filter")),
+            None => match std::env::var("RUST_LOG") {
+                Ok(filter) => filter.parse().with_context(|| format!("RUST_LOG: `{filter}` is no filter")),
+                Err(_) => Ok(Targets::new().with_default(tracing::Level::WARN)),
+            },
+        }
+    }
+
+    /// How to serve.
+    ///
+    /// # Errors
+    /// When a flag asks for something that is not there, or for a folder that is none.
+    pub fn options(&self) -> anyhow::Result<Options> {
+        if !self.agent.is_empty() {
+            bail!("--agent is not available yet: the only agent of this version is `script`");
+        }
+        if self.config.is_some() {
+            bail!("--config is not available yet");
+        }
+        if self.state_dir.is_some() {
+            bail!("--state-dir is not available yet: this version keeps sessions in memory only");
+        }
+        let default_directory = match &self.default_directory {
+            Some(directory) => Some(
+                directory
+                    .canonicalize()
+                    .with_context(|| format!("--default-directory: `{}`", directory.display()))?,
+            ),
+            // A folder that was removed under us is no reason not to serve.
+            None => std::env::current_dir().ok(),
+        };
+        if let Some(directory) = default_directory.as_ref().filter(|directory| !directory.is_dir()) {
+            bail!("--default-directory: `{}` is not a folder", directory.display());
+        }
+        Ok(Options {
+            default_directory: default_directory.map(|directory| file_uri(&directory)),
+            line_bytes_max: self.max_frame_bytes,
+            at_end: match self.on_eof {
+                OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
+                OnEof::Exit => Shutdown::Cancel,
+            },
+            watch_parent: !self.no_parent_watch,
+            deterministic: self.deterministic,
+            outbox: OutboxLimits::default(),
+        })
+    }
+}
+
+/// What stays as it is in the path of a URI.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The `file:` URI of an absolute path.
+fn file_uri(path: &std::path::Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn paths_become_uris() {
+        assert_eq!(file_uri(std::path::Path::new("/a b/ä%.txt")), "file:///a%20b/%C3%A4%25.txt");
+        assert_eq!(file_uri(std::path::Path::new("/")), "file:///");
+    }
+}

@@ -1,0 +1,495 @@
+//! Client actions on a chat's channel.
+//!
+//! Owns: their conditions, and which effect each has once it is accepted.
+//! Never: does the effect's work; that is in `turns` and `pending`.
+
+use std::collections::HashMap;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatInputAnswerChangedAction, ChatInputCompletedAction, ChatPendingMessageSetAction,
+    ChatQueuedMessagesReorderedAction, ChatToolCallConfirmedAction, ChatToolCallResultConfirmedAction,
+    ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
+};
+use ahp_types::state::{
+    ActiveTurn, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputRequest,
+    ChatInputResponseKind, Message, MessageAttachment, PendingMessageKind, ResponsePart, SessionLifecycle,
+    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
+};
+
+use super::{Refusal, Verdict};
+use crate::host::effects::{sorted_answers, ChatKey, Command, PermissionKind, PermissionOption};
+use crate::host::model::{Chat, Target};
+use crate::host::turns::Ending;
+use crate::host::{Host, Step};
+
+impl Host {
+    pub(super) fn change_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        match action {
+            StateAction::ChatTurnStarted(a) => self.client_starts_turn(step, key, a, origin),
+            StateAction::ChatTurnCancelled(a) => self.client_cancels_turn(step, key, a, origin),
+            StateAction::ChatTurnResume(a) => self.client_resumes_turn(step, key, a, origin),
+            StateAction::ChatTruncated(a) => self.client_truncates(step, key, a, origin),
+            StateAction::ChatToolCallConfirmed(a) => self.client_decides_call(step, key, a, origin),
+            StateAction::ChatToolCallResultConfirmed(a) => self.client_reviews_result(step, key, a, origin),
+            StateAction::ChatToolCallComplete(_) | StateAction::ChatToolCallContentChanged(_) => {
+                Err("this tool call does not run on this client".to_owned())
+            }
+            StateAction::ChatInputAnswerChanged(a) => self.client_drafts_answer(step, key, a, origin),
+            StateAction::ChatInputCompleted(a) => self.client_answers(step, key, a, origin),
+            StateAction::ChatPendingMessageSet(a) => self.client_sets_pending(step, key, a, origin),
+            StateAction::ChatQueuedMessagesReordered(a) => self.client_reorders(step, key, a, origin),
+            StateAction::ChatPendingMessageRemoved(ref a) => {
+                let state = self.chat(key)?.conversation.state();
+                let there = match a.kind {
+                    PendingMessageKind::Steering => state.steering_message.iter().any(|m| m.id == a.id),
+                    PendingMessageKind::Queued => {
+                        state.queued_messages.iter().flatten().any(|m| m.id == a.id)
+                    }
+                };
+                if !there {
+                    return Err(format!("no such pending message: `{}`", a.id));
+                }
+                self.change_plainly(step, key, action, origin)
+            }
+            StateAction::ChatDraftChanged(_) => self.change_plainly(step, key, action, origin),
+            StateAction::ChatIsReadChanged(_) | StateAction::ChatIsArchivedChanged(_) => {
+                let verdict = self.change_plainly(step, key, action, origin)?;
+                self.sync_chat(step, key);
+                Ok(verdict)
+            }
+            _ => Err("not served on a chat's channel".to_owned()),
+        }
+    }
+
+    fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
+        self.chats.get(&key).ok_or_else(|| "the chat is gone".to_owned())
+    }
+
+    /// Sequences an action that has no effect besides the state, if it has one there.
+    fn change_plainly(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        if !self.chat(key)?.conversation.would_change(&action) {
+            return Ok(Verdict::Unchanged);
+        }
+        self.sequence(step, Target::Chat(key), action, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    fn client_starts_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTurnStartedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        let state = chat.conversation.state();
+        if chat.turn_ids.contains(&action.turn_id) {
+            return Err(format!("a turn `{}` is known already and does not run twice", action.turn_id));
+        }
+        if let Some(active) = &state.active_turn {
+            return Err(format!("the turn `{}` is running; queue the message or wait", active.id));
+        }
+        if action.turn_id.is_empty() {
+            return Err("`turnId` must not be empty".to_owned());
+        }
+        self.check_can_run(chat)?;
+        check_message(&action.message)?;
+        if let Some(id) = &action.queued_message_id {
+            let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
+            if !pending.any(|message| message.id == *id) {
+                return Err(format!("no such pending message: `{id}`"));
+            }
+        }
+        self.release_queue(key);
+        self.start_turn(step, key, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    /// Whether turns can run in this chat at all.
+    fn check_can_run(&self, chat: &Chat) -> Result<(), Refusal> {
+        let session = self.sessions.get(&chat.session);
+        match session.map(|session| (&session.state.lifecycle, &session.state.creation_error)) {
+            Some((SessionLifecycle::Failed, error)) => {
+                let why = error.as_ref().map_or("", |error| &error.message);
+                Err(format!("the session could not be created: {why}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn client_cancels_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTurnCancelledAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        active_turn(self.chat(key)?, &action.turn_id)?;
+        self.end_turn(step, key, Ending::Cancelled { meta: action.meta }, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    fn client_resumes_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTurnResumeAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        let state = chat.conversation.state();
+        if let Some(active) = &state.active_turn {
+            return Err(format!("the turn `{}` is running", active.id));
+        }
+        let latest = state.turns.last().filter(|turn| turn.id == action.turn_id);
+        match latest {
+            Some(turn) if turn.state == TurnState::Error => match turn.response_parts.last() {
+                Some(ResponsePart::Error(error)) if error.resumable == Some(true) => {}
+                _ => return Err(format!("the error of turn `{}` is not resumable", action.turn_id)),
+            },
+            Some(_) => return Err(format!("the turn `{}` did not fail", action.turn_id)),
+            None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
+        }
+        self.check_can_run(chat)?;
+        self.release_queue(key);
+        self.resume_turn(step, key, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    fn client_truncates(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTruncatedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let state = self.chat(key)?.conversation.state();
+        if let Some(id) = &action.turn_id {
+            let active = state.active_turn.iter().any(|turn| turn.id == *id);
+            if !active && !state.turns.iter().any(|turn| turn.id == *id) {
+                return Err(format!("no such turn: `{id}`"));
+            }
+        }
+        let last = state.turns.last().map(|turn| &turn.id);
+        if state.active_turn.is_none() && last == action.turn_id.as_ref() {
+            return Ok(Verdict::Unchanged);
+        }
+        self.release_queue(key);
+        self.truncate(step, key, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    fn client_decides_call(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        mut action: ChatToolCallConfirmedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        active_turn(chat, &action.turn_id)?;
+        let call = match chat.conversation.tool(&action.tool_call_id) {
+            Some(ToolCallState::PendingConfirmation(call)) => call,
+            Some(_) => return Err(format!("tool call `{}` waits for no permission", action.tool_call_id)),
+            None => return Err(format!("no such tool call: `{}`", action.tool_call_id)),
+        };
+        if action.edited_tool_input.is_some() && call.editable != Some(true) {
+            return Err("the input of this tool call cannot be edited".to_owned());
+        }
+        let run = chat.run.as_ref();
+        let offered = run.and_then(|run| run.permissions.get(&action.tool_call_id));
+        let option = choose(
+            offered.map(Vec::as_slice).unwrap_or_default(),
+            action.selected_option_id.as_deref(),
+            action.approved,
+        )?;
+        action.selected_option_id.clone_from(&option);
+        if action.approved {
+            action.reason = None;
+            action.confirmed.get_or_insert(ToolCallConfirmationReason::UserAction);
+        } else {
+            action.confirmed = None;
+            action.reason.get_or_insert(ToolCallCancellationReason::Denied);
+        }
+        let tool_call_id = action.tool_call_id.clone();
+        let approved = action.approved;
+        let run = run.map(|run| run.id);
+        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), Some(origin));
+        self.tool_changed(step, key, &tool_call_id);
+        if let Some(run) = run {
+            self.tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
+        }
+        Ok(Verdict::Done)
+    }
+
+    fn client_reviews_result(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatToolCallResultConfirmedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        active_turn(chat, &action.turn_id)?;
+        match chat.conversation.tool(&action.tool_call_id) {
+            Some(ToolCallState::PendingResultConfirmation(_)) => {}
+            Some(_) => return Err(format!("tool call `{}` has no result to confirm", action.tool_call_id)),
+            None => return Err(format!("no such tool call: `{}`", action.tool_call_id)),
+        }
+        let run = chat.run.as_ref().map(|run| run.id);
+        let tool_call_id = action.tool_call_id.clone();
+        let approved = action.approved;
+        let action = StateAction::ChatToolCallResultConfirmed(action);
+        self.sequence(step, Target::Chat(key), action, Some(origin));
+        self.tool_changed(step, key, &tool_call_id);
+        if let Some(run) = run {
+            self.tell_agent(step, key, Command::ResultConfirmed { run, tool_call_id, approved });
+        }
+        Ok(Verdict::Done)
+    }
+
+    fn client_drafts_answer(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatInputAnswerChangedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let request = open_question(self.chat(key)?, &action.request_id)?;
+        check_answer(request, &action.question_id, action.answer.as_ref())?;
+        let request_id = action.request_id.clone();
+        let verdict = self.change_plainly(step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
+        self.sync_question_request(step, key, &request_id);
+        Ok(verdict)
+    }
+
+    fn client_answers(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatInputCompletedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        let request = open_question(chat, &action.request_id)?;
+        for (question_id, answer) in sorted_answers(action.answers.as_ref()) {
+            check_answer(request, &question_id, Some(&answer))?;
+        }
+        if action.response == ChatInputResponseKind::Accept {
+            check_required(request, action.answers.as_ref())?;
+        }
+        let run = chat.run.as_ref().map(|run| run.id);
+        let mut answers = sorted_answers(request.answers.as_ref());
+        answers.extend(sorted_answers(action.answers.as_ref()));
+        let (request_id, response) = (action.request_id.clone(), action.response);
+        self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), Some(origin));
+        self.question_changed(step, key, &request_id);
+        if let Some(run) = run {
+            self.tell_agent(step, key, Command::Answer { run, request_id, response, answers });
+        }
+        Ok(Verdict::Done)
+    }
+
+    fn client_sets_pending(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatPendingMessageSetAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        if action.id.is_empty() {
+            return Err("`id` must not be empty".to_owned());
+        }
+        if chat.consumed.contains(&action.id) {
+            return Err(format!("the pending message `{}` has been taken up already", action.id));
+        }
+        self.check_can_run(chat)?;
+        check_message(&action.message)?;
+        let kind = action.kind;
+        let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
+        match kind {
+            PendingMessageKind::Queued => {
+                self.release_queue(key);
+                self.take_next_queued(step, key);
+            }
+            PendingMessageKind::Steering => self.hand_over_steering(step, key),
+        }
+        Ok(verdict)
+    }
+
+    fn client_reorders(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatQueuedMessagesReorderedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        let before: Vec<String> = chat
+            .conversation
+            .state()
+            .queued_messages
+            .iter()
+            .flatten()
+            .map(|message| message.id.clone())
+            .collect();
+        if before.is_empty() {
+            return Err("no message is queued".to_owned());
+        }
+        // Those that are not named follow in the order that they had. Reducers differ in what they do with
+        // them, so that order is said in full. A name that is unknown may just have been taken up.
+        let mut full: Vec<String> = Vec::with_capacity(before.len());
+        for id in action.order.iter().chain(&before) {
+            if before.contains(id) && !full.contains(id) {
+                full.push(id.clone());
+            }
+        }
+        let partial = full != action.order;
+        let verdict =
+            self.change_plainly(step, key, StateAction::ChatQueuedMessagesReordered(action), origin)?;
+        if partial {
+            let order =
+                StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });
+            if self.chat(key)?.conversation.would_change(&order) {
+                self.sequence(step, Target::Chat(key), order, None);
+            }
+        }
+        self.release_queue(key);
+        self.take_next_queued(step, key);
+        Ok(verdict)
+    }
+}
+
+/// The active turn, if it is this one.
+fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
+    match &chat.conversation.state().active_turn {
+        Some(active) if active.id == turn_id => Ok(active),
+        Some(active) => Err(format!("the running turn is `{}`, not `{turn_id}`", active.id)),
+        None => Err("no turn is running".to_owned()),
+    }
+}
+
+/// What can be said about a message before its agent has seen it.
+fn check_message(message: &Message) -> Result<(), Refusal> {
+    let attachments = message.attachments.as_deref().unwrap_or_default();
+    if attachments.iter().any(|attachment| matches!(attachment, MessageAttachment::Chat(_))) {
+        return Err("attaching a chat to a message is not served yet".to_owned());
+    }
+    Ok(())
+}
+
+fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRequest, Refusal> {
+    match chat.conversation.question(request_id) {
+        Some(question) => Ok(&question.request),
+        None => Err(format!("no open question `{request_id}`")),
+    }
+}
+
+/// The option that a decision means: the one that it names, which must be offered and say the same; else
+/// the one that decides this call only. None when the agent offered no options at all.
+fn choose(
+    offered: &[PermissionOption],
+    selected: Option<&str>,
+    approved: bool,
+) -> Result<Option<String>, Refusal> {
+    let verb = if approved { "approve" } else { "deny" };
+    if let Some(id) = selected {
+        return match offered.iter().find(|option| option.id == id) {
+            Some(option) if option.kind.approves() == approved => Ok(Some(id.to_owned())),
+            Some(_) => Err(format!("the option `{id}` does not {verb} the call")),
+            None => Err(format!("the option `{id}` was not offered")),
+        };
+    }
+    let once = if approved { PermissionKind::AllowOnce } else { PermissionKind::RejectOnce };
+    match offered.iter().find(|option| option.kind == once) {
+        Some(option) => Ok(Some(option.id.clone())),
+        None if approved && !offered.is_empty() => {
+            Err("choose one of the options; none approves just this call".to_owned())
+        }
+        None => Ok(None),
+    }
+}
+
+fn question_id(question: &ChatInputQuestion) -> Option<&str> {
+    match question {
+        ChatInputQuestion::Text(question) => Some(&question.id),
+        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => Some(&question.id),
+        ChatInputQuestion::Boolean(question) => Some(&question.id),
+        ChatInputQuestion::SingleSelect(question) => Some(&question.id),
+        ChatInputQuestion::MultiSelect(question) => Some(&question.id),
+        ChatInputQuestion::Unknown(value) => value.get("id").and_then(serde_json::Value::as_str),
+    }
+}
+
+fn is_required(question: &ChatInputQuestion) -> bool {
+    let required = match question {
+        ChatInputQuestion::Text(question) => question.required,
+        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => question.required,
+        ChatInputQuestion::Boolean(question) => question.required,
+        ChatInputQuestion::SingleSelect(question) => question.required,
+        ChatInputQuestion::MultiSelect(question) => question.required,
+        ChatInputQuestion::Unknown(_) => None,
+    };
+    required == Some(true)
+}
+
+/// Whether an answer answers a question of the request, with a value of its kind.
+fn check_answer(
+    request: &ChatInputRequest,
+    id: &str,
+    answer: Option<&ChatInputAnswer>,
+) -> Result<(), Refusal> {
+    let mut questions = request.questions.iter().flatten();
+    let Some(question) = questions.find(|question| question_id(question) == Some(id)) else {
+        return Err(format!("no such question: `{id}`"));
+    };
+    let value = match answer {
+        Some(ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer)) => &answer.value,
+        Some(ChatInputAnswer::Skipped(_)) | None => return Ok(()),
+    };
+    use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
+    let fits = match (question, value) {
+        (_, Value::Unknown(_)) => false,
+        (Question::Text(_), Value::Text(_)) | (Question::Boolean(_), Value::Boolean(_)) => true,
+        (Question::Number(_) | Question::Integer(_), Value::Number(_)) => true,
+        (Question::SingleSelect(_), Value::Selected(_)) => true,
+        (Question::MultiSelect(_), Value::SelectedMany(_)) => true,
+        (Question::Unknown(_), _) => true,
+        _ => false,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(format!("the answer to `{id}` has no value of its question's kind"))
+    }
+}
+
+/// Whether every required question has a submitted answer, before or now.
+fn check_required(
+    request: &ChatInputRequest,
+    now: Option<&HashMap<String, ChatInputAnswer>>,
+) -> Result<(), Refusal> {
+    let submitted = |id: &str| {
+        let answer = now.and_then(|answers| answers.get(id));
+        let answer = answer.or_else(|| request.answers.as_ref().and_then(|answers| answers.get(id)));
+        matches!(answer, Some(ChatInputAnswer::Submitted(_)))
+    };
+    let mut required = request.questions.iter().flatten().filter(|question| is_required(question));
+    match required.find_map(|question| question_id(question).filter(|id| !submitted(id))) {
+        Some(id) => Err(format!("the required question `{id}` has no submitted answer")),
+        None => Ok(()),
+    }
+}

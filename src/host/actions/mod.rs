@@ -1,0 +1,228 @@
+//! What clients may ask to be changed: the table, and the way of an action through it.
+//!
+//! Owns: the table of client-dispatchable actions of the root, session and chat channels, reading an
+//! action, and the answer to its sender: the echo to all, a refusal with its reason, or an acknowledgement
+//! of what changes nothing. The conditions are those of the tables "Server Validation of Client Actions"
+//! on the session and chat channel pages of the specification, and of the rulings in the README.
+//! Never: changes state other than through `sequence`; never lets a refused action have an effect.
+
+mod chat;
+mod session;
+
+use ahp_types::actions::{ActionOrigin, StateAction};
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::effects::ConnectionId;
+use super::model::Target;
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::DispatchActionParams;
+
+/// A channel kind that an action belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The root channel.
+    Root,
+    /// A session's channel.
+    Session,
+    /// A chat's channel.
+    Chat,
+}
+
+/// An action that the protocol lets clients dispatch.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientAction {
+    /// Its name on the wire.
+    pub name: &'static str,
+    /// Where it belongs.
+    pub scope: Scope,
+    /// Why it is refused whatever it says; none when it is served.
+    pub not_served: Option<&'static str>,
+    /// Why its payload does not parse, naming the member; none when it does.
+    problem: fn(&Value) -> Option<String>,
+}
+
+/// Every client-dispatchable action of the root, session and chat channels.
+pub fn client_actions() -> &'static [ClientAction] {
+    TABLE
+}
+
+macro_rules! table {
+    ($($scope:ident $name:literal => $payload:ident $(, refused: $reason:expr)?;)*) => {
+        const TABLE: &[ClientAction] = &[$(ClientAction {
+            name: $name,
+            scope: Scope::$scope,
+            not_served: table!(@reason $($reason)?),
+            problem: problem_with::<ahp_types::actions::$payload>,
+        }),*];
+    };
+    (@reason) => { None };
+    (@reason $reason:expr) => { Some($reason) };
+}
+
+const NO_CONFIG: &str = "changing the configuration is not served yet";
+const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
+const NO_CLIENT_TOOLS: &str = "tools of clients are not served yet";
+const NO_DIRECTORIES: &str = "changing the working directories is not served yet";
+
+table! {
+    Root "root/configChanged" => RootConfigChangedAction, refused: NO_CONFIG;
+
+    Session "session/titleChanged" => SessionTitleChangedAction;
+    Session "session/isReadChanged" => SessionIsReadChangedAction;
+    Session "session/isArchivedChanged" => SessionIsArchivedChangedAction;
+    Session "session/defaultChatChanged" => SessionDefaultChatChangedAction;
+    Session "session/configChanged" => SessionConfigChangedAction, refused: NO_CONFIG;
+    Session "session/activeClientSet" => SessionActiveClientSetAction, refused: NO_CLIENT_TOOLS;
+    Session "session/activeClientRemoved" => SessionActiveClientRemovedAction, refused: NO_CLIENT_TOOLS;
+    Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction, refused: NO_DIRECTORIES;
+    Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
+    Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction, refused: NO_DIRECTORIES;
+    Session "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
+    Session "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_CUSTOMIZATIONS;
+    Session "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_CUSTOMIZATIONS;
+    Session "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_CUSTOMIZATIONS;
+
+    Chat "chat/turnStarted" => ChatTurnStartedAction;
+    Chat "chat/turnCancelled" => ChatTurnCancelledAction;
+    Chat "chat/turnResume" => ChatTurnResumeAction;
+    Chat "chat/truncated" => ChatTruncatedAction;
+    Chat "chat/toolCallConfirmed" => ChatToolCallConfirmedAction;
+    Chat "chat/toolCallResultConfirmed" => ChatToolCallResultConfirmedAction;
+    Chat "chat/toolCallComplete" => ChatToolCallCompleteAction;
+    Chat "chat/toolCallContentChanged" => ChatToolCallContentChangedAction;
+    Chat "chat/inputAnswerChanged" => ChatInputAnswerChangedAction;
+    Chat "chat/inputCompleted" => ChatInputCompletedAction;
+    Chat "chat/pendingMessageSet" => ChatPendingMessageSetAction;
+    Chat "chat/pendingMessageRemoved" => ChatPendingMessageRemovedAction;
+    Chat "chat/queuedMessagesReordered" => ChatQueuedMessagesReorderedAction;
+    Chat "chat/draftChanged" => ChatDraftChangedAction;
+    Chat "chat/isReadChanged" => ChatIsReadChangedAction;
+    Chat "chat/isArchivedChanged" => ChatIsArchivedChangedAction;
+    Chat "chat/workingDirectorySet" => ChatWorkingDirectorySetAction, refused: NO_DIRECTORIES;
+    Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
+}
+
+/// Why an action is refused: one sentence for the developer of the client.
+pub(super) type Refusal = String;
+
+/// What becomes of an action that is not refused.
+pub(super) enum Verdict {
+    /// It was sequenced, with whatever follows from it.
+    Done,
+    /// It changes nothing (or nothing that its channel shows): its sender is told so, nobody else.
+    Unchanged,
+}
+
+impl Host {
+    /// Carries a client's action out, or tells the client why not.
+    ///
+    /// # Errors
+    /// When `params` are not even an envelope. Everything that is wrong with the action itself is told by
+    /// an echo with a `rejectionReason`.
+    pub(super) fn dispatch_action(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        params: DispatchActionParams,
+    ) -> Result<(), RpcError> {
+        // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
+        let Some(target) = self.find(&params.channel) else {
+            tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
+            return Ok(());
+        };
+        let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
+        let verdict = read_action(target, &params.action)
+            .and_then(|action| self.carry_out(step, target, action, origin.clone()));
+        let refusal = match &verdict {
+            Ok(Verdict::Done) => return Ok(()),
+            Ok(Verdict::Unchanged) => None,
+            Err(refusal) => Some(refusal.as_str()),
+        };
+        self.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        step: &mut Step<'_>,
+        target: Target,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        match (target, action) {
+            (Target::Session(key), action) => self.change_session(step, key, action, origin),
+            // Real clients rename a chat this way.
+            (Target::Chat(key), StateAction::SessionTitleChanged(a)) => {
+                self.name_chat(step, key, &a.title, super::model::TitleBy::User);
+                Ok(Verdict::Unchanged)
+            }
+            (Target::Chat(key), action) => self.change_chat(step, key, action, origin),
+            (Target::Root, _) => Err("nothing on the root channel can be changed by clients".to_owned()),
+        }
+    }
+}
+
+/// Reads an action and checks that clients may dispatch it on this channel and that it is served.
+fn read_action(target: Target, raw: &RawValue) -> Result<StateAction, Refusal> {
+    let mut members: Map<String, Value> =
+        serde_json::from_str(raw.get()).map_err(|error| format!("`action` is not readable: {error}"))?;
+    let name = match members.get("type") {
+        Some(Value::String(name)) => name.clone(),
+        _ => return Err("`action` has no `type`".to_owned()),
+    };
+    let Some(entry) = TABLE.iter().find(|entry| entry.name == name) else {
+        return Err(match serde_json::from_value(Value::String(name.clone())) {
+            Ok(ahp_types::actions::ActionType::Unknown(_)) | Err(_) => format!("`{name}` is no known action"),
+            Ok(_) => format!("`{name}` is not for clients to dispatch on this host"),
+        });
+    };
+    let scope = match target {
+        Target::Root => Scope::Root,
+        Target::Session(_) => Scope::Session,
+        Target::Chat(_) => Scope::Chat,
+    };
+    let renames_chat = scope == Scope::Chat && name == "session/titleChanged";
+    if entry.scope != scope && !renames_chat {
+        let (belongs, here) = (entry.scope.name(), scope.name());
+        return Err(format!("`{name}` belongs on {belongs}, and this is {here}"));
+    }
+    if let Some(reason) = entry.not_served {
+        return Err(reason.to_owned());
+    }
+    // These two are the host's clock's to say: it replaces them, so a client may leave them out.
+    match name.as_str() {
+        "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| Value::from("")),
+        "chat/turnCancelled" => members.entry("duration").or_insert_with(|| Value::from(0)),
+        _ => &mut Value::Null,
+    };
+    let value = Value::Object(members);
+    match StateAction::deserialize(&value) {
+        Ok(StateAction::Unknown(_)) | Err(_) => {
+            let problem = (entry.problem)(&value).unwrap_or_else(|| "its members do not fit".to_owned());
+            Err(format!("`{name}`: {problem}"))
+        }
+        Ok(action) => Ok(action),
+    }
+}
+
+fn problem_with<T: DeserializeOwned>(value: &Value) -> Option<String> {
+    let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
+    let path = error.path().to_string();
+    let cause = error.into_inner();
+    Some(if path == "." { cause.to_string() } else { format!("`{path}`: {cause}") })
+}
+
+impl Scope {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Root => "the root channel",
+            Self::Session => "a session's channel",
+            Self::Chat => "a chat's channel",
+        }
+    }
+}

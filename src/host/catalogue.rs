@@ -1,0 +1,401 @@
+//! What sessions and chats say of themselves in lists: rows, summaries, titles, open requests.
+//!
+//! Owns: keeping everything that is derived from a chat's state equal to it: its row in the session's
+//! `chats`, the session's status, activity, `modifiedAt` and `inputNeeded`, its summary on the root
+//! channel, and its place in the list. The rules are those of the session channel page of the
+//! specification, "Chat aggregation" and "Aggregated input requests".
+//! Never: changes a chat.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ahp_types::actions::{
+    PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction, SessionChatUpdatedAction,
+    SessionInputNeededRemovedAction, SessionInputNeededSetAction, SessionTitleChangedAction, StateAction,
+};
+use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
+use ahp_types::state::{
+    ChatState, ChatSummary, SessionChatInputRequest, SessionInputRequest, SessionState, SessionStatus,
+    SessionSummary, SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallState,
+};
+
+use super::effects::{ChatKey, Output, Timer};
+use super::model::{activity_of, status_is, with_activity, Session, SessionKey, Target, TitleBy};
+use super::{Host, Step};
+
+/// What a session and a chat are called before anybody said anything.
+pub(super) const FIRST_TITLE: &str = "New Session";
+
+/// The longest title that is made from a message, in characters.
+const TITLE_CHARS_MAX: usize = 80;
+
+/// How long changes of a streaming session's summary are held back to be merged.
+const SUMMARY_HOLD: Duration = Duration::from_millis(200);
+
+/// Every session by when it was modified, newest first; of two modified at the same time the one that was
+/// created later comes first.
+#[derive(Debug, Default)]
+pub(super) struct Listing(BTreeMap<Place, SessionKey>);
+
+/// A session's place in the list.
+pub(super) type Place = (Reverse<String>, Reverse<u64>);
+
+impl Listing {
+    fn place(key: SessionKey, modified_at: &str) -> Place {
+        (Reverse(modified_at.to_owned()), Reverse(key.0))
+    }
+
+    pub(super) fn insert(&mut self, key: SessionKey, modified_at: &str) {
+        self.0.insert(Self::place(key, modified_at), key);
+    }
+
+    pub(super) fn remove(&mut self, key: SessionKey, modified_at: &str) {
+        self.0.remove(&Self::place(key, modified_at));
+    }
+
+    /// The sessions after `place`, or all of them, in order, each with its own place.
+    pub(super) fn after(&self, place: Option<&Place>) -> impl Iterator<Item = (&Place, SessionKey)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let start = place.map_or(Unbounded, Excluded);
+        self.0.range((start, Unbounded)).map(|(place, &key)| (place, key))
+    }
+}
+
+/// Sessions whose summary may differ from what the root channel's subscribers were told.
+#[derive(Debug, Default)]
+pub(super) struct Summaries {
+    due: BTreeSet<SessionKey>,
+    /// Those whose change can wait until the timer runs out.
+    held: BTreeSet<SessionKey>,
+}
+
+impl Summaries {
+    pub(super) fn forget(&mut self, key: SessionKey) {
+        self.due.remove(&key);
+        self.held.remove(&key);
+    }
+}
+
+/// A chat's row in its session's catalogue.
+pub(super) fn row_of(state: &ChatState) -> ChatSummary {
+    ChatSummary {
+        resource: state.resource.clone(),
+        title: state.title.clone(),
+        status: state.status,
+        activity: state.activity.clone(),
+        modified_at: state.modified_at.clone(),
+        changes: state.changes.clone(),
+        origin: state.origin.clone(),
+        movable: state.movable,
+        interactivity: state.interactivity,
+        working_directories: state.working_directories.clone(),
+    }
+}
+
+/// A session's summary.
+pub(super) fn summary_of(
+    uri: &str,
+    state: &SessionState,
+    created_at: &str,
+    modified_at: &str,
+) -> SessionSummary {
+    SessionSummary {
+        provider: state.provider.clone(),
+        title: state.title.clone(),
+        status: state.status,
+        activity: state.activity.clone(),
+        origin: state.origin.clone(),
+        project: state.project.clone(),
+        working_directories: state.working_directories.clone(),
+        annotations: state.annotations.clone(),
+        resource: uri.to_owned(),
+        created_at: created_at.to_owned(),
+        modified_at: modified_at.to_owned(),
+        changes: None,
+        meta: None,
+        chats: None,
+        default_chat: state.default_chat.clone(),
+    }
+}
+
+/// The first line of a message as a title; none when it has no visible character.
+pub(super) fn title_from(message: &str) -> Option<String> {
+    let line = message.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let title: String = line.chars().filter(|c| !c.is_control()).take(TITLE_CHARS_MAX).collect();
+    let title = title.trim();
+    (!title.is_empty()).then(|| title.to_owned())
+}
+
+impl Session {
+    pub(super) fn summary(&self) -> SessionSummary {
+        summary_of(&self.channel.uri, &self.state, &self.created_at, &self.modified_at)
+    }
+
+    /// The row that the session's activity bits and activity come from: the default chat's, or the most
+    /// recently modified one's; but any chat that waits for the user goes first, then any that failed.
+    fn leading_row(&self) -> Option<&ChatSummary> {
+        let rows = &self.state.chats;
+        let default = rows.iter().find(|row| Some(&row.resource) == self.state.default_chat.as_ref());
+        let leading = default.or_else(|| rows.iter().max_by(|a, b| a.modified_at.cmp(&b.modified_at)))?;
+        let promoted = |status| {
+            let is = move |row: &&ChatSummary| status_is(row.status, status);
+            Some(leading).filter(is).or_else(|| rows.iter().find(is))
+        };
+        Some(
+            promoted(SessionStatus::InputNeeded)
+                .or_else(|| promoted(SessionStatus::Error))
+                .unwrap_or(leading),
+        )
+    }
+}
+
+impl Host {
+    /// Brings everything that is derived from a chat in line with it. Called after every action on a chat
+    /// that may have changed its status, activity, title or time.
+    pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let session_key = chat.session;
+        let Some(session) = self.sessions.get(&session_key) else { return };
+        let row = row_of(chat.conversation.state());
+        let old = session.state.chats.iter().find(|old| old.resource == row.resource);
+        if let Some(action) = row_change(old, row) {
+            self.sequence(step, Target::Session(session_key), action, None);
+            self.sync_session(step, session_key);
+        }
+    }
+
+    /// Brings what is derived from a session's rows in line with them.
+    fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
+            (activity_of(row.status), row.activity.clone())
+        });
+        // No action carries the activity bits of a session's status; clients get them in snapshots and
+        // summaries.
+        session.state.status = with_activity(session.state.status, status);
+        let newest = session.state.chats.iter().map(|row| &row.modified_at).max();
+        if let Some(newest) = newest.filter(|newest| **newest > session.modified_at).cloned() {
+            self.listing.remove(key, &session.modified_at);
+            self.listing.insert(key, &newest);
+            session.modified_at = newest;
+        }
+        if session.state.activity != activity {
+            let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
+            self.sequence(step, Target::Session(key), action, None);
+        }
+        self.summary_is_due(key);
+    }
+
+    /// Brings a session's list of open requests in line with a tool call of a chat.
+    pub(super) fn sync_tool_request(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
+        let tool_call = match chat.conversation.tool(tool_call_id) {
+            Some(ToolCallState::PendingConfirmation(call)) => {
+                Some(ToolCallConfirmationState::PendingConfirmation(call.clone()))
+            }
+            Some(ToolCallState::PendingResultConfirmation(call)) => {
+                Some(ToolCallConfirmationState::PendingResultConfirmation(call.clone()))
+            }
+            _ => None,
+        };
+        let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
+        let request = tool_call.zip(turn_id).map(|(tool_call, turn_id)| {
+            SessionInputRequest::ToolConfirmation(SessionToolConfirmationRequest {
+                id: id.clone(),
+                chat: chat.channel.uri.clone(),
+                turn_id,
+                tool_call,
+            })
+        });
+        self.sync_request(step, chat.session, id, request);
+    }
+
+    /// Brings a session's list of open requests in line with a question of a chat.
+    pub(super) fn sync_question_request(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let id = format!("{}#input/{request_id}", chat.channel.uri);
+        let request = chat.conversation.question(request_id).map(|question| {
+            SessionInputRequest::ChatInput(SessionChatInputRequest {
+                id: id.clone(),
+                chat: chat.channel.uri.clone(),
+                request: question.request.clone(),
+            })
+        });
+        self.sync_request(step, chat.session, id, request);
+    }
+
+    fn sync_request(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        id: String,
+        request: Option<SessionInputRequest>,
+    ) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
+        let action = match (old, request) {
+            (Some(old), Some(request)) if *old == request => return,
+            (_, Some(request)) => {
+                StateAction::SessionInputNeededSet(Box::new(SessionInputNeededSetAction { request }))
+            }
+            (Some(_), None) => StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }),
+            (None, None) => return,
+        };
+        self.sequence(step, Target::Session(key), action, None);
+        // The reducer judges the session's status by this list alone.
+        self.sync_session(step, key);
+    }
+
+    /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
+    pub(super) fn name_session(&mut self, step: &mut Step<'_>, key: SessionKey, title: &str, by: TitleBy) {
+        let Some(session) = self.sessions.get_mut(&key).filter(|session| session.title_by <= by) else {
+            return;
+        };
+        session.title_by = by;
+        if session.state.title != title {
+            let action =
+                StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
+            self.sequence(step, Target::Session(key), action, None);
+            self.summary_is_due(key);
+        }
+    }
+
+    /// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
+    pub(super) fn name_chat(&mut self, step: &mut Step<'_>, key: ChatKey, title: &str, by: TitleBy) {
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.title_by <= by) else { return };
+        chat.title_by = by;
+        chat.conversation.set_title(title.to_owned());
+        self.sync_chat(step, key);
+    }
+
+    pub(super) fn summary_is_due(&mut self, key: SessionKey) {
+        self.summaries.due.insert(key);
+    }
+
+    /// Tells the changed summaries, except those of streaming sessions whose change can wait.
+    pub(super) fn settle_summaries(&mut self, step: &mut Step<'_>) {
+        for key in std::mem::take(&mut self.summaries.due) {
+            let Some(session) = self.sessions.get(&key) else { continue };
+            let summary = session.summary();
+            let streams = status_is(summary.status, SessionStatus::InProgress);
+            let lasting = SessionSummary {
+                activity: session.told.activity.clone(),
+                modified_at: session.told.modified_at.clone(),
+                ..summary
+            };
+            if !(streams && lasting == session.told) {
+                self.tell_summary(step, key);
+                continue;
+            }
+            if self.summaries.held.is_empty() {
+                step.say(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
+            }
+            self.summaries.held.insert(key);
+        }
+    }
+
+    /// Tells the summaries that were held back.
+    pub(super) fn tell_summaries(&mut self, step: &mut Step<'_>) {
+        for key in std::mem::take(&mut self.summaries.held) {
+            self.tell_summary(step, key);
+        }
+    }
+
+    fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        self.summaries.held.remove(&key);
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let summary = session.summary();
+        let Some(changes) = summary_changes(&session.told, &summary) else { return };
+        let params = SessionSummaryChangedParams {
+            channel: self.root_channel.uri.clone(),
+            session: summary.resource.clone(),
+            changes,
+        };
+        session.told = summary;
+        self.notify_root(step, "root/sessionSummaryChanged", params);
+    }
+}
+
+/// The action that turns a chat's old row into the new one: an update where the reducer of updates can
+/// express it, else the whole row again.
+fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction> {
+    let whole = |summary| Some(StateAction::SessionChatAdded(SessionChatAddedAction { summary }));
+    let Some(old) = old else { return whole(row) };
+    if *old == row {
+        return None;
+    }
+    let cleared = (old.activity.is_some() && row.activity.is_none())
+        || (old.changes.is_some() && row.changes.is_none())
+        || (old.origin.is_some() && row.origin.is_none())
+        || (old.working_directories.is_some() && row.working_directories.is_none());
+    if cleared || old.movable != row.movable || old.interactivity != row.interactivity {
+        return whole(row);
+    }
+    let chat = row.resource.clone();
+    let changes = PartialChatSummary {
+        resource: None,
+        title: Some(row.title).filter(|title| *title != old.title),
+        status: Some(row.status).filter(|status| *status != old.status),
+        activity: row.activity.filter(|activity| Some(activity) != old.activity.as_ref()),
+        modified_at: Some(row.modified_at).filter(|time| *time != old.modified_at),
+        changes: row.changes.filter(|changes| Some(changes) != old.changes.as_ref()),
+        origin: row.origin.filter(|origin| Some(origin) != old.origin.as_ref()),
+        movable: None,
+        interactivity: None,
+        working_directories: row
+            .working_directories
+            .filter(|directories| Some(directories) != old.working_directories.as_ref()),
+    };
+    Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat, changes }))
+}
+
+/// What has changed, without the members that identify a session; none when nothing has. A member that is
+/// gone cannot be expressed by leaving it out, so an activity that is over is told as an empty one.
+fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
+    if old == new {
+        return None;
+    }
+    let activity = (old.activity != new.activity).then(|| new.activity.clone().unwrap_or_default());
+    Some(PartialSessionSummary {
+        title: Some(&new.title).filter(|title| **title != old.title).cloned(),
+        status: Some(new.status).filter(|status| *status != old.status),
+        activity,
+        modified_at: Some(&new.modified_at).filter(|time| **time != old.modified_at).cloned(),
+        working_directories: new
+            .working_directories
+            .as_ref()
+            .filter(|directories| Some(*directories) != old.working_directories.as_ref())
+            .cloned(),
+        default_chat: new
+            .default_chat
+            .as_ref()
+            .filter(|chat| Some(*chat) != old.default_chat.as_ref())
+            .cloned(),
+        ..PartialSessionSummary::default()
+    })
+}
+
+fn request_id(request: &SessionInputRequest) -> &str {
+    match request {
+        SessionInputRequest::ChatInput(request) => &request.id,
+        SessionInputRequest::ToolConfirmation(request) => &request.id,
+        SessionInputRequest::ToolClientExecution(request) => &request.id,
+        SessionInputRequest::ToolAuthentication(request) => &request.id,
+        SessionInputRequest::Unknown(_) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::title_from;
+
+    #[test]
+    fn a_title_is_the_first_line_that_shows_something() {
+        assert_eq!(title_from("\n  Fix the \u{7}build  \nplease").as_deref(), Some("Fix the build"));
+        assert_eq!(title_from(" \n\t\n"), None);
+        assert_eq!(title_from("\u{1b}"), None);
+        assert_eq!(title_from(&"ä".repeat(81)).map(|title| title.chars().count()), Some(80));
+    }
+}

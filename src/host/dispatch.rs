@@ -1,0 +1,124 @@
+//! From a message to its handler, and back with exactly one answer for each request.
+//!
+//! Owns: the order of checks (is the connection open, is the method served) and the answers.
+//! Never: does what a method asks for; that is in `handlers`.
+
+use bytes::Bytes;
+
+use super::effects::{ConnectionId, Frame, Output};
+use super::handlers::catalogue::NewSession;
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::{Method, MethodKind};
+use crate::wire::rpc::{to_json, Incoming, Params};
+
+/// The result of methods that answer nothing.
+const NULL: &[u8] = b"null";
+
+impl Host {
+    pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
+        match message {
+            Incoming::Request { id, method: name, params } => {
+                let served = self
+                    .route(connection, &name)
+                    .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
+                let (frame, created) = match served {
+                    Ok((method, Served { result, created })) => {
+                        (Frame::Result { id, method, result: result.into() }, created)
+                    }
+                    Err(error) => (Frame::Error { id: Some(id), error }, None),
+                };
+                step.say(Output::Frame(connection, frame));
+                if let Some(session) = created {
+                    self.announce_session(step, session);
+                }
+            }
+            Incoming::Notification { method: name, params } => {
+                let served = self.route(connection, &name).and_then(|method| match method.kind() {
+                    MethodKind::Notification => {
+                        self.serve_request(step, connection, method, &params).map(|_| ())
+                    }
+                    MethodKind::Request => Err(RpcError::invalid_request("a request needs an `id`")),
+                });
+                if let Err(error) = served {
+                    // A notification has no answer: the log is the only place to say it.
+                    tracing::warn!(method = name, %error, "a notification was ignored");
+                }
+            }
+            Incoming::Malformed { id, error } => {
+                tracing::debug!(%error, "a line was no message");
+                step.say(Output::Frame(connection, Frame::Error { id, error }));
+            }
+            Incoming::Response => tracing::debug!("an answer to nothing was ignored"),
+        }
+    }
+
+    /// The method of this name, if the connection may call it now.
+    fn route(&self, connection: ConnectionId, name: &str) -> Result<Method, RpcError> {
+        let method = Method::from_name(name);
+        let live = self.connections.get(&connection).is_some_and(|client| client.client_id.is_some());
+        match method {
+            Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
+            _ if !live => return Err(RpcError::not_initialized(name)),
+            _ => {}
+        }
+        match method {
+            Some(Method::Initialize) if live => {
+                Err(RpcError::invalid_request("`initialize` has been answered on this connection before"))
+            }
+            Some(method) => Ok(method),
+            None => Err(RpcError::method_not_found(name)),
+        }
+    }
+
+    fn serve_request(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        method: Method,
+        params: &Params,
+    ) -> Result<Served, RpcError> {
+        let nothing = || Served::from(NULL.to_vec());
+        match method {
+            Method::Ping => Ok(nothing()),
+            Method::Initialize => self.initialize(connection, &params.read()?).map(Served::from),
+            Method::Reconnect => self.reconnect(connection, &params.read()?).map(Served::from),
+            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Served::from),
+            Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(|()| nothing()),
+            Method::ListSessions => {
+                self.list_sessions(&params.read()?).map(|result| Served::from(to_json(&result)))
+            }
+            Method::CreateSession => {
+                let created = Some(self.create_session(step, params.read()?)?);
+                Ok(Served { created, ..nothing() })
+            }
+            Method::DisposeSession => self.dispose_session(step, &params.read()?).map(|()| nothing()),
+            Method::DispatchAction => {
+                self.dispatch_action(step, connection, params.read()?).map(|()| nothing())
+            }
+        }
+    }
+
+    /// Forgets a connection and its subscriptions.
+    pub(super) fn close_connection(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        for target in client.subscriptions.clone() {
+            self.unsubscribe(connection, target);
+        }
+        self.connections.remove(&connection);
+    }
+}
+
+/// What a handler gives back.
+struct Served {
+    /// JSON text.
+    result: Bytes,
+    /// A session whose coming into being is told after the answer.
+    created: Option<NewSession>,
+}
+
+impl From<Vec<u8>> for Served {
+    fn from(result: Vec<u8>) -> Self {
+        Self { result: result.into(), created: None }
+    }
+}

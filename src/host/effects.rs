@@ -1,0 +1,436 @@
+//! What goes into the core and what comes out of it: plain data.
+//!
+//! Owns: [`Input`] and [`Output`], the words that the core and the backends use with each other
+//! ([`Command`], [`Event`]), and what the caller lends to each step ([`Now`], [`Ids`]).
+//! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use ahp_types::common::{JsonObject, StringOrMarkdown};
+use ahp_types::state::{
+    AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, SessionConfigSchema,
+    ToolResultContent, Turn, UsageInfo,
+};
+use bytes::Bytes;
+
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{Incoming, RequestId};
+
+/// A client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
+
+/// A chat, as the backends know it. Never given twice by one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChatKey(pub u64);
+
+/// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
+/// twice by one host, so that what a finished attempt still says is known for what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub u64);
+
+/// The time, as the caller of the core sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds since 1970 by the wall clock: what is shown to people.
+    pub unix_ms: i64,
+    /// Milliseconds by a clock that never goes back: what durations are measured with.
+    pub monotonic_ms: u64,
+}
+
+/// Where fresh ids come from.
+pub trait Ids {
+    /// An id that was never given before.
+    fn fresh(&mut self) -> String;
+}
+
+/// Everything that can make the core move.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A client has connected; it has not said anything.
+    Opened(ConnectionId),
+    /// A client said something.
+    Said(ConnectionId, Incoming),
+    /// A client is gone.
+    Closed(ConnectionId),
+    /// A backend reports something about a chat's conversation.
+    Agent(ChatKey, Event),
+    /// A timer that was asked for has run out.
+    Timer(Timer),
+    /// No client can say anything any more.
+    Shutdown(Shutdown),
+    /// Everything that was waiting has been taken in: what was held back to be merged goes out.
+    Settled,
+}
+
+/// How running turns are ended when nobody can say anything any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// They go on until they end or the time is up; what nobody can answer is declined.
+    Drain(Duration),
+    /// They are cancelled now.
+    Cancel,
+}
+
+/// What the core asks to be reminded of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Timer {
+    /// The time for turns to end after the end of input is up.
+    Drain,
+    /// Summaries that were held back while turns stream are to be told.
+    Summaries,
+}
+
+/// Everything that the core asks of its surroundings, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Send this to a connection.
+    Frame(ConnectionId, Frame),
+    /// Keep this: it must be safe before any frame of the same step goes out.
+    Record(Record),
+    /// Tell a backend.
+    Agent(ChatKey, Command),
+    /// Come back with [`Input::Timer`] after this time.
+    Timer(Timer, Duration),
+    /// A shutdown is complete: no turn is left.
+    Done {
+        /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
+        cut: bool,
+    },
+}
+
+/// Something to be sent to one connection, as the newest version of the protocol says it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Frame {
+    /// A request is answered; `result` is JSON text.
+    Result {
+        /// The id that the client gave.
+        id: RequestId,
+        /// What is answered.
+        method: Method,
+        /// The result.
+        result: Bytes,
+    },
+    /// A request, or a line that was none, is answered with an error.
+    Error {
+        /// The id, where there is one to echo.
+        id: Option<RequestId>,
+        /// What went wrong.
+        error: RpcError,
+    },
+    /// A sequenced action, serialised once and shared by all who get it.
+    Action(ActionLine),
+    /// An action for its sender alone: refused, or acknowledged because it changed nothing. A whole line.
+    Answer(Bytes),
+    /// A protocol notification; `params` is JSON text.
+    Notification {
+        /// Its method.
+        method: &'static str,
+        /// Its params.
+        params: Bytes,
+    },
+}
+
+/// A sequenced action as a whole line of the newest version, its newline included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActionLine {
+    /// The line.
+    pub line: Bytes,
+    /// Where it stands in the sequence.
+    pub server_seq: u64,
+    /// Set when the line only appends text to a part: such lines of one part may be merged while they wait.
+    pub delta: Option<PartKey>,
+}
+
+/// A part of an answer, to tell deltas that may be merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartKey {
+    /// The run that writes it.
+    pub run: RunId,
+    /// Its number in the run.
+    pub part: u32,
+}
+
+/// What the store keeps of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A session came into being under this URI.
+    SessionCreated {
+        /// The session.
+        session: String,
+    },
+    /// A session is gone.
+    SessionRemoved {
+        /// The session.
+        session: String,
+    },
+    /// An action was sequenced.
+    Action(ActionLine),
+}
+
+/// What a backend says of itself, without starting anything.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentDescription {
+    /// What clients are shown in the root state.
+    pub info: AgentInfo,
+    /// What `createSession.config` may hold.
+    pub config: SessionConfigSchema,
+}
+
+/// What a backend is told about one chat's conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Open a conversation. Answered by [`Event::Opened`] or [`Event::OpenFailed`].
+    Open(OpenConversation),
+    /// Run a turn. Answered by events of this run and at last by one [`TurnEvent::Ended`].
+    StartTurn {
+        /// This attempt.
+        run: RunId,
+        /// What the user said.
+        message: Message,
+    },
+    /// Go on with a turn that ended in an error which the backend called resumable. Answered like
+    /// [`Command::StartTurn`].
+    ResumeTurn {
+        /// This attempt.
+        run: RunId,
+        /// What the user said when the turn began.
+        message: Message,
+    },
+    /// Stop the run; it must still report its end, which tells that the next one may begin.
+    Cancel {
+        /// The attempt to stop.
+        run: RunId,
+    },
+    /// A permission that a tool call waited for was decided.
+    Permission {
+        /// The attempt that asked.
+        run: RunId,
+        /// The tool call.
+        tool_call_id: String,
+        /// The option's id among those offered; none when the agent offered none that fits.
+        option: Option<String>,
+        /// Whether the call may run.
+        approved: bool,
+    },
+    /// A result that had to be confirmed was.
+    ResultConfirmed {
+        /// The attempt that asked.
+        run: RunId,
+        /// The tool call.
+        tool_call_id: String,
+        /// Whether the agent may use the result.
+        approved: bool,
+    },
+    /// A question was settled.
+    Answer {
+        /// The attempt that asked.
+        run: RunId,
+        /// The question's id.
+        request_id: String,
+        /// How.
+        response: ChatInputResponseKind,
+        /// The answers by question id, in the order of their ids.
+        answers: BTreeMap<String, ChatInputAnswer>,
+    },
+    /// The user adds something while the turn runs.
+    Steer {
+        /// The running attempt.
+        run: RunId,
+        /// What the user added.
+        message: Message,
+    },
+    /// The conversation is over; nothing more is heard of it.
+    Close,
+}
+
+/// What a backend needs to open a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenConversation {
+    /// Which agent.
+    pub provider: String,
+    /// `file:` URIs; the first is where the agent works.
+    pub working_directories: Vec<String>,
+    /// The session's configuration, valid by the agent's own schema.
+    pub config: JsonObject,
+    /// What was said before, when the conversation must be taken up anew.
+    pub history: Vec<Turn>,
+}
+
+/// What a backend reports about one chat's conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The conversation is open.
+    Opened,
+    /// The conversation could not be opened.
+    OpenFailed {
+        /// Why, for people.
+        reason: String,
+    },
+    /// The agent gives the session a name.
+    Title(String),
+    /// Something about a run.
+    Turn(RunId, TurnEvent),
+    /// The backend is gone without a word; every run with it. It is opened anew for the next turn.
+    Died {
+        /// What is known of the death, for people.
+        reason: String,
+    },
+}
+
+/// What a backend reports about a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnEvent {
+    /// A new part of the answer begins, with this much of its text.
+    Part(TextKind, String),
+    /// Text that goes on in the part of its kind if that is the last one, else in a new one.
+    Text(TextKind, String),
+    /// What the agent is doing now.
+    Activity(Option<String>),
+    /// Token usage so far.
+    Usage(UsageInfo),
+    /// A tool call begins; its input may stream.
+    ToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's own name.
+        name: String,
+        /// The tool's name for people.
+        display_name: String,
+    },
+    /// More of a tool call's input.
+    ToolInput {
+        /// The call.
+        id: String,
+        /// JSON text, or whatever the agent calls its input.
+        delta: String,
+    },
+    /// A tool call's input is complete: it runs, or it waits for a permission.
+    ToolReady {
+        /// The call.
+        id: String,
+        /// The whole input.
+        input: String,
+        /// What the call does, for people.
+        message: StringOrMarkdown,
+        /// Whether it may run.
+        gate: ToolGate,
+    },
+    /// What a running tool call has produced so far; replaces what it had.
+    ToolContent {
+        /// The call.
+        id: String,
+        /// All of its content.
+        content: Vec<ToolResultContent>,
+    },
+    /// A tool call is over.
+    ToolDone {
+        /// The call.
+        id: String,
+        /// How it ended.
+        outcome: ToolOutcome,
+        /// Whether the user must confirm the result before the agent uses it; answered by
+        /// [`Command::ResultConfirmed`].
+        review: bool,
+    },
+    /// The agent asks the user something. Answered by [`Command::Answer`].
+    Question {
+        /// The agent's id of the question.
+        id: String,
+        /// What is asked.
+        questions: Vec<ChatInputQuestion>,
+    },
+    /// The run is over. Reported exactly once for each run, also for one that was cancelled.
+    Ended(TurnEnd),
+}
+
+/// The two kinds of streamed text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextKind {
+    /// The answer.
+    Markdown,
+    /// The agent's thinking.
+    Reasoning,
+}
+
+/// What a tool call needs before it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToolGate {
+    /// Nothing.
+    Open,
+    /// Nothing any more: the user has allowed it for good.
+    AllowedBefore,
+    /// The user's decision among these options. Answered by [`Command::Permission`].
+    Ask(Vec<PermissionOption>),
+}
+
+/// One way to decide about a tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PermissionOption {
+    /// The agent's id of the option.
+    pub id: String,
+    /// What it is called, for people.
+    pub label: String,
+    /// What it means.
+    pub kind: PermissionKind,
+}
+
+/// What choosing a [`PermissionOption`] means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PermissionKind {
+    /// This call may run.
+    AllowOnce,
+    /// This call and every later one like it may run.
+    AllowAlways,
+    /// This call may not run.
+    RejectOnce,
+    /// Neither this call nor any later one like it may run.
+    RejectAlways,
+}
+
+impl PermissionKind {
+    /// Whether the call may run.
+    pub fn approves(self) -> bool {
+        matches!(self, Self::AllowOnce | Self::AllowAlways)
+    }
+}
+
+/// How a tool call ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolOutcome {
+    /// Whether it did what it was to do.
+    pub success: bool,
+    /// What it did, for people.
+    pub message: StringOrMarkdown,
+    /// What it produced.
+    pub content: Vec<ToolResultContent>,
+    /// Why it failed, for people.
+    pub error: Option<String>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnEnd {
+    /// The agent is done.
+    Complete,
+    /// It stopped because it was told to.
+    Cancelled,
+    /// It failed.
+    Failed {
+        /// A short machine-readable name of the failure.
+        kind: String,
+        /// What went wrong, for people.
+        message: String,
+        /// Whether the backend can go on from here.
+        resumable: bool,
+    },
+}
+
+/// Answers as the wire has them, in an order.
+pub fn sorted_answers(
+    answers: Option<&HashMap<String, ChatInputAnswer>>,
+) -> BTreeMap<String, ChatInputAnswer> {
+    answers.into_iter().flatten().map(|(id, answer)| (id.clone(), answer.clone())).collect()
+}

@@ -1,0 +1,339 @@
+//! `createSession`, `disposeSession`, `listSessions`: which sessions there are.
+//!
+//! Owns: bringing sessions and their default chats into being and out of it, and the pages of the list.
+//! Never: opens a conversation by itself; it asks the agent to, after the answer.
+
+use std::cmp::Reverse;
+
+use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
+use ahp_types::commands::{CreateSessionParams, DisposeSessionParams, ListSessionsResult};
+use ahp_types::common::JsonObject;
+use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
+use ahp_types::state::{
+    ChatOrigin, ChatState, SessionConfigSchema, SessionLifecycle, SessionState, SessionStatus,
+};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::Engine;
+use serde_json::Value;
+
+use crate::host::catalogue::{row_of, summary_of, Place, FIRST_TITLE};
+use crate::host::effects::{ChatKey, Output, Record};
+use crate::host::model::{AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::reduce::Conversation;
+use crate::host::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::ListSessionsParams;
+
+/// A session that exists but that nobody has been told of.
+#[derive(Debug)]
+pub(in crate::host) struct NewSession {
+    session: SessionKey,
+    chat: ChatKey,
+}
+
+/// Whether a client may give a session this URI: any scheme but those that name other channels.
+fn may_name_a_session(uri: &str) -> bool {
+    let well_formed = |scheme: &str| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+    };
+    uri.split_once(':').is_some_and(|(scheme, path)| {
+        well_formed(scheme) && !path.is_empty() && (scheme == "ahp-session" || !scheme.starts_with("ahp-"))
+    })
+}
+
+/// The URI of a session's first chat, as clients compute it from the session's.
+fn default_chat_uri(session: &str) -> String {
+    format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
+}
+
+impl Host {
+    /// Makes a session and its default chat, in `lifecycle: creating`.
+    pub(in crate::host) fn create_session(
+        &mut self,
+        step: &mut Step<'_>,
+        params: CreateSessionParams,
+    ) -> Result<NewSession, RpcError> {
+        let uri = params.channel;
+        let chat_uri = default_chat_uri(&uri);
+        if self.find(&uri).is_some() || self.channels.contains_key(&chat_uri) {
+            return Err(RpcError::session_already_exists(&uri));
+        }
+        if !may_name_a_session(&uri) {
+            return Err(RpcError::invalid_params(
+                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`",
+            ));
+        }
+        let agent = match &params.provider {
+            None => self.config.agents.first(),
+            Some(provider) => self.config.agents.iter().find(|agent| agent.info.provider == *provider),
+        };
+        let agent = agent.ok_or_else(|| {
+            RpcError::provider_not_found(params.provider.as_deref().unwrap_or("(no agent is configured)"))
+        })?;
+        if params.working_directories.as_ref().is_some_and(|directories| directories.len() > 1) {
+            return Err(RpcError::invalid_params(format_args!(
+                "`workingDirectories`: the agent `{}` works in one directory at a time",
+                agent.info.provider
+            )));
+        }
+        let config = params.config.unwrap_or_default();
+        check_config(&agent.config, &config)?;
+        let provider = agent.info.provider.clone();
+
+        let now = step.timestamp();
+        // The next number is that of the count of sessions, which is told with the session itself.
+        let born_at = self.head + 1;
+        let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
+        let chat_state = ChatState {
+            resource: chat_uri.clone(),
+            title: FIRST_TITLE.to_owned(),
+            status: SessionStatus::Idle.bits(),
+            activity: None,
+            modified_at: now.clone(),
+            changes: None,
+            origin: Some(ChatOrigin::User),
+            movable: Some(false),
+            interactivity: None,
+            working_directories: None,
+            changesets: None,
+            background_work: None,
+            canvases: None,
+            turns: Vec::new(),
+            turns_next_cursor: None,
+            active_turn: None,
+            steering_message: None,
+            queued_messages: None,
+            draft: None,
+            meta: None,
+        };
+        let state = SessionState {
+            provider,
+            title: FIRST_TITLE.to_owned(),
+            status: SessionStatus::Idle.bits(),
+            activity: None,
+            origin: None,
+            project: None,
+            working_directories: params.working_directories,
+            annotations: None,
+            lifecycle: SessionLifecycle::Creating,
+            creation_error: None,
+            server_tools: None,
+            active_clients: Vec::new(),
+            chats: vec![row_of(&chat_state)],
+            default_chat: Some(chat_uri.clone()),
+            config: None,
+            customizations: None,
+            changesets: None,
+            input_needed: None,
+            meta: None,
+        };
+        self.channels.insert(uri.clone(), Target::Session(session));
+        self.channels.insert(chat_uri.clone(), Target::Chat(chat));
+        self.listing.insert(session, &now);
+        self.chats.insert(
+            chat,
+            Chat {
+                channel: Channel::new(chat_uri, born_at),
+                session,
+                conversation: Conversation::new(chat_state),
+                title_by: TitleBy::Nobody,
+                agent: AgentLink::Closed,
+                run: None,
+                settling: None,
+                turn_ids: Default::default(),
+                consumed: Default::default(),
+                queue_held: false,
+            },
+        );
+        step.say(Output::Record(Record::SessionCreated { session: uri.clone() }));
+        self.sessions.insert(
+            session,
+            Session {
+                told: summary_of(&uri, &state, &now, &now),
+                channel: Channel::new(uri, born_at),
+                state,
+                created_at: now.clone(),
+                modified_at: now,
+                config,
+                title_by: TitleBy::Nobody,
+            },
+        );
+        Ok(NewSession { session, chat })
+    }
+
+    /// Tells of a new session and has its agent open the conversation.
+    pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
+        self.count_sessions(step);
+        let Some(session) = self.sessions.get(&new.session) else { return };
+        let params =
+            SessionAddedParams { channel: self.root_channel.uri.clone(), summary: session.told.clone() };
+        self.notify_root(step, "root/sessionAdded", params);
+        self.open_conversation(step, new.chat);
+    }
+
+    /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
+    pub(in crate::host) fn dispose_session(
+        &mut self,
+        step: &mut Step<'_>,
+        params: &DisposeSessionParams,
+    ) -> Result<(), RpcError> {
+        let Some(Target::Session(key)) = self.find(&params.channel) else {
+            return Err(RpcError::channel_not_found(&params.channel));
+        };
+        for chat in self.chats_of(key) {
+            self.cancel_turn(step, chat);
+            let Some(uri) = self.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else { continue };
+            let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
+            self.sequence(step, Target::Session(key), removed, None);
+            self.close_conversation(step, chat);
+            self.remove_channel(Target::Chat(chat));
+            self.chats.remove(&chat);
+        }
+        self.remove_channel(Target::Session(key));
+        let Some(session) = self.sessions.remove(&key) else { return Ok(()) };
+        self.listing.remove(key, &session.modified_at);
+        self.summaries.forget(key);
+        let uri = session.channel.uri;
+        step.say(Output::Record(Record::SessionRemoved { session: uri.clone() }));
+        self.count_sessions(step);
+        let params = SessionRemovedParams { channel: self.root_channel.uri.clone(), session: uri };
+        self.notify_root(step, "root/sessionRemoved", params);
+        Ok(())
+    }
+
+    /// The sessions, newest first: all of them, or a page and the cursor of the next.
+    pub(in crate::host) fn list_sessions(
+        &self,
+        params: &ListSessionsParams,
+    ) -> Result<ListSessionsResult, RpcError> {
+        let limit = match params.limit {
+            None => usize::MAX,
+            Some(limit) => match usize::try_from(limit) {
+                Ok(limit) if limit > 0 => limit,
+                _ => return Err(RpcError::invalid_params("`limit` must be at least 1")),
+            },
+        };
+        let start = match params.cursor.as_deref() {
+            None => None,
+            Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
+                RpcError::invalid_params("`cursor` is none of ours; leave it out to begin anew")
+            })?),
+        };
+        let mut rest = self.listing.after(start.as_ref());
+        let mut items = Vec::new();
+        let mut last = None;
+        for (place, key) in rest.by_ref().take(limit) {
+            items.extend(self.sessions.get(&key).map(Session::summary));
+            last = Some(place);
+        }
+        let next_cursor = last.filter(|_| rest.next().is_some()).map(write_cursor);
+        Ok(ListSessionsResult { next_cursor, items })
+    }
+
+    /// The chats of a session, in the order of its catalogue.
+    fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
+        let rows = self.sessions.get(&key).map(|session| session.state.chats.as_slice()).unwrap_or_default();
+        let target = |uri: &str| self.channels.get(uri).copied();
+        rows.iter()
+            .filter_map(|row| match target(&row.resource) {
+                Some(Target::Chat(chat)) => Some(chat),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn count_sessions(&mut self, step: &mut Step<'_>) {
+        let active_sessions = i64::try_from(self.sessions.len()).unwrap_or(i64::MAX);
+        let action =
+            StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
+        self.sequence(step, Target::Root, action, None);
+    }
+
+    /// Takes a channel out of reach, with all subscriptions to it.
+    fn remove_channel(&mut self, target: Target) {
+        let Some(channel) = self.channel(target) else { return };
+        let (uri, subscribers) = (channel.uri.clone(), channel.subscribers.clone());
+        self.channels.remove(&uri);
+        for connection in subscribers {
+            self.unsubscribe(connection, target);
+        }
+    }
+}
+
+/// What a cursor begins with, so that one that was made elsewhere is known.
+const CURSOR_MARK: &str = "ahp-sidecar:sessions:";
+
+fn write_cursor((Reverse(modified_at), Reverse(number)): &Place) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{modified_at}:{number}"))
+}
+
+fn read_cursor(cursor: &str) -> Option<Place> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+    let (modified_at, number) = text.strip_prefix(CURSOR_MARK)?.rsplit_once(':')?;
+    Some((Reverse(modified_at.to_owned()), Reverse(number.parse().ok()?)))
+}
+
+/// Whether a configuration fits what the agent published.
+fn check_config(schema: &SessionConfigSchema, config: &JsonObject) -> Result<(), RpcError> {
+    for (name, value) in config {
+        let Some(property) = schema.properties.get(name) else {
+            return Err(RpcError::invalid_params(format_args!(
+                "`config.{name}` is no setting of this agent"
+            )));
+        };
+        let fits = match property.r#type.as_str() {
+            "string" => value.is_string(),
+            "number" => value.is_number(),
+            "integer" => value.is_i64() || value.is_u64(),
+            "boolean" => value.is_boolean(),
+            "array" => value.is_array(),
+            "object" => value.is_object(),
+            _ => true,
+        };
+        if !fits {
+            return Err(RpcError::invalid_params(format_args!(
+                "`config.{name}` must be of type {}, not {}",
+                property.r#type,
+                type_name(value)
+            )));
+        }
+    }
+    let missing = schema.required.iter().flatten().find(|name| !config.contains_key(*name));
+    match missing {
+        Some(name) => Err(RpcError::invalid_params(format_args!("missing field `config.{name}`"))),
+        None => Ok(()),
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_chat_is_spelled_as_clients_compute_it() {
+        assert_eq!(default_chat_uri("ahp-session:/1"), "ahp-chat://default/YWhwLXNlc3Npb246LzE");
+    }
+
+    #[test]
+    fn cursors_come_back_and_foreign_ones_do_not() {
+        let place = (Reverse("2026-01-02T03:04:05.678Z".to_owned()), Reverse(17));
+        assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
+        for foreign in
+            ["", "x", "%%%", &URL_SAFE_NO_PAD.encode("somebody's:1"), &URL_SAFE_NO_PAD.encode([255])]
+        {
+            assert_eq!(read_cursor(foreign), None, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `initialize`, `reconnect`, `subscribe`, `unsubscribe`: who is there, and what they are told.
+//!
+//! Owns: opening connections and the choice between replay and snapshots.
+//! Never: changes a channel's state. Snapshot and registration are one step, so that what a client is
+//! sent afterwards is exactly what its snapshot lacks.
+
+use std::collections::BTreeSet;
+
+use ahp_types::commands::{InitializeResult, SubscribeParams, SubscribeResult, UnsubscribeParams};
+use ahp_types::state::Snapshot;
+use serde_json::json;
+
+use crate::host::effects::ConnectionId;
+use crate::host::model::Target;
+use crate::host::sequence::envelope_of;
+use crate::host::{Host, CLIENTS_MAX};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::{InitializeParams, ReconnectParams};
+use crate::wire::rpc::{to_json, to_sorted_json};
+
+impl Host {
+    /// Opens a connection. The negotiated version is put into the result by `versions`.
+    pub(in crate::host) fn initialize(
+        &mut self,
+        connection: ConnectionId,
+        params: &InitializeParams,
+    ) -> Result<Vec<u8>, RpcError> {
+        self.admit(connection, &params.client_id)?;
+        match &params.client_info {
+            Some(info) => tracing::info!(
+                client = params.client_id,
+                name = info.name,
+                version = info.version.as_deref().unwrap_or("?"),
+                "a client has connected"
+            ),
+            None => tracing::info!(client = params.client_id, "a client has connected"),
+        }
+        let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
+        let (snapshots, _) = self.take_up(connection, wanted);
+        let mut result = serde_json::to_value(InitializeResult {
+            protocol_version: String::new(),
+            server_seq: i64::try_from(self.head).unwrap_or(i64::MAX),
+            server_info: Some(self.config.server_info.clone()),
+            meta: None,
+            snapshots,
+            default_directory: self.config.default_directory.clone(),
+            completion_trigger_characters: None,
+            terminal_command_prefix: None,
+            telemetry: None,
+            automations: None,
+        })
+        .unwrap_or_default();
+        if let Some(members) = result.as_object_mut() {
+            members.remove("protocolVersion");
+        }
+        Ok(to_json(&result))
+    }
+
+    /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
+    /// by replay where we can continue exactly from its cursor, else by snapshots.
+    pub(in crate::host) fn reconnect(
+        &mut self,
+        connection: ConnectionId,
+        params: &ReconnectParams,
+    ) -> Result<Vec<u8>, RpcError> {
+        // A cursor means something only to who was given it from this sequence.
+        let known = self.clients.contains(&params.client_id);
+        self.admit(connection, &params.client_id)?;
+        let held = self.connections.get(&connection).map(|client| client.subscriptions.clone());
+        for target in held.unwrap_or_default() {
+            self.unsubscribe(connection, target);
+        }
+        let (wanted, missing) = self.resolve(&params.subscriptions);
+        let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|_| known);
+        let cursor = cursor.filter(|&cursor| {
+            wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
+        });
+        let replay = cursor.and_then(|cursor| self.replay(cursor, &wanted));
+        if let Some(actions) = replay {
+            let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
+            result.extend_from_slice(&actions);
+            result.extend_from_slice(b"],\"missing\":");
+            result.extend_from_slice(&to_json(&missing));
+            result.push(b'}');
+            tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
+            for target in wanted {
+                self.subscribe(connection, target);
+            }
+            return Ok(result);
+        }
+        tracing::info!(client = params.client_id, "a client is back: snapshots");
+        let (snapshots, _) = self.take_up(connection, &params.subscriptions);
+        Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
+    }
+
+    /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when the log
+    /// does not hold all of them.
+    fn replay(&self, cursor: u64, wanted: &[Target]) -> Option<Vec<u8>> {
+        let wanted: BTreeSet<_> = wanted.iter().collect();
+        let mut actions = Vec::new();
+        for (target, line) in self.log.since(cursor)? {
+            if wanted.contains(target) {
+                actions.extend_from_slice(if actions.is_empty() { b"" } else { b"," });
+                actions.extend_from_slice(&envelope_of(&line.line));
+            }
+        }
+        Some(actions)
+    }
+
+    /// Answers the channel's state and delivers what follows it.
+    pub(in crate::host) fn serve_subscribe(
+        &mut self,
+        connection: ConnectionId,
+        params: &SubscribeParams,
+    ) -> Result<Vec<u8>, RpcError> {
+        let target =
+            self.find(&params.channel).ok_or_else(|| RpcError::channel_not_found(&params.channel))?;
+        self.subscribe(connection, target);
+        Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target) }))
+    }
+
+    /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
+    pub(in crate::host) fn serve_unsubscribe(
+        &mut self,
+        connection: ConnectionId,
+        params: &UnsubscribeParams,
+    ) -> Result<(), RpcError> {
+        if let Some(target) = self.find(&params.channel) {
+            self.unsubscribe(connection, target);
+        }
+        Ok(())
+    }
+
+    /// Marks a connection as open, for this client.
+    fn admit(&mut self, connection: ConnectionId, client_id: &str) -> Result<(), RpcError> {
+        if client_id.is_empty() {
+            return Err(RpcError::invalid_params("`clientId` must not be empty"));
+        }
+        self.connections.entry(connection).or_default().client_id = Some(client_id.to_owned());
+        self.clients.retain(|known| known != client_id);
+        self.clients.push_back(client_id.to_owned());
+        if self.clients.len() > CLIENTS_MAX {
+            self.clients.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Subscribes to those channels that exist; returns their states and the URIs that name none.
+    fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<String>) {
+        let (targets, missing) = self.resolve(uris);
+        let snapshots = targets.iter().filter_map(|&target| self.snapshot(target)).collect();
+        for target in targets {
+            self.subscribe(connection, target);
+        }
+        (snapshots, missing)
+    }
+
+    /// The channels of these URIs, each once, and the URIs that name none.
+    fn resolve(&self, uris: &[String]) -> (Vec<Target>, Vec<String>) {
+        let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for uri in uris {
+            match self.find(uri) {
+                Some(target) if seen.insert(target) => targets.push(target),
+                Some(_) => {}
+                None => missing.push(uri.clone()),
+            }
+        }
+        (targets, missing)
+    }
+}

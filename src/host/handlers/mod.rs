@@ -1,0 +1,7 @@
+//! What each method does: a function each, a file per group.
+//!
+//! Owns: reading the state for an answer, and the requests that change the set of channels.
+//! Never: changes a channel's state other than through `sequence`.
+
+pub(super) mod catalogue;
+mod connection;

@@ -1,0 +1,103 @@
+//! The newest sequenced actions, for clients that missed some.
+//!
+//! Owns: the replay window, bounded in actions and in bytes.
+//! Never: knows who is subscribed, or what an action means.
+
+use std::collections::VecDeque;
+
+use super::effects::ActionLine;
+use super::model::Target;
+
+/// How far back a client can catch up.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// At most so many actions.
+    pub actions_max: usize,
+    /// At most so many bytes of them, as they are on the wire.
+    pub bytes_max: usize,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { actions_max: 10_000, bytes_max: 32 << 20 }
+    }
+}
+
+/// The log: a run of consecutive sequence numbers that ends at the head.
+#[derive(Debug)]
+pub(super) struct Log {
+    window: Window,
+    entries: VecDeque<(Target, ActionLine)>,
+    bytes: usize,
+    /// The number before the first entry's: a client that has seen it can be told everything since.
+    floor: u64,
+}
+
+impl Log {
+    pub(super) fn new(window: Window, head: u64) -> Self {
+        Self { window, entries: VecDeque::new(), bytes: 0, floor: head }
+    }
+
+    pub(super) fn push(&mut self, target: Target, line: ActionLine) {
+        self.bytes += line.line.len();
+        self.entries.push_back((target, line));
+        while self.entries.len() > self.window.actions_max || self.bytes > self.window.bytes_max {
+            let Some((_, oldest)) = self.entries.pop_front() else { break };
+            self.bytes -= oldest.line.len();
+            self.floor = oldest.server_seq;
+        }
+    }
+
+    /// Everything after `cursor`, oldest first; none when the log does not reach back to it or `cursor`
+    /// lies beyond the head.
+    pub(super) fn since(&self, cursor: u64) -> Option<impl Iterator<Item = &(Target, ActionLine)>> {
+        let skip = usize::try_from(cursor.checked_sub(self.floor)?).ok()?;
+        (skip <= self.entries.len()).then(|| self.entries.range(skip..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn filled(window: Window, head: u64, actions: u64) -> Log {
+        let mut log = Log::new(window, head);
+        for server_seq in head + 1..=head + actions {
+            let line = ActionLine { line: Bytes::from_static(&[0; 10]), server_seq, delta: None };
+            log.push(Target::Root, line);
+        }
+        log
+    }
+
+    fn seqs(log: &Log, cursor: u64) -> Option<Vec<u64>> {
+        log.since(cursor).map(|entries| entries.map(|(_, line)| line.server_seq).collect())
+    }
+
+    #[test]
+    fn a_cursor_inside_the_window_gets_exactly_what_follows_it() {
+        let log = filled(Window::default(), 40, 3);
+        assert_eq!(seqs(&log, 40), Some(vec![41, 42, 43]));
+        assert_eq!(seqs(&log, 42), Some(vec![43]));
+        assert_eq!(seqs(&log, 43), Some(vec![]));
+    }
+
+    #[test]
+    fn a_cursor_outside_gets_nothing() {
+        let log = filled(Window::default(), 40, 3);
+        assert_eq!(seqs(&log, 39), None);
+        assert_eq!(seqs(&log, 44), None);
+    }
+
+    #[test]
+    fn the_window_holds_its_limits_exactly() {
+        let by_count = Window { actions_max: 3, bytes_max: 1000 };
+        assert_eq!(seqs(&filled(by_count, 0, 2), 0), Some(vec![1, 2]));
+        assert_eq!(seqs(&filled(by_count, 0, 3), 0), Some(vec![1, 2, 3]));
+        assert_eq!(seqs(&filled(by_count, 0, 4), 0), None);
+        assert_eq!(seqs(&filled(by_count, 0, 4), 1), Some(vec![2, 3, 4]));
+        let by_bytes = Window { actions_max: 100, bytes_max: 30 };
+        assert_eq!(seqs(&filled(by_bytes, 0, 3), 0), Some(vec![1, 2, 3]));
+        assert_eq!(seqs(&filled(by_bytes, 0, 4), 0), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! The core: one synchronous state machine that owns every channel, sequences every action, and decides.
+//!
+//! Owns: channels and their states, connections and their subscriptions, the sequence and the replay log,
+//! the validation of what clients ask, and the life of every turn.
+//! Never: does I/O, reads a clock, rolls dice, waits, or knows a version of the protocol other than the
+//! newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give the same
+//! outputs, byte for byte.
+//!
+//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
+//! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
+//! change), `turns` and `pending` (the life of a turn and of the queue), `catalogue` (what sessions and
+//! chats say of themselves), `shutdown`, and [`log`] (the replay window).
+#![deny(clippy::disallowed_methods)]
+
+mod actions;
+mod catalogue;
+mod dispatch;
+pub mod effects;
+mod handlers;
+pub mod log;
+mod model;
+mod pending;
+pub mod reduce;
+mod sequence;
+mod shutdown;
+mod turns;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use ahp_types::commands::Implementation;
+use ahp_types::state::RootState;
+use jiff::Timestamp;
+
+use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, RunId, Timer};
+use model::{Channel, Chat, Connection, Session, SessionKey, Target};
+
+pub use actions::{client_actions, ClientAction, Scope};
+pub use sequence::MergedDeltas;
+
+/// What the host is told once, at its start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Who we are, told to clients.
+    pub server_info: Implementation,
+    /// The `file:` URI of the folder that clients start browsing at.
+    pub default_directory: Option<String>,
+    /// The agents, in the order in which they are offered; the first one is the default.
+    pub agents: Vec<AgentDescription>,
+    /// How far back clients can catch up.
+    pub replay_window: log::Window,
+}
+
+/// How many client ids are remembered, to know a client that comes back.
+const CLIENTS_MAX: usize = 256;
+
+/// The state machine. Feed it with [`Host::handle`].
+#[derive(Debug)]
+pub struct Host {
+    config: Config,
+    /// The last sequence number given.
+    head: u64,
+    log: log::Log,
+    root: RootState,
+    root_channel: Channel,
+    sessions: BTreeMap<SessionKey, Session>,
+    chats: BTreeMap<ChatKey, Chat>,
+    /// Every channel by its URI.
+    channels: HashMap<String, Target>,
+    /// Every session in the order of listing.
+    listing: catalogue::Listing,
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// Ids of clients that were given a place in this sequence, the newest last.
+    clients: VecDeque<String>,
+    /// How many turns run.
+    runs: usize,
+    last_key: u64,
+    summaries: catalogue::Summaries,
+    shutdown: Option<shutdown::State>,
+}
+
+/// What the caller lends to one step.
+struct Step<'a> {
+    now: Now,
+    ids: &'a mut dyn Ids,
+    out: &'a mut Vec<Output>,
+}
+
+impl Step<'_> {
+    fn say(&mut self, output: Output) {
+        self.out.push(output);
+    }
+
+    /// The wall clock's time as the protocol writes it.
+    fn timestamp(&self) -> String {
+        let time = Timestamp::from_millisecond(self.now.unix_ms).unwrap_or(Timestamp::UNIX_EPOCH);
+        format!("{time:.3}")
+    }
+}
+
+impl Host {
+    /// A host without sessions.
+    pub fn new(config: Config) -> Self {
+        let root = RootState {
+            agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
+            active_sessions: Some(0),
+            terminals: None,
+            config: None,
+            meta: None,
+        };
+        let uri = ahp_types::common::ROOT_RESOURCE_URI.to_owned();
+        Self {
+            head: 0,
+            log: log::Log::new(config.replay_window, 0),
+            root,
+            channels: HashMap::from([(uri.clone(), Target::Root)]),
+            root_channel: Channel::new(uri, 0),
+            sessions: BTreeMap::new(),
+            chats: BTreeMap::new(),
+            listing: catalogue::Listing::default(),
+            connections: BTreeMap::new(),
+            clients: VecDeque::new(),
+            runs: 0,
+            last_key: 0,
+            summaries: catalogue::Summaries::default(),
+            shutdown: None,
+            config,
+        }
+    }
+
+    /// Takes one input in and appends everything that follows from it to `out`, in order.
+    ///
+    /// After each batch of inputs the caller says [`Input::Settled`].
+    pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
+        let step = &mut Step { now, ids, out };
+        match input {
+            Input::Opened(connection) => {
+                self.connections.insert(connection, Connection::default());
+            }
+            Input::Said(connection, message) => self.dispatch(step, connection, message),
+            Input::Closed(connection) => self.close_connection(connection),
+            Input::Agent(chat, event) => self.agent_reports(step, chat, event),
+            Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
+            Input::Timer(Timer::Summaries) => self.tell_summaries(step),
+            Input::Shutdown(how) => self.shut_down(step, how),
+            Input::Settled => self.settle_summaries(step),
+        }
+        self.check_done(step);
+    }
+
+    /// How many turns run now.
+    pub fn running_turns(&self) -> usize {
+        self.runs
+    }
+
+    fn fresh_key(&mut self) -> u64 {
+        self.last_key += 1;
+        self.last_key
+    }
+
+    fn fresh_run(&mut self) -> RunId {
+        RunId(self.fresh_key())
+    }
+
+    /// The channel of this URI. The root channel is known in the forms that URI libraries turn it into.
+    fn find(&self, uri: &str) -> Option<Target> {
+        match uri {
+            "ahp-root:" | "ahp-root:/" => Some(Target::Root),
+            uri => self.channels.get(uri).copied(),
+        }
+    }
+
+    fn channel(&self, target: Target) -> Option<&Channel> {
+        match target {
+            Target::Root => Some(&self.root_channel),
+            Target::Session(key) => self.sessions.get(&key).map(|session| &session.channel),
+            Target::Chat(key) => self.chats.get(&key).map(|chat| &chat.channel),
+        }
+    }
+
+    fn channel_mut(&mut self, target: Target) -> Option<&mut Channel> {
+        match target {
+            Target::Root => Some(&mut self.root_channel),
+            Target::Session(key) => self.sessions.get_mut(&key).map(|session| &mut session.channel),
+            Target::Chat(key) => self.chats.get_mut(&key).map(|chat| &mut chat.channel),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What the core knows: connections, sessions, chats, and the turn that runs in a chat.
+//!
+//! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
+//! Never: sequences an action or says anything to anybody.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use ahp_types::state::{SessionState, SessionStatus, SessionSummary};
+
+use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
+use super::reduce::Conversation;
+use super::ChatKey;
+
+/// Bits 0–4 of a status: what is going on. The others are flags.
+pub(super) const ACTIVITY_BITS: u32 = (1 << 5) - 1;
+
+/// A session, as the core knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SessionKey(pub(super) u64);
+
+/// A channel that can be subscribed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Target {
+    Root,
+    Session(SessionKey),
+    Chat(ChatKey),
+}
+
+/// What all channels have.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) uri: String,
+    pub(super) subscribers: Vec<ConnectionId>,
+    /// The sequence's head when the channel came into being: a cursor before it knows nothing of it.
+    pub(super) born_at: u64,
+}
+
+impl Channel {
+    pub(super) fn new(uri: String, born_at: u64) -> Self {
+        Self { uri, subscribers: Vec::new(), born_at }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    /// The client behind it, once it has said who it is.
+    pub(super) client_id: Option<String>,
+    pub(super) subscriptions: BTreeSet<Target>,
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) channel: Channel,
+    pub(super) state: SessionState,
+    pub(super) created_at: String,
+    /// The newest `modifiedAt` of its chats.
+    pub(super) modified_at: String,
+    pub(super) config: ahp_types::common::JsonObject,
+    pub(super) title_by: TitleBy,
+    /// The summary that the subscribers of the root channel know.
+    pub(super) told: SessionSummary,
+}
+
+/// Who named a session or chat; a later one only replaces an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TitleBy {
+    Nobody,
+    FirstMessage,
+    Agent,
+    User,
+}
+
+#[derive(Debug)]
+pub(super) struct Chat {
+    pub(super) channel: Channel,
+    pub(super) session: SessionKey,
+    pub(super) conversation: Conversation,
+    pub(super) title_by: TitleBy,
+    pub(super) agent: AgentLink,
+    /// The turn that runs, from our side.
+    pub(super) run: Option<Run>,
+    /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
+    pub(super) settling: Option<RunId>,
+    /// Every turn id that was ever accepted, those of truncated turns too: none runs twice.
+    pub(super) turn_ids: HashSet<String>,
+    /// Ids of pending messages that were consumed: none is consumed twice.
+    pub(super) consumed: HashSet<String>,
+    /// The queue waits until a client asks for something on this chat.
+    pub(super) queue_held: bool,
+}
+
+/// Whether the agent's side of a chat exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AgentLink {
+    Closed,
+    Opening,
+    Open,
+}
+
+/// One attempt at the active turn.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) id: RunId,
+    pub(super) turn_id: String,
+    pub(super) phase: RunPhase,
+    /// When the turn was accepted, by the clock that never goes back.
+    pub(super) accepted_ms: u64,
+    /// The part that text of this kind goes on in.
+    pub(super) open_part: Option<OpenPart>,
+    /// What the agent offered for each tool call that waits for a permission.
+    pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
+}
+
+/// How far an attempt has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunPhase {
+    /// The agent is not ready for it; `resume` tells how it will be started.
+    Waiting { resume: bool },
+    /// The agent works on it.
+    Started,
+    /// The agent has given it up.
+    Over,
+}
+
+/// The part at the end of the answer, while text goes on in it.
+#[derive(Debug, Clone)]
+pub(super) struct OpenPart {
+    pub(super) kind: TextKind,
+    pub(super) id: String,
+    pub(super) number: u32,
+}
+
+impl Run {
+    pub(super) fn new(id: RunId, turn_id: String, resume: bool, now_ms: u64) -> Self {
+        Self {
+            id,
+            turn_id,
+            phase: RunPhase::Waiting { resume },
+            accepted_ms: now_ms,
+            open_part: None,
+            permissions: HashMap::new(),
+        }
+    }
+}
+
+/// The activity bits of a status.
+pub(super) fn activity_of(status: u32) -> u32 {
+    status & ACTIVITY_BITS
+}
+
+/// Whether the activity bits say so. `InputNeeded` contains `InProgress`, so bits are compared whole.
+pub(super) fn status_is(status: u32, activity: SessionStatus) -> bool {
+    activity_of(status) == activity.bits()
+}
+
+/// `status` with other activity bits.
+pub(super) fn with_activity(status: u32, activity: u32) -> u32 {
+    (status & !ACTIVITY_BITS) | activity
+}

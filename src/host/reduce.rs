@@ -1,0 +1,301 @@
+//! A chat's state and the reducers that change it.
+//!
+//! Owns: applying an action to a chat at a cost that does not grow with the length of the turn. The
+//! meaning of every action is that of the official reducers (crate `ahp`); they walk all parts of a turn
+//! for each action, so here they are shown only the one part that an action names, and the two that
+//! append text are answered by this module. A property test holds the two ways equal.
+//! Never: decides whether an action is allowed, or numbers it.
+
+use std::collections::{HashMap, HashSet};
+
+use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
+use ahp_types::actions::StateAction;
+use ahp_types::state::{ChatState, InputRequestResponsePart, ResponsePart, SessionStatus, ToolCallState};
+use serde_json::Value;
+
+use super::model::with_activity;
+
+/// A chat's state, with an index of the active turn's parts.
+#[derive(Debug)]
+pub struct Conversation {
+    state: ChatState,
+    index: PartIndex,
+}
+
+/// Where the parts of the active turn are.
+#[derive(Debug, Default)]
+struct PartIndex {
+    /// First part with this id: markdown and reasoning parts and tool calls share their ids' space.
+    by_id: HashMap<String, usize>,
+    /// First tool call with this id.
+    tools: HashMap<String, usize>,
+    /// Open questions.
+    questions: HashMap<String, usize>,
+    /// Parts that wait for the user.
+    blocking: HashSet<usize>,
+}
+
+impl Conversation {
+    /// Takes over a state, whatever its active turn holds.
+    pub fn new(state: ChatState) -> Self {
+        let index = PartIndex::of(&state);
+        Self { state, index }
+    }
+
+    /// The state as clients see it.
+    pub fn state(&self) -> &ChatState {
+        &self.state
+    }
+
+    /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.
+    pub(super) fn set_title(&mut self, title: String) {
+        self.state.title = title;
+    }
+
+    /// Whether the active turn has a part or tool call of this id.
+    pub(super) fn has_part(&self, id: &str) -> bool {
+        self.index.by_id.contains_key(id)
+    }
+
+    /// A tool call of the active turn.
+    pub fn tool(&self, id: &str) -> Option<&ToolCallState> {
+        let active = self.state.active_turn.as_ref()?;
+        match active.response_parts.get(*self.index.tools.get(id)?)? {
+            ResponsePart::ToolCall(part) => Some(&part.tool_call),
+            _ => None,
+        }
+    }
+
+    /// An open question of the active turn.
+    pub fn question(&self, id: &str) -> Option<&InputRequestResponsePart> {
+        let active = self.state.active_turn.as_ref()?;
+        match active.response_parts.get(*self.index.questions.get(id)?)? {
+            ResponsePart::InputRequest(part) => Some(part),
+            _ => None,
+        }
+    }
+
+    /// Applies an action, exactly as the official reducer would.
+    pub fn apply(&mut self, action: &StateAction) -> ReduceOutcome {
+        match action {
+            StateAction::ChatDelta(a) => self.append(&a.turn_id, &a.part_id, &a.content, |part| match part {
+                ResponsePart::Markdown(part) => Some(&mut part.content),
+                _ => None,
+            }),
+            StateAction::ChatReasoning(a) => {
+                self.append(&a.turn_id, &a.part_id, &a.content, |part| match part {
+                    ResponsePart::Reasoning(part) => Some(&mut part.content),
+                    _ => None,
+                })
+            }
+            StateAction::ChatToolCallDelta(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallReady(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallConfirmed(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallComplete(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallResultConfirmed(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallContentChanged(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallAuthRequired(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatToolCallAuthResolved(a) => self.focus(self.tool_at(&a.tool_call_id), action),
+            StateAction::ChatInputAnswerChanged(a) => self.focus(self.question_at(&a.request_id), action),
+            StateAction::ChatInputCompleted(a) => self.focus(self.question_at(&a.request_id), action),
+            StateAction::ChatInputRequested(a) => self.focus(self.question_at(&a.request.id), action),
+            StateAction::ChatResponsePart(_) | StateAction::ChatToolCallStart(_) => self.focus(None, action),
+            _ => {
+                let outcome = apply_action_to_chat(&mut self.state, action);
+                if matches!(
+                    action,
+                    StateAction::ChatTurnStarted(_)
+                        | StateAction::ChatTurnComplete(_)
+                        | StateAction::ChatTurnCancelled(_)
+                        | StateAction::ChatError(_)
+                        | StateAction::ChatTurnResume(_)
+                        | StateAction::ChatTruncated(_)
+                ) {
+                    self.index = PartIndex::of(&self.state);
+                }
+                outcome
+            }
+        }
+    }
+
+    /// Whether the official reducer would change anything. Shows it a copy of the state without the turns'
+    /// contents, so it answers for actions that do not start, end or remove turns.
+    pub(super) fn would_change(&self, action: &StateAction) -> bool {
+        let at = match action {
+            StateAction::ChatInputAnswerChanged(a) => self.question_at(&a.request_id),
+            _ => None,
+        };
+        let mut before = head_of(&self.state);
+        if let (Some(at), Some(active)) = (at, &self.state.active_turn) {
+            let mut turn = ahp_types::state::ActiveTurn { response_parts: Vec::new(), ..empty_turn(active) };
+            turn.response_parts.extend(active.response_parts.get(at).cloned());
+            before.active_turn = Some(turn);
+        }
+        let mut after = before.clone();
+        apply_action_to_chat(&mut after, action);
+        after != before
+    }
+
+    fn tool_at(&self, id: &str) -> Option<usize> {
+        self.index.tools.get(id).copied()
+    }
+
+    fn question_at(&self, id: &str) -> Option<usize> {
+        self.index.questions.get(id).copied()
+    }
+
+    /// Appends `text` to the part's text that `text_of` finds in it, if it has one.
+    fn append(
+        &mut self,
+        turn_id: &str,
+        part_id: &str,
+        text: &str,
+        text_of: impl FnOnce(&mut ResponsePart) -> Option<&mut String>,
+    ) -> ReduceOutcome {
+        let part = match &mut self.state.active_turn {
+            Some(active) if active.id == turn_id => {
+                self.index.by_id.get(part_id).and_then(|&at| active.response_parts.get_mut(at))
+            }
+            _ => None,
+        };
+        let Some(part) = part else { return ReduceOutcome::NoOp };
+        if let Some(content) = text_of(part) {
+            content.push_str(text);
+        }
+        ReduceOutcome::Applied
+    }
+
+    /// Applies an action with all parts out of sight but the one at `at`; a part that the action adds goes
+    /// to the end.
+    fn focus(&mut self, at: Option<usize>, action: &StateAction) -> ReduceOutcome {
+        let Some(active) = &mut self.state.active_turn else {
+            return apply_action_to_chat(&mut self.state, action);
+        };
+        let mut parts = std::mem::take(&mut active.response_parts);
+        if let Some(part) = at.and_then(|at| parts.get_mut(at)) {
+            active.response_parts.push(std::mem::replace(part, ResponsePart::Unknown(Value::Null)));
+        }
+        let outcome = apply_action_to_chat(&mut self.state, action);
+        let Some(active) = &mut self.state.active_turn else { return outcome };
+        let mut shown = std::mem::take(&mut active.response_parts).into_iter();
+        if let Some((at, slot)) = at.and_then(|at| Some((at, parts.get_mut(at)?))) {
+            if let Some(part) = shown.next() {
+                self.index.note_blocking(at, &part);
+                if matches!(&part, ResponsePart::InputRequest(question) if question.response.is_some()) {
+                    self.index.questions.retain(|_, open_at| *open_at != at);
+                }
+                *slot = part;
+            }
+        }
+        for part in shown {
+            self.index.add(parts.len(), &part);
+            parts.push(part);
+        }
+        active.response_parts = parts;
+        // The reducer judged by the one part that it saw. (It does not judge at all when a part is added.)
+        if !self.index.blocking.is_empty() && !matches!(action, StateAction::ChatResponsePart(_)) {
+            self.state.status = with_activity(self.state.status, SessionStatus::InputNeeded.bits());
+        }
+        outcome
+    }
+}
+
+impl PartIndex {
+    fn of(state: &ChatState) -> Self {
+        let mut index = Self::default();
+        for (at, part) in state.active_turn.iter().flat_map(|turn| turn.response_parts.iter().enumerate()) {
+            index.add(at, part);
+        }
+        index
+    }
+
+    fn add(&mut self, at: usize, part: &ResponsePart) {
+        match part {
+            ResponsePart::Markdown(part) => {
+                self.by_id.entry(part.id.clone()).or_insert(at);
+            }
+            ResponsePart::Reasoning(part) => {
+                self.by_id.entry(part.id.clone()).or_insert(at);
+            }
+            ResponsePart::ToolCall(part) => {
+                let id = tool_call_id(&part.tool_call);
+                self.by_id.entry(id.to_owned()).or_insert(at);
+                self.tools.entry(id.to_owned()).or_insert(at);
+            }
+            ResponsePart::InputRequest(part) if part.response.is_none() => {
+                self.questions.entry(part.request.id.clone()).or_insert(at);
+            }
+            _ => {}
+        }
+        self.note_blocking(at, part);
+    }
+
+    fn note_blocking(&mut self, at: usize, part: &ResponsePart) {
+        let blocks = match part {
+            ResponsePart::ToolCall(part) => matches!(
+                part.tool_call,
+                ToolCallState::PendingConfirmation(_)
+                    | ToolCallState::PendingResultConfirmation(_)
+                    | ToolCallState::AuthRequired(_)
+            ),
+            ResponsePart::InputRequest(part) => part.response.is_none(),
+            _ => false,
+        };
+        if blocks {
+            self.blocking.insert(at);
+        } else {
+            self.blocking.remove(&at);
+        }
+    }
+}
+
+/// The id of a tool call in any of its states.
+pub(super) fn tool_call_id(call: &ToolCallState) -> &str {
+    match call {
+        ToolCallState::Streaming(call) => &call.tool_call_id,
+        ToolCallState::PendingConfirmation(call) => &call.tool_call_id,
+        ToolCallState::Running(call) => &call.tool_call_id,
+        ToolCallState::AuthRequired(call) => &call.tool_call_id,
+        ToolCallState::PendingResultConfirmation(call) => &call.tool_call_id,
+        ToolCallState::Completed(call) => &call.tool_call_id,
+        ToolCallState::Cancelled(call) => &call.tool_call_id,
+        ToolCallState::Unknown(_) => "",
+    }
+}
+
+/// The active turn without its parts.
+fn empty_turn(turn: &ahp_types::state::ActiveTurn) -> ahp_types::state::ActiveTurn {
+    ahp_types::state::ActiveTurn {
+        id: turn.id.clone(),
+        started_at: turn.started_at.clone(),
+        message: turn.message.clone(),
+        response_parts: Vec::new(),
+        usage: None,
+    }
+}
+
+/// Everything of a state that is not a turn.
+fn head_of(state: &ChatState) -> ChatState {
+    ChatState {
+        resource: String::new(),
+        title: String::new(),
+        status: state.status,
+        activity: state.activity.clone(),
+        modified_at: String::new(),
+        changes: None,
+        origin: None,
+        movable: state.movable,
+        interactivity: state.interactivity,
+        working_directories: state.working_directories.clone(),
+        changesets: None,
+        background_work: None,
+        canvases: None,
+        turns: Vec::new(),
+        turns_next_cursor: None,
+        active_turn: None,
+        steering_message: state.steering_message.clone(),
+        queued_messages: state.queued_messages.clone(),
+        draft: state.draft.clone(),
+        meta: None,
+    }
+}

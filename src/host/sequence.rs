@@ -1,0 +1,269 @@
+//! The one place where state changes, and how it is shown.
+//!
+//! Owns: reducing an action, numbering it, logging it and fanning it out, in one step; snapshots; and the
+//! answers that go to the sender of an action alone.
+//! Never: decides whether an action should happen.
+
+use ahp::reducers::{apply_action_to_root, apply_action_to_session, ReduceOutcome};
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::{Snapshot, SnapshotState};
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
+use super::model::Target;
+use super::{Host, Step};
+use crate::wire::rpc::{to_json, to_sorted_json};
+
+/// What stands before the params of an action's line, and after them.
+const LINE_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"action\",\"params\":";
+const LINE_TAIL: &[u8] = b"}\n";
+
+/// The envelope (JSON text) inside an action's line.
+pub fn envelope_of(line: &Bytes) -> Bytes {
+    line.slice(LINE_HEAD.len()..line.len() - LINE_TAIL.len())
+}
+
+impl Host {
+    /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to the
+    /// channel's subscribers. Nothing else changes a channel's state.
+    ///
+    /// Returns whether it was applied. An action that the reducer does not take is a mistake of ours: it
+    /// is reported in the log and has no effect.
+    pub(super) fn sequence(
+        &mut self,
+        step: &mut Step<'_>,
+        target: Target,
+        action: StateAction,
+        origin: Option<ActionOrigin>,
+    ) -> bool {
+        self.sequence_part(step, target, action, origin, None)
+    }
+
+    /// [`Host::sequence`] for an action that may be merged with others of the same part while it waits.
+    pub(super) fn sequence_part(
+        &mut self,
+        step: &mut Step<'_>,
+        target: Target,
+        action: StateAction,
+        origin: Option<ActionOrigin>,
+        delta: Option<PartKey>,
+    ) -> bool {
+        let (outcome, channel) = match target {
+            Target::Root => (apply_action_to_root(&mut self.root, &action), &self.root_channel),
+            Target::Session(key) => match self.sessions.get_mut(&key) {
+                Some(session) => (apply_action_to_session(&mut session.state, &action), &session.channel),
+                None => return false,
+            },
+            Target::Chat(key) => match self.chats.get_mut(&key) {
+                Some(chat) => (chat.conversation.apply(&action), &chat.channel),
+                None => return false,
+            },
+        };
+        if outcome != ReduceOutcome::Applied {
+            tracing::error!(?outcome, ?action, "an action of ours was not taken by the reducer");
+            return false;
+        }
+        self.head += 1;
+        let json = action_json(&action);
+        let line = envelope_line(&channel.uri, &json, self.head, origin.as_ref(), None);
+        let line = ActionLine { line, server_seq: self.head, delta };
+        self.log.push(target, line.clone());
+        step.say(Output::Record(Record::Action(line.clone())));
+        for &connection in &channel.subscribers {
+            step.say(Output::Frame(connection, Frame::Action(line.clone())));
+        }
+        true
+    }
+
+    /// Tells a client alone what became of its action: refused for a reason, or acknowledged because it
+    /// changed nothing. Moves nothing and is not replayed.
+    pub(super) fn answer_action(
+        &self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        channel: &str,
+        action: &RawValue,
+        origin: &ActionOrigin,
+        refusal: Option<&str>,
+    ) {
+        let line = envelope_line(channel, action.get().as_bytes(), self.head, Some(origin), refusal);
+        step.say(Output::Frame(connection, Frame::Answer(line)));
+    }
+
+    /// The channel's state now.
+    pub(super) fn snapshot(&self, target: Target) -> Option<Snapshot> {
+        let state = match target {
+            Target::Root => SnapshotState::Root(Box::new(self.root.clone())),
+            Target::Session(key) => SnapshotState::Session(Box::new(self.sessions.get(&key)?.state.clone())),
+            Target::Chat(key) => {
+                SnapshotState::Chat(Box::new(self.chats.get(&key)?.conversation.state().clone()))
+            }
+        };
+        let resource = self.channel(target)?.uri.clone();
+        Some(Snapshot { resource, state, from_seq: i64::try_from(self.head).unwrap_or(i64::MAX) })
+    }
+
+    /// Delivers a channel to a connection from now on.
+    pub(super) fn subscribe(&mut self, connection: ConnectionId, target: Target) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        if client.subscriptions.insert(target) {
+            if let Some(channel) = self.channel_mut(target) {
+                channel.subscribers.push(connection);
+            }
+        }
+    }
+
+    /// Delivers it no more.
+    pub(super) fn unsubscribe(&mut self, connection: ConnectionId, target: Target) {
+        if let Some(client) = self.connections.get_mut(&connection) {
+            client.subscriptions.remove(&target);
+        }
+        if let Some(channel) = self.channel_mut(target) {
+            channel.subscribers.retain(|&subscriber| subscriber != connection);
+        }
+    }
+
+    /// Sends a protocol notification to the subscribers of the root channel.
+    pub(super) fn notify_root(
+        &self,
+        step: &mut Step<'_>,
+        method: &'static str,
+        params: impl serde::Serialize,
+    ) {
+        let params = Bytes::from(to_sorted_json(&params));
+        for &connection in &self.root_channel.subscribers {
+            step.say(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
+        }
+    }
+}
+
+/// An action's JSON text, the same for the same action: straight from its type where that has no
+/// `HashMap` inside, which is so for everything that streams; else sorted.
+fn action_json(action: &StateAction) -> Vec<u8> {
+    match action {
+        StateAction::ChatDelta(_)
+        | StateAction::ChatReasoning(_)
+        | StateAction::ChatToolCallStart(_)
+        | StateAction::ChatToolCallDelta(_)
+        | StateAction::ChatToolCallComplete(_)
+        | StateAction::ChatToolCallContentChanged(_)
+        | StateAction::ChatUsage(_)
+        | StateAction::ChatActivityChanged(_) => to_json(action),
+        _ => to_sorted_json(action),
+    }
+}
+
+fn envelope_line(
+    channel: &str,
+    action: &[u8],
+    server_seq: u64,
+    origin: Option<&ActionOrigin>,
+    refusal: Option<&str>,
+) -> Bytes {
+    let mut line = Vec::with_capacity(action.len() + channel.len() + 120);
+    line.extend_from_slice(LINE_HEAD);
+    line.extend_from_slice(b"{\"channel\":");
+    line.extend_from_slice(&to_json(channel));
+    line.extend_from_slice(b",\"action\":");
+    line.extend_from_slice(action);
+    line.extend_from_slice(b",\"serverSeq\":");
+    line.extend_from_slice(&to_json(&server_seq));
+    if let Some(origin) = origin {
+        line.extend_from_slice(b",\"origin\":");
+        line.extend_from_slice(&to_json(origin));
+    }
+    if let Some(refusal) = refusal {
+        line.extend_from_slice(b",\"rejectionReason\":");
+        line.extend_from_slice(&to_json(refusal));
+    }
+    line.push(b'}');
+    line.extend_from_slice(LINE_TAIL);
+    line.into()
+}
+
+/// Lines of deltas of one part, merged while they wait: the texts of all, everything else of the last.
+///
+/// The text is the last member of a delta's action, and a quote inside a string never stands without a
+/// backslash, so the first `,"content":"` is where the text begins.
+#[derive(Debug)]
+pub struct MergedDeltas {
+    line: Vec<u8>,
+    text_end: usize,
+}
+
+impl MergedDeltas {
+    /// Begins with one line; none when it is not what a delta's line looks like.
+    pub fn new(first: &[u8]) -> Option<Self> {
+        let (_, text_end) = text_range(first)?;
+        Some(Self { line: first.to_vec(), text_end })
+    }
+
+    /// Takes the next line in, at the cost of its own length; false when it is no delta's line.
+    pub fn append(&mut self, next: &[u8]) -> bool {
+        let Some((text_start, text_end)) = text_range(next) else { return false };
+        self.line.truncate(self.text_end);
+        self.line.extend_from_slice(&next[text_start..]);
+        self.text_end += text_end - text_start;
+        true
+    }
+
+    /// Length of the line, in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    /// The one line.
+    pub fn into_line(self) -> Bytes {
+        self.line.into()
+    }
+}
+
+/// Where the text of a delta's line begins and ends, without its quotes.
+fn text_range(line: &[u8]) -> Option<(usize, usize)> {
+    const BEFORE: &[u8] = b",\"content\":\"";
+    const AFTER: &[u8] = b"\"},\"serverSeq\":";
+    let start = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
+    let end = line.windows(AFTER.len()).rposition(|window| window == AFTER)?;
+    (start <= end).then_some((start, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ahp_types::actions::{ActionEnvelope, ChatDeltaAction};
+    use ahp_types::messages::JsonRpcNotification;
+
+    fn line_of(text: &str, server_seq: u64) -> Bytes {
+        let action = StateAction::ChatDelta(ChatDeltaAction {
+            turn_id: r#"t","content":"x"#.to_owned(),
+            part_id: "p".to_owned(),
+            content: text.to_owned(),
+            meta: None,
+        });
+        envelope_line(r#"ahp-chat:/"},"serverSeq":"#, &action_json(&action), server_seq, None, None)
+    }
+
+    #[test]
+    fn merged_deltas_hold_both_texts_and_the_later_number() {
+        for (first, second) in
+            [("a", "b"), ("", ""), ("\"},\"serverSeq\":1", ",\"content\":\""), ("\\", "\"ä\n")]
+        {
+            let mut merged = MergedDeltas::new(&line_of(first, 6)).unwrap();
+            assert!(merged.append(&line_of("", 7)) && merged.append(&line_of(second, 8)));
+            assert_eq!(merged.len(), line_of(&format!("{first}{second}"), 8).len());
+            let notification: JsonRpcNotification = serde_json::from_slice(&merged.into_line()).unwrap();
+            let envelope: ActionEnvelope = serde_json::from_value(notification.params.unwrap()).unwrap();
+            assert_eq!(envelope.server_seq, 8);
+            let StateAction::ChatDelta(delta) = envelope.action else { panic!("no delta") };
+            assert_eq!(delta.content, format!("{first}{second}"));
+        }
+    }
+
+    #[test]
+    fn the_envelope_is_what_the_line_delivers() {
+        let envelope: ActionEnvelope = serde_json::from_slice(&envelope_of(&line_of("x", 3))).unwrap();
+        assert_eq!(envelope.server_seq, 3);
+    }
+}

@@ -1,0 +1,121 @@
+//! The end: nobody can say anything any more.
+//!
+//! Owns: letting running turns end or cancelling them, declining what nobody is left to answer, and saying
+//! when all is done.
+//! Never: waits; the time limit is a timer like any other.
+
+use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
+
+use super::effects::{ChatKey, Command, Output, PermissionKind, Shutdown, Timer};
+use super::reduce::tool_call_id;
+use super::{Host, Step};
+
+/// How far a shutdown is.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Turns are cancelled, and no new one begins.
+    cancelling: bool,
+    /// Something was declined or cut.
+    cut: bool,
+    done: bool,
+}
+
+impl Host {
+    pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
+        let cut = self.shutdown.take().is_some_and(|state| state.cut);
+        self.shutdown = Some(State { cancelling: how == Shutdown::Cancel, cut, done: false });
+        let running = self.running_chats();
+        match how {
+            Shutdown::Cancel => {
+                for chat in running {
+                    self.cancel_turn(step, chat);
+                }
+            }
+            Shutdown::Drain(limit) => {
+                for chat in running {
+                    for id in self.waiting_for_user(chat) {
+                        self.decline_if_alone(step, chat, &id);
+                    }
+                }
+                step.say(Output::Timer(Timer::Drain, limit));
+            }
+        }
+    }
+
+    pub(super) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
+        let running = self.running_chats();
+        let Some(state) = &mut self.shutdown else { return };
+        state.cancelling = true;
+        state.cut |= !running.is_empty();
+        for chat in running {
+            self.cancel_turn(step, chat);
+        }
+    }
+
+    /// Whether turns are being cancelled for good, so that none may begin.
+    pub(super) fn is_cancelling(&self) -> bool {
+        self.shutdown.as_ref().is_some_and(|state| state.cancelling)
+    }
+
+    /// Declines a question, a permission or a review of this id, if nobody is left who could answer it.
+    pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
+        if !self.shutdown.as_ref().is_some_and(|state| !state.cancelling) {
+            return;
+        }
+        let Some((chat, run)) = self.chats.get(&key).and_then(|chat| Some((chat, chat.run.as_ref()?))) else {
+            return;
+        };
+        let (turn_id, run_id, id) = (run.turn_id.clone(), run.id, id.to_owned());
+        let command = match chat.conversation.tool(&id) {
+            Some(ToolCallState::PendingConfirmation(_)) => {
+                let offered = run.permissions.get(&id).map(Vec::as_slice).unwrap_or_default();
+                let option = offered.iter().find(|option| option.kind == PermissionKind::RejectOnce);
+                let option = option.map(|option| option.id.clone());
+                let why = Some("nobody is left to answer");
+                let reason = ToolCallCancellationReason::Denied;
+                self.refuse_call(step, key, &turn_id, id.clone(), option.clone(), reason, why);
+                Command::Permission { run: run_id, tool_call_id: id, option, approved: false }
+            }
+            Some(ToolCallState::PendingResultConfirmation(_)) => {
+                self.refuse_result(step, key, &turn_id, id.clone());
+                Command::ResultConfirmed { run: run_id, tool_call_id: id, approved: false }
+            }
+            _ if chat.conversation.question(&id).is_some() => {
+                let response = ChatInputResponseKind::Decline;
+                self.settle_question(step, key, id.clone(), response);
+                Command::Answer { run: run_id, request_id: id, response, answers: Default::default() }
+            }
+            _ => return,
+        };
+        if let Some(state) = &mut self.shutdown {
+            state.cut = true;
+        }
+        self.tell_agent(step, key, command);
+    }
+
+    /// Says once that no turn is left.
+    pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
+        let runs = self.runs;
+        if let Some(state) = self.shutdown.as_mut().filter(|state| runs == 0 && !state.done) {
+            state.done = true;
+            step.say(Output::Done { cut: state.cut });
+        }
+    }
+
+    fn running_chats(&self) -> Vec<ChatKey> {
+        self.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
+    }
+
+    /// The ids of everything in the running turn that waits for the user.
+    fn waiting_for_user(&self, key: ChatKey) -> Vec<String> {
+        let turn = self.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+        let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
+        parts
+            .filter_map(|part| match part {
+                ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call).to_owned()),
+                ResponsePart::InputRequest(part) => Some(part.request.id.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,698 @@
+//! The life of a turn, which is the host's and not the agent's.
+//!
+//! Owns: starting, resuming and ending turns, opening and closing conversations, mapping what an agent
+//! reports to actions, and the law that each accepted start or resume is followed by exactly one ending.
+//! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for clients.
+
+use ahp_types::actions::{
+    ActionOrigin, ChatActivityChangedAction, ChatDeltaAction, ChatErrorAction, ChatInputCompletedAction,
+    ChatInputRequestedAction, ChatReasoningAction, ChatResponsePartAction, ChatToolCallCompleteAction,
+    ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
+    ChatToolCallReadyAction, ChatToolCallResultConfirmedAction, ChatToolCallStartAction, ChatTruncatedAction,
+    ChatTurnCancelledAction, ChatTurnCompleteAction, ChatTurnResumeAction, ChatTurnStartedAction,
+    ChatUsageAction, SessionCreationFailedAction, SessionReadyAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind, ErrorInfo,
+    ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SessionLifecycle,
+    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallResult, ToolCallState, ToolInput,
+};
+use serde_json::json;
+
+use super::effects::{
+    ChatKey, Command, Event, OpenConversation, Output, PartKey, RunId, TextKind, ToolGate, ToolOutcome,
+    TurnEnd, TurnEvent,
+};
+use super::model::{AgentLink, OpenPart, Run, RunPhase, Target, TitleBy};
+use super::reduce::tool_call_id;
+use super::{catalogue, Host, Step};
+
+/// How a turn ends for clients.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Complete,
+    Cancelled { meta: Option<JsonObject> },
+    Failed { kind: String, message: String, resumable: bool },
+}
+
+impl Host {
+    /// Makes an accepted start of a turn true: the turn is active, and its agent starts as soon as it can.
+    pub(super) fn start_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        mut action: ChatTurnStartedAction,
+        origin: Option<ActionOrigin>,
+    ) {
+        let run = self.fresh_run();
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        action.started_at = step.timestamp();
+        chat.turn_ids.insert(action.turn_id.clone());
+        chat.consumed.extend(action.queued_message_id.clone());
+        chat.run = Some(Run::new(run, action.turn_id.clone(), false, step.now.monotonic_ms));
+        self.runs += 1;
+        let title = catalogue::title_from(&action.message.text);
+        let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
+        self.sequence(step, Target::Chat(key), StateAction::ChatTurnStarted(action), origin);
+        self.sync_chat(step, key);
+        if let Some(title) = title.filter(|_| unnamed) {
+            self.name_chat(step, key, &title, TitleBy::FirstMessage);
+            if self.sessions.get(&session).is_some_and(|session| session.title_by == TitleBy::Nobody) {
+                self.name_session(step, session, &title, TitleBy::FirstMessage);
+            }
+        }
+        self.advance(step, key);
+    }
+
+    /// Makes an accepted resume true: the failed turn is active again.
+    pub(super) fn resume_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTurnResumeAction,
+        origin: Option<ActionOrigin>,
+    ) {
+        let run = self.fresh_run();
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        chat.run = Some(Run::new(run, action.turn_id.clone(), true, step.now.monotonic_ms));
+        self.runs += 1;
+        self.sequence(step, Target::Chat(key), StateAction::ChatTurnResume(action), origin);
+        self.sync_chat(step, key);
+        self.advance(step, key);
+    }
+
+    /// Removes turns. A running turn is cancelled first, and the agent forgets the conversation: it is
+    /// opened anew, with what is left of it, for the next turn.
+    pub(super) fn truncate(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTruncatedAction,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+        self.sequence(step, Target::Chat(key), StateAction::ChatTruncated(action), origin);
+        self.sync_chat(step, key);
+        if !self.is_creating(key) {
+            self.close_conversation(step, key);
+        }
+        self.take_next_queued(step, key);
+    }
+
+    /// Cancels the chat's turn if one runs.
+    pub(super) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+    }
+
+    /// Ends the running turn, once, and lets the queue go on.
+    pub(super) fn end_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        ending: Ending,
+        origin: Option<ActionOrigin>,
+    ) {
+        let held = matches!(ending, Ending::Failed { resumable: true, .. });
+        self.end_turn_quietly(step, key, ending, origin);
+        if held {
+            if let Some(chat) = self.chats.get_mut(&key) {
+                chat.queue_held = true;
+            }
+        }
+        self.take_next_queued(step, key);
+    }
+
+    /// Ends the running turn, once: everything in it that is open is closed before its ending.
+    fn end_turn_quietly(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        ending: Ending,
+        origin: Option<ActionOrigin>,
+    ) {
+        let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.take()) else { return };
+        self.runs -= 1;
+        self.close_open_parts(step, key, &run.turn_id);
+        self.set_activity(step, key, None);
+        let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
+        let duration = i64::try_from(elapsed_ms).unwrap_or(i64::MAX);
+        let turn_id = run.turn_id;
+        let cancelled = matches!(ending, Ending::Cancelled { .. });
+        let action = match ending {
+            Ending::Complete => {
+                StateAction::ChatTurnComplete(ChatTurnCompleteAction { turn_id, duration, meta: None })
+            }
+            Ending::Cancelled { meta } => {
+                StateAction::ChatTurnCancelled(ChatTurnCancelledAction { turn_id, duration, meta })
+            }
+            Ending::Failed { kind, message, resumable } => StateAction::ChatError(ChatErrorAction {
+                turn_id,
+                duration,
+                part: ErrorResponsePart {
+                    error: ErrorInfo { error_type: kind, message, stack: None, meta: None },
+                    resumable: Some(resumable),
+                },
+                meta: None,
+            }),
+        };
+        self.sequence(step, Target::Chat(key), action, origin);
+        self.sync_chat(step, key);
+        if cancelled && run.phase == RunPhase::Started {
+            if let Some(chat) = self.chats.get_mut(&key) {
+                chat.settling = Some(run.id);
+            }
+            self.tell_agent(step, key, Command::Cancel { run: run.id });
+        }
+    }
+
+    /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls that
+    /// run have failed.
+    fn close_open_parts(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
+        enum Open {
+            Question(String),
+            Call(Box<ToolCallState>),
+        }
+        let Some(chat) = self.chats.get(&key) else { return };
+        let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
+        let open: Vec<Open> = parts
+            .filter_map(|part| match part {
+                ResponsePart::InputRequest(part) if part.response.is_none() => {
+                    Some(Open::Question(part.request.id.clone()))
+                }
+                ResponsePart::ToolCall(part) => match &part.tool_call {
+                    ToolCallState::Completed(_) | ToolCallState::Cancelled(_) | ToolCallState::Unknown(_) => {
+                        None
+                    }
+                    call => Some(Open::Call(Box::new(call.clone()))),
+                },
+                _ => None,
+            })
+            .collect();
+        for open in open {
+            match open {
+                Open::Question(id) => self.settle_question(step, key, id, ChatInputResponseKind::Cancel),
+                Open::Call(call) => self.close_call(step, key, turn_id, &call),
+            }
+        }
+    }
+
+    fn close_call(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: &str, call: &ToolCallState) {
+        let id = tool_call_id(call).to_owned();
+        match call {
+            ToolCallState::PendingConfirmation(_) => {
+                let reason = ToolCallCancellationReason::Skipped;
+                self.refuse_call(step, key, turn_id, id, None, reason, None);
+            }
+            ToolCallState::PendingResultConfirmation(_) => self.refuse_result(step, key, turn_id, id),
+            _ => {
+                let outcome = ToolOutcome {
+                    success: false,
+                    message: "Stopped before it was done".into(),
+                    content: match call {
+                        ToolCallState::Running(call) => call.content.clone().unwrap_or_default(),
+                        _ => Vec::new(),
+                    },
+                    error: Some("the turn ended before the call did".to_owned()),
+                };
+                self.finish_call(step, key, turn_id, id, outcome, false);
+            }
+        }
+    }
+
+    /// Denies a call that waits for a permission, on the host's own behalf.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn refuse_call(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: &str,
+        tool_call_id: String,
+        option: Option<String>,
+        reason: ToolCallCancellationReason,
+        why: Option<&str>,
+    ) {
+        let action = ChatToolCallConfirmedAction {
+            turn_id: turn_id.to_owned(),
+            tool_call_id: tool_call_id.clone(),
+            meta: None,
+            approved: false,
+            confirmed: None,
+            reason: Some(reason),
+            edited_tool_input: None,
+            user_suggestion: None,
+            reason_message: why.map(Into::into),
+            selected_option_id: option,
+        };
+        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), None);
+        self.tool_changed(step, key, &tool_call_id);
+    }
+
+    /// Denies a result that waits to be confirmed, on the host's own behalf.
+    pub(super) fn refuse_result(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: &str,
+        tool_call_id: String,
+    ) {
+        let action = ChatToolCallResultConfirmedAction {
+            turn_id: turn_id.to_owned(),
+            tool_call_id: tool_call_id.clone(),
+            meta: None,
+            approved: false,
+        };
+        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallResultConfirmed(action), None);
+        self.tool_changed(step, key, &tool_call_id);
+    }
+
+    /// Settles a question on the host's own behalf.
+    pub(super) fn settle_question(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        request_id: String,
+        response: ChatInputResponseKind,
+    ) {
+        let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
+        self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), None);
+        self.question_changed(step, key, &request_id);
+    }
+
+    /// Has the agent open the chat's conversation.
+    pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(session) = self.sessions.get(&chat.session) else { return };
+        chat.agent = AgentLink::Opening;
+        let open = OpenConversation {
+            provider: session.state.provider.clone(),
+            working_directories: session.state.working_directories.clone().unwrap_or_default(),
+            config: session.config.clone(),
+            history: chat.conversation.state().turns.clone(),
+        };
+        step.say(Output::Agent(key, Command::Open(open)));
+    }
+
+    /// Has the agent forget the chat's conversation.
+    pub(super) fn close_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        if chat.agent != AgentLink::Closed {
+            chat.agent = AgentLink::Closed;
+            chat.settling = None;
+            step.say(Output::Agent(key, Command::Close));
+        }
+    }
+
+    pub(super) fn tell_agent(&self, step: &mut Step<'_>, key: ChatKey, command: Command) {
+        step.say(Output::Agent(key, command));
+    }
+
+    /// Starts the waiting run if its agent is ready for it.
+    fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(run) = chat.run.as_mut() else { return };
+        let RunPhase::Waiting { resume } = run.phase else { return };
+        if chat.settling.is_some() {
+            return;
+        }
+        match chat.agent {
+            AgentLink::Opening => {}
+            AgentLink::Closed => self.open_conversation(step, key),
+            AgentLink::Open => {
+                let Some(turn) = &chat.conversation.state().active_turn else { return };
+                run.phase = RunPhase::Started;
+                let (run, message) = (run.id, turn.message.clone());
+                let command = if resume {
+                    Command::ResumeTurn { run, message }
+                } else {
+                    Command::StartTurn { run, message }
+                };
+                self.tell_agent(step, key, command);
+                self.hand_over_steering(step, key);
+            }
+        }
+    }
+
+    fn is_creating(&self, key: ChatKey) -> bool {
+        let session = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Creating)
+    }
+
+    /// Takes in what an agent reports.
+    pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
+        let Some(chat) = self.chats.get_mut(&key) else {
+            tracing::debug!(?key, "an event for a chat that is gone was ignored");
+            return;
+        };
+        match event {
+            Event::Opened => {
+                if chat.agent != AgentLink::Opening {
+                    return;
+                }
+                chat.agent = AgentLink::Open;
+                let session = chat.session;
+                if self.is_creating(key) {
+                    let ready = StateAction::SessionReady(SessionReadyAction {});
+                    self.sequence(step, Target::Session(session), ready, None);
+                }
+                self.advance(step, key);
+            }
+            Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
+            Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
+            Event::Title(title) => {
+                let session = chat.session;
+                if let Some(title) = catalogue::title_from(&title) {
+                    self.name_chat(step, key, &title, TitleBy::Agent);
+                    self.name_session(step, session, &title, TitleBy::Agent);
+                }
+            }
+            Event::Turn(run, event) if chat.settling == Some(run) => {
+                if matches!(event, TurnEvent::Ended(_)) {
+                    chat.settling = None;
+                    self.advance(step, key);
+                }
+            }
+            Event::Turn(run, event) => match &chat.run {
+                Some(current) if current.id == run && current.phase == RunPhase::Started => {
+                    self.turn_reports(step, key, run, event);
+                }
+                _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
+            },
+        }
+    }
+
+    /// The agent could not be started, or is gone: whatever waited for it fails.
+    fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        if chat.agent == AgentLink::Closed {
+            return;
+        }
+        chat.agent = AgentLink::Closed;
+        chat.settling = None;
+        let session = chat.session;
+        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        if self.is_creating(key) {
+            let error = ErrorInfo {
+                error_type: kind.to_owned(),
+                message: reason.to_owned(),
+                stack: None,
+                meta: None,
+            };
+            let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
+            self.sequence(step, Target::Session(session), failed, None);
+        }
+        let ending = Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
+        self.end_turn(step, key, ending, None);
+    }
+
+    fn turn_reports(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, event: TurnEvent) {
+        let Some(turn_id) = self.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
+        else {
+            return;
+        };
+        match event {
+            TurnEvent::Text(kind, text) => self.append_text(step, key, run, turn_id, kind, text),
+            TurnEvent::Part(kind, text) => self.open_part(step, key, turn_id, kind, text),
+            TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
+            TurnEvent::Usage(usage) => {
+                let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
+                self.sequence(step, Target::Chat(key), action, None);
+            }
+            TurnEvent::ToolStarted { id, name, display_name } => {
+                if self.call(key, &id).is_some() {
+                    tracing::warn!(?key, id, "an agent began the same tool call twice");
+                    return;
+                }
+                self.end_part(key);
+                let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta: None,
+                    tool_name: name,
+                    display_name,
+                    intention: None,
+                    contributor: None,
+                });
+                self.sequence(step, Target::Chat(key), action, None);
+            }
+            TurnEvent::ToolInput { id, delta } => {
+                if !matches!(self.call(key, &id), Some(ToolCallState::Streaming(_))) {
+                    tracing::debug!(?key, id, "input for a tool call that takes none was ignored");
+                    return;
+                }
+                let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta: None,
+                    content: Some(delta),
+                    invocation_message: None,
+                });
+                self.sequence(step, Target::Chat(key), action, None);
+            }
+            TurnEvent::ToolReady { id, input, message, gate } => {
+                // A status report must not wipe out a question that the user is looking at.
+                let asked = matches!(self.call(key, &id), Some(ToolCallState::PendingConfirmation(_)));
+                if asked && !matches!(gate, ToolGate::Ask(_)) {
+                    return;
+                }
+                self.ready_call(step, key, turn_id, id, input, message, gate);
+            }
+            TurnEvent::ToolContent { id, content } => {
+                if !matches!(self.call(key, &id), Some(ToolCallState::Running(_))) {
+                    tracing::debug!(?key, id, "content for a tool call that does not run was ignored");
+                    return;
+                }
+                let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta: None,
+                    content,
+                });
+                self.sequence(step, Target::Chat(key), action, None);
+            }
+            TurnEvent::ToolDone { id, outcome, review } => {
+                self.finish_call(step, key, &turn_id, id.clone(), outcome, review);
+                self.decline_if_alone(step, key, &id);
+            }
+            TurnEvent::Question { id, questions } => {
+                let request = ChatInputRequest {
+                    id: id.clone(),
+                    message: None,
+                    url: None,
+                    questions: Some(questions),
+                    answers: None,
+                };
+                self.end_part(key);
+                let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
+                self.sequence(step, Target::Chat(key), action, None);
+                self.question_changed(step, key, &id);
+                self.decline_if_alone(step, key, &id);
+            }
+            TurnEvent::Ended(end) => {
+                let ending = match end {
+                    TurnEnd::Complete => Ending::Complete,
+                    TurnEnd::Cancelled => Ending::Cancelled { meta: None },
+                    TurnEnd::Failed { kind, message, resumable } => {
+                        Ending::Failed { kind, message, resumable }
+                    }
+                };
+                if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                    run.phase = RunPhase::Over;
+                }
+                self.end_turn(step, key, ending, None);
+            }
+        }
+    }
+
+    fn call(&self, key: ChatKey, id: &str) -> Option<&ToolCallState> {
+        self.chats.get(&key)?.conversation.tool(id)
+    }
+
+    /// Text goes on in the part at the end if that is of its kind; else it begins one.
+    fn append_text(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        run: RunId,
+        turn_id: String,
+        kind: TextKind,
+        content: String,
+    ) {
+        let open = self.chats.get(&key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
+        let Some(open) = open.filter(|open| open.kind == kind) else {
+            return self.open_part(step, key, turn_id, kind, content);
+        };
+        let (part_id, meta) = (open.id.clone(), None);
+        let delta = PartKey { run, part: open.number };
+        let action = match kind {
+            TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
+            TextKind::Reasoning => {
+                StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
+            }
+        };
+        self.sequence_part(step, Target::Chat(key), action, None, Some(delta));
+    }
+
+    fn open_part(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: String,
+        kind: TextKind,
+        content: String,
+    ) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(run) = chat.run.as_mut() else { return };
+        // Numbered by place, so that ids stay apart in a turn that was resumed. An agent's tool call may
+        // have taken the name: calls and parts are found by the same ids.
+        let place =
+            chat.conversation.state().active_turn.as_ref().map_or(0, |turn| turn.response_parts.len());
+        let mut number = u32::try_from(place).unwrap_or(u32::MAX);
+        let id = loop {
+            let id = format!("part-{number}");
+            if !chat.conversation.has_part(&id) {
+                break id;
+            }
+            number = number.wrapping_add(1);
+        };
+        run.open_part = Some(OpenPart { kind, id: id.clone(), number });
+        let part = match kind {
+            TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
+            TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
+        };
+        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
+        self.sequence(step, Target::Chat(key), action, None);
+    }
+
+    /// Text that follows begins a new part.
+    fn end_part(&mut self, key: ChatKey) {
+        if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+            run.open_part = None;
+        }
+    }
+
+    fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+        let now = self.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
+        if now.is_some_and(|now| now != activity) {
+            let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
+            self.sequence(step, Target::Chat(key), action, None);
+            self.sync_chat(step, key);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn ready_call(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: String,
+        id: String,
+        input: String,
+        message: ahp_types::common::StringOrMarkdown,
+        gate: ToolGate,
+    ) {
+        let takes = self.call(key, &id).is_some_and(|call| {
+            matches!(
+                call,
+                ToolCallState::Streaming(_)
+                    | ToolCallState::Running(_)
+                    | ToolCallState::PendingConfirmation(_)
+            )
+        });
+        if !takes {
+            tracing::debug!(?key, id, "a tool call that is unknown or over cannot be ready");
+            return;
+        }
+        let (confirmed, options) = match gate {
+            ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
+            ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
+            ToolGate::Ask(options) => {
+                let shown = options.iter().map(|option| ConfirmationOption {
+                    id: option.id.clone(),
+                    label: option.label.clone(),
+                    kind: if option.kind.approves() {
+                        ConfirmationOptionKind::Approve
+                    } else {
+                        ConfirmationOptionKind::Deny
+                    },
+                    group: None,
+                });
+                let shown = shown.collect();
+                if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                    run.permissions.insert(id.clone(), options);
+                }
+                (None, Some(shown))
+            }
+        };
+        let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
+            turn_id,
+            tool_call_id: id.clone(),
+            meta: None,
+            contributor: None,
+            intention: None,
+            invocation_message: message,
+            tool_input: Some(ToolInput::Inline(input)),
+            confirmation_title: None,
+            risk_assessment: None,
+            edits: None,
+            editable: None,
+            confirmed,
+            options,
+        });
+        self.sequence(step, Target::Chat(key), action, None);
+        self.tool_changed(step, key, &id);
+        self.decline_if_alone(step, key, &id);
+    }
+
+    fn finish_call(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: &str,
+        id: String,
+        outcome: ToolOutcome,
+        review: bool,
+    ) {
+        match self.call(key, &id) {
+            Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
+            // A call can only be over after it was ready.
+            Some(ToolCallState::Streaming(call)) => {
+                let message =
+                    call.invocation_message.clone().unwrap_or_else(|| call.display_name.clone().into());
+                let input = call.partial_input.clone().unwrap_or_default();
+                self.ready_call(step, key, turn_id.to_owned(), id.clone(), input, message, ToolGate::Open);
+            }
+            _ => {
+                tracing::debug!(?key, id, "a tool call that is unknown or over cannot end");
+                return;
+            }
+        }
+        let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
+            turn_id: turn_id.to_owned(),
+            tool_call_id: id.clone(),
+            meta: None,
+            result: ToolCallResult {
+                success: outcome.success,
+                past_tense_message: outcome.message,
+                content: Some(outcome.content).filter(|content| !content.is_empty()),
+                structured_content: None,
+                error: outcome.error.map(|message| json!({ "message": message })),
+            },
+            requires_result_confirmation: review.then_some(true),
+        });
+        self.sequence(step, Target::Chat(key), action, None);
+        self.tool_changed(step, key, &id);
+    }
+
+    /// What follows from any change of a tool call's state.
+    pub(super) fn tool_changed(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
+        self.sync_chat(step, key);
+        self.sync_tool_request(step, key, tool_call_id);
+    }
+
+    /// What follows from any change of a question's state.
+    pub(super) fn question_changed(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
+        self.sync_chat(step, key);
+        self.sync_question_request(step, key, request_id);
+    }
+}

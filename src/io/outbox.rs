@@ -1,0 +1,232 @@
+//! What waits to be written.
+//!
+//! Owns: the order of lines, counting what waits in bytes, and merging deltas while the pipe is behind.
+//! Never: drops a line, or lets one overtake another.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::host::effects::PartKey;
+use crate::host::MergedDeltas;
+
+/// When to hold what back, in bytes that wait.
+#[derive(Debug, Clone, Copy)]
+pub struct OutboxLimits {
+    /// From here on, deltas of one part are merged.
+    pub merge_above: usize,
+    /// From here on, agents are not read.
+    pub agents_above: usize,
+    /// From here on, clients are not read either.
+    pub clients_above: usize,
+    /// The longest line that merging makes.
+    pub merged_max: usize,
+}
+
+impl Default for OutboxLimits {
+    fn default() -> Self {
+        Self { merge_above: 256 << 10, agents_above: 64 << 20, clients_above: 256 << 20, merged_max: 1 << 20 }
+    }
+}
+
+/// The queue of one connection.
+#[derive(Debug)]
+pub struct Outbox {
+    limits: OutboxLimits,
+    lines: VecDeque<Bytes>,
+    /// Deltas that are still being merged: behind all lines.
+    merging: Option<(PartKey, MergedDeltas)>,
+    /// The part that the last line is a delta of.
+    last: Option<PartKey>,
+    /// Bytes that wait here.
+    waiting: usize,
+    /// Bytes that were taken and are not written yet.
+    taken: usize,
+}
+
+impl Outbox {
+    /// An empty queue.
+    pub fn new(limits: OutboxLimits) -> Self {
+        Self { limits, lines: VecDeque::new(), merging: None, last: None, waiting: 0, taken: 0 }
+    }
+
+    /// Bytes that were accepted and are not written yet.
+    pub fn bytes(&self) -> usize {
+        self.waiting + self.taken
+    }
+
+    /// Whether there is room for what agents say.
+    pub fn has_room_for_agents(&self) -> bool {
+        self.bytes() < self.limits.agents_above
+    }
+
+    /// Whether there is room for answers to what clients say.
+    pub fn has_room_for_clients(&self) -> bool {
+        self.bytes() < self.limits.clients_above
+    }
+
+    /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the line before.
+    pub fn push(&mut self, line: Bytes, delta: Option<PartKey>) {
+        self.waiting += line.len();
+        if let Some(part) = delta.filter(|_| self.bytes() > self.limits.merge_above) {
+            if self.merge(part, &line) {
+                return;
+            }
+        }
+        self.settle();
+        self.lines.push_back(line);
+        self.last = delta;
+    }
+
+    /// Takes lines from the front: as many as fit into `bytes_max`, and at least one. Empty when none wait.
+    pub fn take(&mut self, bytes_max: usize) -> Vec<Bytes> {
+        self.settle();
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while let Some(line) = self.lines.front() {
+            if !taken.is_empty() && bytes + line.len() > bytes_max {
+                break;
+            }
+            bytes += line.len();
+            taken.extend(self.lines.pop_front());
+        }
+        if self.lines.is_empty() {
+            self.last = None;
+        }
+        self.waiting -= bytes;
+        self.taken += bytes;
+        taken
+    }
+
+    /// What was taken has been written.
+    pub fn written(&mut self, bytes: usize) {
+        self.taken = self.taken.saturating_sub(bytes);
+    }
+
+    /// Merges a delta's line with those before it; false when it cannot be.
+    fn merge(&mut self, part: PartKey, line: &Bytes) -> bool {
+        if self.merging.is_none() && self.last == Some(part) {
+            // The last line is taken back to be merged with.
+            let first = self.lines.back().and_then(|first| MergedDeltas::new(first));
+            if let Some(first) = first {
+                self.lines.pop_back();
+                self.last = None;
+                self.merging = Some((part, first));
+            }
+        }
+        let Some((merging, deltas)) = &mut self.merging else { return false };
+        let before = deltas.len();
+        if *merging != part || before + line.len() > self.limits.merged_max || !deltas.append(line) {
+            return false;
+        }
+        // The line was counted whole; its frame is not sent.
+        self.waiting -= before + line.len() - deltas.len();
+        true
+    }
+
+    /// Ends the merging: what was merged is a line like any other.
+    fn settle(&mut self) {
+        if let Some((part, deltas)) = self.merging.take() {
+            self.lines.push_back(deltas.into_line());
+            self.last = Some(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::RunId;
+
+    const PART: PartKey = PartKey { run: RunId(1), part: 0 };
+    const OTHER: PartKey = PartKey { run: RunId(1), part: 1 };
+    const EAGER: OutboxLimits =
+        OutboxLimits { merge_above: 0, agents_above: 100, clients_above: 200, merged_max: 300 };
+
+    fn delta(text: &str, server_seq: u32) -> Bytes {
+        format!(
+            r#"{{"params":{{"action":{{"type":"chat/delta","content":"{text}"}},"serverSeq":{server_seq}}}}}"#
+        )
+        .into()
+    }
+
+    fn drain(outbox: &mut Outbox) -> Vec<Bytes> {
+        let lines = outbox.take(usize::MAX);
+        outbox.written(lines.iter().map(Bytes::len).sum());
+        lines
+    }
+
+    #[test]
+    fn deltas_of_one_part_merge_and_nothing_overtakes() {
+        let mut outbox = Outbox::new(EAGER);
+        let other = Bytes::from_static(b"other");
+        outbox.push(delta("a", 1), Some(PART));
+        outbox.push(delta("b", 2), Some(PART));
+        outbox.push(delta("c", 3), Some(PART));
+        outbox.push(other.clone(), None);
+        outbox.push(delta("d", 5), Some(PART));
+        outbox.push(delta("e", 6), Some(OTHER));
+        outbox.push(delta("f", 7), Some(OTHER));
+        let expected = vec![delta("abc", 3), other, delta("d", 5), delta("ef", 7)];
+        assert_eq!(outbox.bytes(), expected.iter().map(Bytes::len).sum::<usize>());
+        assert_eq!(drain(&mut outbox), expected);
+        assert_eq!(outbox.bytes(), 0);
+    }
+
+    #[test]
+    fn a_line_that_is_being_written_is_not_merged_with() {
+        let mut outbox = Outbox::new(EAGER);
+        outbox.push(delta("a", 1), Some(PART));
+        assert_eq!(outbox.take(usize::MAX), vec![delta("a", 1)]);
+        outbox.push(delta("b", 2), Some(PART));
+        assert_eq!(outbox.take(usize::MAX), vec![delta("b", 2)]);
+    }
+
+    #[test]
+    fn a_merged_line_stays_within_its_limit() {
+        let mut outbox = Outbox::new(EAGER);
+        let text = "x".repeat(100);
+        for server_seq in 1..=10 {
+            outbox.push(delta(&text, server_seq), Some(PART));
+        }
+        let lines = drain(&mut outbox);
+        assert!(lines.iter().all(|line| line.len() <= EAGER.merged_max), "a line is too long");
+        assert_eq!(lines.len(), 5, "two fit into one line, three do not");
+        assert!(lines.last().unwrap().ends_with(b"\"serverSeq\":10}}"));
+    }
+
+    #[test]
+    fn below_the_mark_nothing_is_merged() {
+        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        outbox.push(delta("a", 1), Some(PART));
+        outbox.push(delta("b", 2), Some(PART));
+        assert_eq!(drain(&mut outbox).len(), 2);
+    }
+
+    #[test]
+    fn who_is_read_depends_on_all_bytes_that_are_not_written() {
+        let mut outbox = Outbox::new(EAGER);
+        let mut push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]), None);
+        push(&mut outbox, 99);
+        assert!(outbox.has_room_for_agents());
+        let taken = outbox.take(usize::MAX);
+        push(&mut outbox, 1);
+        assert!(!outbox.has_room_for_agents() && outbox.has_room_for_clients());
+        push(&mut outbox, 99);
+        assert!(outbox.has_room_for_clients());
+        push(&mut outbox, 1);
+        assert!(!outbox.has_room_for_clients());
+        outbox.written(taken.iter().map(Bytes::len).sum());
+        assert!(outbox.has_room_for_clients() && !outbox.has_room_for_agents());
+    }
+
+    #[test]
+    fn a_line_over_the_limit_goes_alone() {
+        let mut outbox = Outbox::new(EAGER);
+        outbox.push(Bytes::from(vec![0; 500]), None);
+        outbox.push(Bytes::from(vec![0; 1]), None);
+        assert_eq!(outbox.take(10).len(), 1);
+        assert_eq!(outbox.take(10).len(), 1);
+        assert!(outbox.take(10).is_empty());
+    }
+}

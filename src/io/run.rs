@@ -1,0 +1,356 @@
+//! The loop: takes what waits, feeds it to the core, and does what the core asks.
+//!
+//! Owns: the order of one step (input, records, frames, commands), what is read when too much waits to be
+//! written, timers, signals, and the end of the process.
+//! Never: answers a client by itself, except when serving it failed inside.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{signal, SignalKind};
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, Instant};
+
+use super::codec::Line;
+use super::outbox::{Outbox, OutboxLimits};
+use super::sources::{Clock, CountedIds, RandomIds};
+use super::stdio::{self, Writer, Written};
+use super::watch::{self, Loss};
+use crate::backend::{Agents, Backend, Report};
+use crate::host::effects::{ConnectionId, Frame, Ids, Input, Output, Shutdown, Timer};
+use crate::host::{self, Host};
+use crate::versions::Edge;
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::{Incoming, RequestId};
+
+/// How a process serves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The `file:` URI told to clients as their starting point.
+    pub default_directory: Option<String>,
+    /// The longest line that is read, in bytes.
+    pub line_bytes_max: usize,
+    /// What running turns get when stdin ends.
+    pub at_end: Shutdown,
+    /// Leave when the process that started us is gone.
+    pub watch_parent: bool,
+    /// A fixed clock, counted ids, and one input at a time.
+    pub deterministic: bool,
+    /// What may wait to be written.
+    pub outbox: OutboxLimits,
+}
+
+/// Why the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// All done, or nobody is left to read it, or we were asked to.
+    Done,
+    /// Done, but something was declined or cut because nobody was left to answer.
+    Cut,
+}
+
+/// The one connection of a stdio host.
+const STDIO: ConnectionId = ConnectionId(0);
+
+/// How much is given to the writer at once, in bytes.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// How many reports of agents are taken in one step.
+const REPORTS_AT_ONCE: usize = 256;
+
+/// How long the last frames may take to get out when we were asked to leave.
+const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
+
+/// In deterministic mode, everything that can run has run when agents had this many turns in a row and
+/// said nothing.
+const QUIET_TURNS: usize = 4;
+
+/// Serves one client on stdin and stdout until the end.
+///
+/// # Errors
+/// When the process has no usable stdin, stdout, or signals.
+pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
+    let parent = options.watch_parent.then(watch::parent).flatten();
+    let (stdin, stdout) = stdio::take()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
+    let exit = runtime.block_on(async {
+        let (losses, lost) = mpsc::unbounded_channel();
+        watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
+        let lines = stdio::read_lines(stdin, options.line_bytes_max);
+        let (writer, written) = Writer::start(stdout);
+        let (agents, reports) = Agents::new(backends);
+        let mut sidecar = Sidecar::new(options, agents, writer);
+        sidecar.run(lines, reports, written, lost).await
+    });
+    // A thread may be stuck in a read or a write for ever.
+    runtime.shutdown_background();
+    exit
+}
+
+struct Sidecar {
+    options: Options,
+    host: Host,
+    edge: Edge,
+    agents: Agents,
+    clock: Clock,
+    ids: Box<dyn Ids>,
+    outputs: Vec<Output>,
+    outbox: Outbox,
+    writer: Writer,
+    timers: Vec<(Instant, Timer)>,
+    /// Set when nothing is left to do but to write what waits.
+    done: Option<Exit>,
+    /// Set when we were asked to leave: by when.
+    leave_by: Option<Instant>,
+}
+
+impl Sidecar {
+    fn new(options: Options, agents: Agents, writer: Writer) -> Self {
+        let host = Host::new(host::Config {
+            server_info: ahp_types::commands::Implementation {
+                name: env!("CARGO_PKG_NAME").to_owned(),
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                title: None,
+            },
+            default_directory: options.default_directory.clone(),
+            agents: agents.describe(),
+            replay_window: host::log::Window::default(),
+        });
+        let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
+            (Clock::Fixed, Box::new(CountedIds::default()))
+        } else {
+            (Clock::Real(std::time::Instant::now()), Box::new(RandomIds))
+        };
+        Self {
+            outbox: Outbox::new(options.outbox),
+            options,
+            host,
+            edge: Edge::default(),
+            agents,
+            clock,
+            ids,
+            outputs: Vec::new(),
+            writer,
+            timers: Vec::new(),
+            done: None,
+            leave_by: None,
+        }
+    }
+
+    async fn run(
+        &mut self,
+        mut lines: mpsc::Receiver<Vec<Line>>,
+        mut reports: mpsc::Receiver<Report>,
+        mut written: mpsc::UnboundedReceiver<Written>,
+        mut lost: mpsc::UnboundedReceiver<Loss>,
+    ) -> anyhow::Result<Exit> {
+        let catch = |kind| signal(kind).context("cannot catch signals");
+        let mut terminate = catch(SignalKind::terminate())?;
+        let mut interrupt = catch(SignalKind::interrupt())?;
+        let mut hang_up = catch(SignalKind::hangup())?;
+        let mut batch = Vec::with_capacity(REPORTS_AT_ONCE);
+        let mut listening = true;
+        self.feed(Input::Opened(STDIO));
+        loop {
+            let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).min();
+            tokio::select! {
+                outcome = written.recv() => match outcome {
+                    Some(Written::Bytes(bytes)) => {
+                        self.outbox.written(bytes);
+                        self.writer.acknowledged();
+                    }
+                    Some(Written::Gone) | None => return Ok(Exit::Done),
+                },
+                batch = lines.recv(), if listening && self.outbox.has_room_for_clients() => match batch {
+                    Some(batch) => {
+                        for line in batch {
+                            self.hear_line(line);
+                            if self.options.deterministic {
+                                self.run_until_quiet(&mut reports, &mut written).await;
+                            }
+                        }
+                    }
+                    None => {
+                        listening = false;
+                        tracing::info!("stdin has ended");
+                        self.feed(Input::Shutdown(self.options.at_end));
+                        if self.options.deterministic {
+                            self.run_until_quiet(&mut reports, &mut written).await;
+                        }
+                    }
+                },
+                _ = reports.recv_many(&mut batch, REPORTS_AT_ONCE), if self.outbox.has_room_for_agents() => {
+                    for report in batch.drain(..) {
+                        self.hear_report(report);
+                    }
+                    if self.options.deterministic {
+                        self.run_until_quiet(&mut reports, &mut written).await;
+                    }
+                }
+                () = sleep_until(next_timer.unwrap_or_else(Instant::now)), if next_timer.is_some() => {
+                    if self.leave_by.is_some_and(|by| by <= Instant::now()) {
+                        return Ok(self.done.unwrap_or(Exit::Done));
+                    }
+                    self.fire_timers();
+                }
+                Some(loss) = lost.recv() => match loss {
+                    Loss::Reader => return Ok(Exit::Done),
+                    Loss::Parent => if self.leave("the parent process is gone") { return Ok(Exit::Done) },
+                },
+                _ = terminate.recv() => if self.leave("SIGTERM") { return Ok(Exit::Done) },
+                _ = interrupt.recv() => if self.leave("SIGINT") { return Ok(Exit::Done) },
+                _ = hang_up.recv() => if self.leave("SIGHUP") { return Ok(Exit::Done) },
+            }
+            self.settle();
+            if let Some(exit) = self.done.filter(|_| self.outbox.bytes() == 0) {
+                return Ok(exit);
+            }
+        }
+    }
+
+    /// Begins to leave; true when that was asked for before, so that we leave at once.
+    fn leave(&mut self, why: &str) -> bool {
+        tracing::info!(why, "leaving");
+        if self.leave_by.is_some() {
+            return true;
+        }
+        self.leave_by = Some(Instant::now() + LEAVE_WITHIN);
+        self.feed(Input::Shutdown(Shutdown::Cancel));
+        false
+    }
+
+    fn hear_line(&mut self, line: Line) {
+        let message = match line {
+            Line::Complete(line) => Incoming::parse(&line),
+            Line::Unterminated(line) => match Incoming::parse(&line) {
+                // Cut off in the middle: nobody has said it.
+                Incoming::Malformed { error, .. } => {
+                    tracing::warn!(%error, "the input ended inside a line, which was ignored");
+                    return;
+                }
+                message => message,
+            },
+            Line::TooLong => Incoming::Malformed {
+                id: None,
+                error: RpcError::invalid_request(format!(
+                    "a line is longer than {} bytes",
+                    self.options.line_bytes_max
+                )),
+            },
+        };
+        let message = self.edge.up(message);
+        self.feed(Input::Said(STDIO, message));
+    }
+
+    fn hear_report(&mut self, report: Report) {
+        if let Some((chat, event)) = self.agents.hear(report) {
+            self.feed(Input::Agent(chat, event));
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        let now = Instant::now();
+        let (due, later) = self.timers.drain(..).partition(|&(at, _)| at <= now);
+        self.timers = later;
+        let mut due: Vec<(Instant, Timer)> = due;
+        due.sort_by_key(|&(at, _)| at);
+        for (_, timer) in due {
+            self.feed(Input::Timer(timer));
+        }
+    }
+
+    /// Feeds the core and does what it asks.
+    fn feed(&mut self, input: Input) {
+        let request = match &input {
+            Input::Said(_, Incoming::Request { id, .. }) => Some(id.clone()),
+            _ => None,
+        };
+        let now = self.clock.now();
+        let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
+        if !survives(|| host.handle(now, ids, input, outputs)) {
+            if let Some(id) = request.filter(|id| !answers(outputs, id)) {
+                let failed = Frame::Error { id: Some(id), error: RpcError::internal() };
+                outputs.push(Output::Frame(STDIO, failed));
+            }
+        }
+        let mut outputs = std::mem::take(&mut self.outputs);
+        for output in outputs.drain(..) {
+            self.carry_out(output);
+        }
+        self.outputs = outputs;
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Frame(_, frame) => {
+                let delta = match &frame {
+                    Frame::Action(action) => action.delta,
+                    _ => None,
+                };
+                let line = self.edge.down(&frame);
+                self.outbox.push(line, delta);
+            }
+            // Everything is in memory so far: there is nowhere to keep it.
+            Output::Record(_) => {}
+            Output::Agent(chat, command) => self.agents.carry_out(chat, command),
+            Output::Timer(timer, after) => self.timers.push((Instant::now() + after, timer)),
+            Output::Done { cut } => self.done = Some(if cut { Exit::Cut } else { Exit::Done }),
+        }
+    }
+
+    /// Ends a step: what was held back to be merged goes out, and the writer gets its next chunk.
+    fn settle(&mut self) {
+        self.feed(Input::Settled);
+        if self.done.is_some() {
+            self.feed(Input::Timer(Timer::Summaries));
+        }
+        if !self.writer.is_busy() {
+            let chunk = self.outbox.take(CHUNK_BYTES);
+            if !chunk.is_empty() {
+                self.writer.write(chunk);
+            }
+        }
+    }
+
+    /// Lets agents run until they wait for a client or a timer.
+    async fn run_until_quiet(
+        &mut self,
+        reports: &mut mpsc::Receiver<Report>,
+        written: &mut mpsc::UnboundedReceiver<Written>,
+    ) {
+        let mut quiet = 0;
+        while quiet < QUIET_TURNS {
+            tokio::task::yield_now().await;
+            quiet += 1;
+            while let Ok(report) = reports.try_recv() {
+                self.hear_report(report);
+                quiet = 0;
+            }
+            while !self.outbox.has_room_for_agents() {
+                if !self.writer.is_busy() {
+                    self.writer.write(self.outbox.take(CHUNK_BYTES));
+                }
+                let Some(Written::Bytes(bytes)) = written.recv().await else { return };
+                self.outbox.written(bytes);
+                self.writer.acknowledged();
+            }
+        }
+        self.feed(Input::Settled);
+    }
+}
+
+/// Whether something ran to its end, rather than panicking. A panic is logged where it happens.
+fn survives(run: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(run)).is_ok()
+}
+
+/// Whether a request is answered among these outputs.
+fn answers(outputs: &[Output], request: &RequestId) -> bool {
+    outputs.iter().any(|output| match output {
+        Output::Frame(_, Frame::Result { id, .. }) => id == request,
+        Output::Frame(_, Frame::Error { id: Some(id), .. }) => id == request,
+        _ => false,
+    })
+}

@@ -1,0 +1,185 @@
+//! The two pipes of the protocol.
+//!
+//! Owns: taking stdin and stdout for the protocol alone, and a thread on each, so that a reader or writer
+//! that is slow, stuck or gone holds up nobody else.
+//! Never: reads a line's meaning.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+
+use anyhow::Context;
+use bytes::{Bytes, BytesMut};
+use rustix::event::{poll, PollFd, PollFlags};
+use tokio::sync::mpsc;
+use tokio_util::codec::Decoder;
+
+use super::codec::{Line, LineCodec};
+
+/// How much is read at once, in bytes.
+const READ_BYTES: usize = 64 << 10;
+
+/// How many batches of lines may wait for the loop.
+const BATCHES_MAX: usize = 2;
+
+/// Lines shorter than this are copied together before they are written, so that one call writes many.
+const COPY_BELOW: usize = 64 << 10;
+
+/// Takes stdin and stdout away from everything else in this process and its children: what anybody else
+/// prints goes to stderr, and whoever reads stdin finds it empty.
+///
+/// # Errors
+/// When stdin or stdout is not open.
+pub fn take() -> anyhow::Result<(File, File)> {
+    let stdin = private(io::stdin()).context("stdin is not open")?;
+    let stdout = private(io::stdout()).context("stdout is not open")?;
+    let null = File::open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null).context("cannot replace stdin")?;
+    match private(io::stderr()) {
+        Ok(stderr) => rustix::stdio::dup2_stdout(stderr),
+        Err(_) => rustix::stdio::dup2_stdout(File::create("/dev/null").context("cannot open /dev/null")?),
+    }
+    .context("cannot replace stdout")?;
+    Ok((stdin.into(), stdout.into()))
+}
+
+/// A copy that no child inherits and that stays when the original is replaced.
+fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(file, 3)
+}
+
+/// Reads lines on a thread of their own. The channel ends when the input does.
+pub fn read_lines(stdin: File, line_bytes_max: usize) -> mpsc::Receiver<Vec<Line>> {
+    let (sender, receiver) = mpsc::channel(BATCHES_MAX);
+    thread::spawn(move || read_all(stdin, LineCodec::new(line_bytes_max), &sender));
+    receiver
+}
+
+fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Vec<Line>>) {
+    let mut chunk = vec![0; READ_BYTES];
+    let mut buffer = BytesMut::new();
+    loop {
+        let read = match stdin.read(&mut chunk) {
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            // Somebody who shares the pipe has made it non-blocking.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                wait_for(&stdin, PollFlags::IN);
+                continue;
+            }
+            Err(error) => {
+                tracing::error!(%error, "stdin cannot be read");
+                0
+            }
+        };
+        buffer.extend_from_slice(&chunk[..read]);
+        let mut lines = Vec::new();
+        // Framing itself cannot fail.
+        while let Ok(Some(line)) =
+            if read == 0 { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) }
+        {
+            lines.push(line);
+        }
+        let stop = read == 0;
+        if (!lines.is_empty() && batches.blocking_send(lines).is_err()) || stop {
+            return;
+        }
+    }
+}
+
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// So many bytes are out.
+    Bytes(usize),
+    /// Nobody reads any more.
+    Gone,
+}
+
+/// The way to the thread that writes. It is given one chunk at a time.
+#[derive(Debug)]
+pub struct Writer {
+    chunks: Sender<Vec<Bytes>>,
+    busy: bool,
+}
+
+impl Writer {
+    /// Writes on a thread of its own; what became of each chunk comes back on the channel.
+    pub fn start(stdout: File) -> (Self, mpsc::UnboundedReceiver<Written>) {
+        let (chunks, receiver) = std::sync::mpsc::channel();
+        let (acknowledge, acknowledged) = mpsc::unbounded_channel();
+        thread::spawn(move || write_all(stdout, &receiver, &acknowledge));
+        (Self { chunks, busy: false }, acknowledged)
+    }
+
+    /// Whether the last chunk is still being written.
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Gives it the next chunk; it must not be busy.
+    pub fn write(&mut self, chunk: Vec<Bytes>) {
+        self.busy = self.chunks.send(chunk).is_ok();
+    }
+
+    /// The last chunk is out.
+    pub fn acknowledged(&mut self) {
+        self.busy = false;
+    }
+}
+
+fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, acknowledge: &mpsc::UnboundedSender<Written>) {
+    let mut buffer = Vec::new();
+    for chunk in chunks {
+        let bytes = chunk.iter().map(Bytes::len).sum();
+        let result = write_chunk(&mut stdout, chunk, &mut buffer);
+        let outcome = match result {
+            Ok(()) => Written::Bytes(bytes),
+            Err(error) => {
+                if error.kind() != ErrorKind::BrokenPipe {
+                    tracing::error!(%error, "stdout cannot be written");
+                }
+                Written::Gone
+            }
+        };
+        if acknowledge.send(outcome).is_err() || outcome == Written::Gone {
+            return;
+        }
+    }
+}
+
+fn write_chunk(stdout: &mut File, chunk: Vec<Bytes>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    for line in chunk {
+        if line.len() >= COPY_BELOW {
+            write_patiently(stdout, buffer)?;
+            buffer.clear();
+            write_patiently(stdout, &line)?;
+        } else {
+            buffer.extend_from_slice(&line);
+        }
+    }
+    write_patiently(stdout, buffer)
+}
+
+fn write_patiently(stdout: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stdout.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for(stdout, PollFlags::OUT),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until a file that does not block can go on.
+fn wait_for(file: &File, what: PollFlags) {
+    if let Err(error) = poll(&mut [PollFd::new(file, what)], None) {
+        tracing::debug!(%error, "a wait was cut short");
+    }
+}

@@ -1,0 +1,19 @@
+//! An Agent Host Protocol host that a parent process spawns and speaks to in JSON lines over stdin and
+//! stdout.
+//!
+//! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
+//! stands between a connection and the core), [`backend`] (the agents), [`io`] (everything that waits) and
+//! [`cli`].
+//!
+//! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
+//! read no clock; stdout carries nothing but frames.
+
+#[cfg(not(unix))]
+compile_error!("ahp-sidecar runs on Unix only so far: see `io::stdio` and `io::watch`");
+
+pub mod backend;
+pub mod cli;
+pub mod host;
+pub mod io;
+pub mod versions;
+pub mod wire;

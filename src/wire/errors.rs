@@ -1,0 +1,87 @@
+//! The errors that answer a request: one code and one sentence each.
+//!
+//! Owns: the codes we use and the shape of an error answer.
+//! Never: carries a stack trace, a host path, or anything else that belongs in the log.
+
+use ahp_types::errors::{ahp_error_codes as ahp, json_rpc_error_codes as rpc};
+use serde::Serialize;
+use serde_json::{json, Value};
+
+/// An error answer of JSON-RPC: what went wrong with one request, told to its sender.
+#[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct RpcError {
+    /// A JSON-RPC or AHP error code.
+    pub code: i32,
+    /// One sentence for the developer of the client.
+    pub message: String,
+    /// Typed detail that the specification defines for some codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Value>,
+}
+
+impl RpcError {
+    fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// The line is not JSON (or not UTF-8, or nested too deeply).
+    pub fn parse_error(detail: impl std::fmt::Display) -> Self {
+        Self::new(rpc::PARSE_ERROR, format!("not valid JSON: {detail}"))
+    }
+
+    /// The line is JSON but not a request that can be served now.
+    pub fn invalid_request(detail: impl Into<String>) -> Self {
+        Self::new(rpc::INVALID_REQUEST, detail)
+    }
+
+    /// The first message of a connection must be `initialize` or `reconnect`.
+    pub fn not_initialized(method: &str) -> Self {
+        Self::new(
+            rpc::INVALID_REQUEST,
+            format!("`{method}` before the handshake: send `initialize` or `reconnect` first"),
+        )
+    }
+
+    /// The method is unknown or not served.
+    pub fn method_not_found(method: &str) -> Self {
+        Self::new(rpc::METHOD_NOT_FOUND, format!("method `{method}` is not served"))
+    }
+
+    /// The params do not fit; `detail` names the field.
+    pub fn invalid_params(detail: impl std::fmt::Display) -> Self {
+        Self::new(rpc::INVALID_PARAMS, format!("invalid params: {detail}"))
+    }
+
+    /// We failed inside; the reason is in the log.
+    pub fn internal() -> Self {
+        Self::new(rpc::INTERNAL_ERROR, "internal error; the log has the details")
+    }
+
+    /// The channel URI names no channel of ours.
+    pub fn channel_not_found(channel: &str) -> Self {
+        Self::new(ahp::SESSION_NOT_FOUND, format!("no channel `{channel}`"))
+    }
+
+    /// The agent provider is unknown.
+    pub fn provider_not_found(provider: &str) -> Self {
+        Self::new(ahp::PROVIDER_NOT_FOUND, format!("no agent provider `{provider}`"))
+    }
+
+    /// The session URI is in use.
+    pub fn session_already_exists(session: &str) -> Self {
+        Self::new(ahp::SESSION_ALREADY_EXISTS, format!("`{session}` is already in use"))
+    }
+
+    /// None of the offered protocol versions is served.
+    pub fn unsupported_protocol_version(supported: &[&str]) -> Self {
+        Self {
+            code: ahp::UNSUPPORTED_PROTOCOL_VERSION,
+            message: format!(
+                "none of the offered protocol versions is served; served are those compatible with {}",
+                supported.join(" and ")
+            ),
+            data: Some(json!({ "supportedVersions": supported })),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The table of methods that a client may call.
+//!
+//! Owns: the name and the kind of each method that is served, and the params that differ from the
+//! types of `ahp-types`.
+//! Never: says what a method does (that is `host::handlers`).
+
+use ahp_types::commands::Implementation;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What the protocol calls a method: answered, or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MethodKind {
+    /// Answered once.
+    Request,
+    /// Never answered.
+    Notification,
+}
+
+macro_rules! methods {
+    ($($variant:ident = $name:literal, $kind:ident, $doc:literal;)*) => {
+        /// A method that this host serves.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Method {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl Method {
+            /// Every served method, in the order of the table.
+            pub const ALL: &'static [Method] = &[$(Method::$variant),*];
+
+            /// The method of this wire name, if it is served.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Method::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// The name on the wire.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Method::$variant => $name,)*
+                }
+            }
+
+            /// Whether the protocol defines it as a request or as a notification.
+            pub fn kind(self) -> MethodKind {
+                match self {
+                    $(Method::$variant => MethodKind::$kind,)*
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    Initialize = "initialize", Request, "Opens the connection and negotiates the version.";
+    Reconnect = "reconnect", Request, "Opens the connection again and catches up.";
+    Ping = "ping", Request, "Answers `null`, at any time.";
+    Subscribe = "subscribe", Request, "Answers a snapshot and delivers what follows it.";
+    Unsubscribe = "unsubscribe", Notification, "Stops the delivery of a channel.";
+    CreateSession = "createSession", Request, "Creates a session under the client's URI.";
+    DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
+    ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
+    DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
+}
+
+/// `initialize`, as the core reads it: the version has been negotiated before.
+///
+/// `channel` is not asked for, here and in [`ReconnectParams`] and [`ListSessionsParams`]: it can only
+/// be the root channel, and real clients leave it out.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitializeParams {
+    /// The client's own id, kept over its reconnects.
+    pub client_id: String,
+    /// What software the client is; for the log.
+    pub client_info: Option<Implementation>,
+    /// Channels to subscribe to in the same round trip.
+    pub initial_subscriptions: Option<Vec<String>>,
+}
+
+/// `reconnect`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReconnectParams {
+    /// The client id of the earlier connection.
+    pub client_id: String,
+    /// The last `serverSeq` that the client has seen.
+    pub last_seen_server_seq: i64,
+    /// The channels that it wants to go on with.
+    pub subscriptions: Vec<String>,
+}
+
+/// `listSessions`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListSessionsParams {
+    /// At most so many sessions; all when absent.
+    pub limit: Option<i64>,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+}
+
+/// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of it
+/// as it came.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DispatchActionParams {
+    /// The channel to change.
+    pub channel: String,
+    /// The client's own number for this action.
+    pub client_seq: i64,
+    /// The action.
+    pub action: Box<RawValue>,
+}

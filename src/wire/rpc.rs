@@ -1,0 +1,378 @@
+//! One line and what it says: a request, a notification, a response, or a mistake.
+//!
+//! Owns: taking the envelope of JSON-RPC 2.0 apart by its members, the nesting limit, reading params
+//! into types with the field named in the error, and putting answers together.
+//! Never: knows a method's meaning. A line that is not JSON-RPC is a value ([`Incoming::Malformed`]),
+//! never a failure of this module.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use super::errors::RpcError;
+
+/// Arrays and objects may be nested this deep in a line, also inside members that nobody reads.
+pub const NESTING_MAX: usize = 127;
+
+/// The id of a request: its text on the wire, echoed as it came (a string, or a number of any size).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RequestId(Bytes);
+
+impl RequestId {
+    /// The JSON text.
+    pub fn as_json(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Params as they came, not read yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Params(Option<Bytes>);
+
+impl Params {
+    /// Params from JSON text.
+    pub fn from_json(json: impl Into<Bytes>) -> Self {
+        Self(Some(json.into()))
+    }
+
+    /// Reads them as `T`.
+    ///
+    /// # Errors
+    /// `-32602`, naming the field that does not fit.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
+        let json: &[u8] = self.0.as_deref().unwrap_or(b"{}");
+        match json.first() {
+            Some(b'{') => {}
+            Some(b'[') => return Err(RpcError::invalid_params("`params` must be an object, not an array")),
+            _ => return Err(RpcError::invalid_params("`params` must be an object")),
+        }
+        read_json(json).map_err(RpcError::invalid_params)
+    }
+}
+
+/// Reads JSON text as `T`; the error is a sentence that names the field.
+pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        // Line and column count inside the params: of no use to the reader of a message.
+        let mut cause = error.into_inner().to_string();
+        if let Some(end) = cause.rfind(" at line ") {
+            cause.truncate(end);
+        }
+        match path.as_str() {
+            "." => cause,
+            path => format!("`{path}`: {cause}"),
+        }
+    })
+}
+
+/// What one line says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Incoming {
+    /// To be answered once.
+    Request {
+        /// Echoed in the answer.
+        id: RequestId,
+        /// The method's name.
+        method: String,
+        /// Its params, unread.
+        params: Params,
+    },
+    /// Not to be answered.
+    Notification {
+        /// The method's name.
+        method: String,
+        /// Its params, unread.
+        params: Params,
+    },
+    /// An answer to something that we did not ask.
+    Response,
+    /// Not a message; the error is to be told.
+    Malformed {
+        /// The id, when there is one that can be echoed.
+        id: Option<RequestId>,
+        /// What is wrong.
+        error: RpcError,
+    },
+}
+
+impl Incoming {
+    /// Takes one line apart. Never fails: a bad line is [`Incoming::Malformed`].
+    pub fn parse(line: &Bytes) -> Self {
+        let malformed = |error| Self::Malformed { id: None, error };
+        let text = match std::str::from_utf8(line) {
+            Ok(text) => text,
+            Err(error) => return malformed(RpcError::parse_error(error)),
+        };
+        if !nesting_fits(line) {
+            return malformed(RpcError::parse_error(format_args!(
+                "arrays and objects are nested deeper than {NESTING_MAX}"
+            )));
+        }
+        match serde_json::from_str::<Envelope<'_>>(text) {
+            Ok(envelope) => envelope.classify(line),
+            // Told apart from bad JSON: an array, a number, a string … is JSON, but no request.
+            Err(_) if serde_json::from_str::<&RawValue>(text).is_ok() => {
+                malformed(RpcError::invalid_request(if text.trim_start().starts_with('[') {
+                    "batches are not served; send one request a line"
+                } else {
+                    "a message must be a JSON object"
+                }))
+            }
+            Err(error) => malformed(RpcError::parse_error(error)),
+        }
+    }
+}
+
+/// The members of a message that mean something to JSON-RPC; of a repeated member the last one counts.
+#[derive(Default)]
+struct Envelope<'a> {
+    jsonrpc: Option<&'a RawValue>,
+    id: Option<&'a RawValue>,
+    method: Option<&'a RawValue>,
+    params: Option<&'a RawValue>,
+    answer: bool,
+}
+
+impl Envelope<'_> {
+    fn classify(self, line: &Bytes) -> Incoming {
+        let slice = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
+        // Only strings and numbers are ids; in an error about anything else the id is null.
+        let id = self.id.and_then(|raw| {
+            matches!(raw.get().as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'))
+                .then(|| RequestId(slice(raw)))
+        });
+        let malformed = |id, why: &str| Incoming::Malformed { id, error: RpcError::invalid_request(why) };
+        let method = match self.method {
+            Some(raw) => match serde_json::from_str::<String>(raw.get()) {
+                Ok(method) => method,
+                Err(_) => return malformed(id, "`method` must be a string"),
+            },
+            None if self.answer => return Incoming::Response,
+            None => return malformed(id, "a message needs a `method`"),
+        };
+        if self.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
+            return malformed(id, "`jsonrpc` must be \"2.0\"");
+        }
+        if self.answer {
+            return malformed(id, "a message has either a `method` or a `result` or `error`");
+        }
+        let params = Params(self.params.map(slice));
+        match (self.id, id) {
+            (None, _) => Incoming::Notification { method, params },
+            (Some(_), Some(id)) => Incoming::Request { id, method, params },
+            (Some(_), None) => malformed(None, "`id` must be a string or a number"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Envelope<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Envelope<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a JSON object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut envelope = Envelope::default();
+                while let Some(Key(key)) = map.next_key()? {
+                    match key.as_ref() {
+                        "jsonrpc" => envelope.jsonrpc = Some(map.next_value()?),
+                        "id" => envelope.id = Some(map.next_value()?),
+                        "method" => envelope.method = Some(map.next_value()?),
+                        "params" => envelope.params = Some(map.next_value()?),
+                        other => {
+                            envelope.answer |= matches!(other, "result" | "error");
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                Ok(envelope)
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// A member's name, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Whether no array or object lies deeper than [`NESTING_MAX`]. Counts brackets outside of strings only:
+/// whether they match is the parser's business.
+fn nesting_fits(line: &[u8]) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for &byte in line {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > NESTING_MAX {
+                    return false;
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    true
+}
+
+/// A line that answers a request with `result` (JSON text).
+pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
+    let mut line = Vec::with_capacity(result.len() + id.0.len() + 40);
+    line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    line.extend_from_slice(id.as_json());
+    line.extend_from_slice(b",\"result\":");
+    line.extend_from_slice(result);
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
+
+/// A line that answers a request, or a line that was none, with an error.
+pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Bytes {
+    let mut line = Vec::with_capacity(160);
+    line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    line.extend_from_slice(id.map_or(b"null", RequestId::as_json));
+    line.extend_from_slice(b",\"error\":");
+    line.extend_from_slice(&to_json(error));
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
+
+/// A line that notifies of `method` with `params` (JSON text).
+pub fn notification_line(method: &str, params: &[u8]) -> Bytes {
+    let mut line = Vec::with_capacity(params.len() + method.len() + 50);
+    line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
+    line.extend_from_slice(&to_json(method));
+    line.extend_from_slice(b",\"params\":");
+    line.extend_from_slice(params);
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
+
+/// The JSON text of a value, its members in the order of its type.
+///
+/// For types without `HashMap`s inside only; the others go through [`to_sorted_json`], so that the same
+/// value always has the same bytes.
+pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    // Serialising our own types cannot fail: no map with keys that are not strings, no failing `Serialize`.
+    serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec())
+}
+
+/// The JSON text of a value, its members sorted by name.
+pub fn to_sorted_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    to_json(&serde_json::to_value(value).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Incoming {
+        Incoming::parse(&Bytes::copy_from_slice(line.as_bytes()))
+    }
+
+    fn code_and_id(line: &str) -> (i32, Option<String>) {
+        match parse(line) {
+            Incoming::Malformed { id, error } => {
+                (error.code, id.map(|id| String::from_utf8(id.as_json().to_vec()).unwrap()))
+            }
+            other => panic!("{line} was read as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn ids_are_echoed_as_they_came() {
+        for id in ["1", "-7", "\"a\\u0041\"", "1.0", "1e2", &"9".repeat(500), "18446744073709551616"] {
+            let Incoming::Request { id: read, .. } =
+                parse(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#))
+            else {
+                panic!("{id} is a good id")
+            };
+            assert_eq!(read.as_json(), id.as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_apart_from_what_is_no_json() {
+        assert_eq!(code_and_id("{"), (-32700, None));
+        assert_eq!(code_and_id("nonsense"), (-32700, None));
+        assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":1,"method":"ping"} x"#), (-32700, None));
+        assert_eq!(code_and_id("[]"), (-32600, None));
+        assert_eq!(code_and_id("1"), (-32600, None));
+        assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#), (-32600, None));
+        assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":true,"method":"ping"}"#), (-32600, None));
+        assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":"x"}"#), (-32600, Some("\"x\"".into())));
+        assert_eq!(code_and_id(r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#), (-32600, Some("1".into())));
+        assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":1,"method":5}"#), (-32600, Some("1".into())));
+        assert_eq!(
+            code_and_id(r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":1}"#),
+            (-32600, Some("1".into()))
+        );
+        let not_utf8 = Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}");
+        assert!(matches!(
+            Incoming::parse(&not_utf8),
+            Incoming::Malformed { id: None, error } if error.code == -32700
+        ));
+    }
+
+    #[test]
+    fn a_response_is_known_as_one() {
+        assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"result":null}"#), Incoming::Response);
+        assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#), Incoming::Response);
+    }
+
+    #[test]
+    fn nesting_is_bounded_also_where_nobody_reads() {
+        let nested = |depth: usize| {
+            // The message itself is one level.
+            let inner = format!("{}{}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","nobody reads this":{inner}}}"#)
+        };
+        assert!(matches!(parse(&nested(126)), Incoming::Request { .. }));
+        assert!(matches!(parse(&nested(127)), Incoming::Request { .. }));
+        assert_eq!(code_and_id(&nested(128)), (-32700, None));
+        // Brackets inside strings are no nesting.
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"ping","x":"\"{}"}}"#, "[".repeat(500));
+        assert!(matches!(parse(&text), Incoming::Notification { .. }));
+    }
+
+    #[test]
+    fn an_error_about_params_names_the_field() {
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Wanted {
+            #[allow(dead_code)]
+            client_seq: i64,
+            #[allow(dead_code)]
+            raw: Box<RawValue>,
+        }
+        let read =
+            |json: &str| Params::from_json(json.to_owned()).read::<Wanted>().map_err(|error| error.message);
+        assert_eq!(read("{}").unwrap_err(), "invalid params: missing field `clientSeq`");
+        assert_eq!(
+            read(r#"{"clientSeq":"x"}"#).unwrap_err(),
+            "invalid params: `clientSeq`: invalid type: string \"x\", expected i64"
+        );
+        assert_eq!(read("[]").unwrap_err(), "invalid params: `params` must be an object, not an array");
+        assert_eq!(read(r#"{"clientSeq":1,"raw":{"b":1, "a":2}}"#).unwrap().raw.get(), r#"{"b":1, "a":2}"#);
+    }
+}

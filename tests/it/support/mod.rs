@@ -1,0 +1,126 @@
+//! What the tests share: the real program as a child, spoken to line by line.
+//!
+//! Owns: a hermetic command, and reading with a limit after which a test has hung.
+//! Never: judges what it reads.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// After this time a test has hung. Not a measure of speed.
+pub const HUNG: Duration = Duration::from_secs(120);
+
+/// The program, with nothing inherited but a path, and a fixed starting folder.
+pub fn sidecar() -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("ahp-sidecar"));
+    command.env_clear().current_dir("/");
+    command
+}
+
+/// A running program with pipes on both sides.
+pub struct Process {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = sidecar();
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts a command with stdin and stdout piped; its stderr is that of the test.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in stdout.lines() {
+                if sender.send(line.unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { stdin: child.stdin.take(), child, lines }
+    }
+
+    /// Says a line, as it is.
+    pub fn say(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("stdin has been closed");
+        stdin.write_all(line.as_bytes()).unwrap();
+        stdin.write_all(b"\n").unwrap();
+    }
+
+    /// Says bytes, as they are.
+    pub fn say_bytes(&mut self, bytes: &[u8]) {
+        self.stdin.as_mut().expect("stdin has been closed").write_all(bytes).unwrap();
+    }
+
+    /// Ends the program's input.
+    pub fn end(&mut self) {
+        self.stdin = None;
+    }
+
+    /// The next line; none when the output has ended.
+    pub fn next_line(&mut self) -> Option<String> {
+        match self.lines.recv_timeout(HUNG) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("nothing came within {HUNG:?}"),
+        }
+    }
+
+    /// The next message.
+    pub fn next(&mut self) -> Value {
+        let line = self.next_line().expect("the output has ended");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("not JSON ({error}): {line}"))
+    }
+
+    /// Everything up to and with the first message that `wanted` accepts.
+    pub fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
+        let mut messages = Vec::new();
+        loop {
+            messages.push(self.next());
+            if wanted(messages.last().unwrap()) {
+                return messages;
+            }
+        }
+    }
+
+    /// Everything up to the end of the output.
+    pub fn rest(&mut self) -> Vec<Value> {
+        std::iter::from_fn(|| self.next_line())
+            .map(|line| {
+                serde_json::from_str(&line).unwrap_or_else(|error| panic!("not JSON ({error}): {line}"))
+            })
+            .collect()
+    }
+
+    /// Waits for the program to end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < HUNG, "the program did not end within {HUNG:?}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A test that failed half-way leaves nothing behind.
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
+}
