@@ -54,16 +54,11 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Reports, if there is room now; else gives the event back.
-    pub fn try_report(&self, event: Event) -> Result<(), Event> {
-        let report = Report { chat: self.chat, conversation: self.conversation, event };
-        self.sender.try_send(report).map_err(|error| error.into_inner().event)
-    }
-
-    /// Waits until there is room to report in. May be dropped half-way.
-    pub async fn room(&self) {
-        // The channel is closed only when the whole process ends: then nobody listens, and that is fine.
-        drop(self.sender.reserve().await);
+    /// Waits until there is room to report in, so that a conversation can do something else meanwhile. May
+    /// be dropped half-way. None when the process ends and nobody listens any more.
+    pub async fn room(&self) -> Option<Room<'_>> {
+        let permit = self.sender.reserve().await.ok()?;
+        Some(Room { permit, chat: self.chat, conversation: self.conversation })
     }
 
     /// Reports, waiting for room.
@@ -72,6 +67,21 @@ impl Reports {
         if self.sender.send(report).await.is_err() {
             tracing::debug!("nobody listens to agents any more");
         }
+    }
+}
+
+/// Room for one report.
+#[derive(Debug)]
+pub struct Room<'a> {
+    permit: mpsc::Permit<'a, Report>,
+    chat: ChatKey,
+    conversation: u64,
+}
+
+impl Room<'_> {
+    /// Reports, at once.
+    pub fn report(self, event: Event) {
+        self.permit.send(Report { chat: self.chat, conversation: self.conversation, event });
     }
 }
 

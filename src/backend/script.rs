@@ -429,18 +429,15 @@ impl Agent {
 
     /// Reports as soon as there is room, obeying meanwhile.
     async fn report(&mut self, event: Event) -> Result<(), Stop> {
-        let mut event = event;
+        let reports = self.line.reports.clone();
         loop {
-            while let Ok(command) = self.line.commands.try_recv() {
-                self.obey(Some(command))?;
-            }
-            match self.line.reports.try_report(event) {
-                Ok(()) => return Ok(()),
-                Err(refused) => event = refused,
-            }
             tokio::select! {
-                () = self.line.reports.room() => {}
+                biased;
                 command = self.line.commands.recv() => { self.obey(command)?; }
+                room = reports.room() => {
+                    room.ok_or(Stop::Closed)?.report(event);
+                    return Ok(());
+                }
             }
         }
     }

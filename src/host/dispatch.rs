@@ -24,7 +24,7 @@ impl Host {
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
                 let (frame, created) = match served {
                     Ok((method, Served { result, created })) => {
-                        (Frame::Result { id, method, result: result.into() }, created)
+                        (Frame::Result { id, method, result }, created)
                     }
                     Err(error) => (Frame::Error { id: Some(id), error }, None),
                 };

@@ -199,9 +199,13 @@ impl MergedDeltas {
         Some(Self { line: first.to_vec(), text_end })
     }
 
-    /// Takes the next line in, at the cost of its own length; false when it is no delta's line.
-    pub fn append(&mut self, next: &[u8]) -> bool {
+    /// Takes the next line in, at the cost of its own length; false, and nothing is changed, when it is no
+    /// delta's line or the whole would be longer than `line_bytes_max`.
+    pub fn append(&mut self, next: &[u8], line_bytes_max: usize) -> bool {
         let Some((text_start, text_end)) = text_range(next) else { return false };
+        if self.text_end + (next.len() - text_start) > line_bytes_max {
+            return false;
+        }
         self.line.truncate(self.text_end);
         self.line.extend_from_slice(&next[text_start..]);
         self.text_end += text_end - text_start;
@@ -251,7 +255,7 @@ mod tests {
             [("a", "b"), ("", ""), ("\"},\"serverSeq\":1", ",\"content\":\""), ("\\", "\"ä\n")]
         {
             let mut merged = MergedDeltas::new(&line_of(first, 6)).unwrap();
-            assert!(merged.append(&line_of("", 7)) && merged.append(&line_of(second, 8)));
+            assert!(merged.append(&line_of("", 7), 1000) && merged.append(&line_of(second, 8), 1000));
             assert_eq!(merged.len(), line_of(&format!("{first}{second}"), 8).len());
             let notification: JsonRpcNotification = serde_json::from_slice(&merged.into_line()).unwrap();
             let envelope: ActionEnvelope = serde_json::from_value(notification.params.unwrap()).unwrap();

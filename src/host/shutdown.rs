@@ -59,7 +59,7 @@ impl Host {
 
     /// Declines a question, a permission or a review of this id, if nobody is left who could answer it.
     pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        if !self.shutdown.as_ref().is_some_and(|state| !state.cancelling) {
+        if self.shutdown.as_ref().is_none_or(|state| state.cancelling) {
             return;
         }
         let Some((chat, run)) = self.chats.get(&key).and_then(|chat| Some((chat, chat.run.as_ref()?))) else {

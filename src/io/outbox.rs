@@ -116,7 +116,7 @@ impl Outbox {
         }
         let Some((merging, deltas)) = &mut self.merging else { return false };
         let before = deltas.len();
-        if *merging != part || before + line.len() > self.limits.merged_max || !deltas.append(line) {
+        if *merging != part || !deltas.append(line, self.limits.merged_max) {
             return false;
         }
         // The line was counted whole; its frame is not sent.
