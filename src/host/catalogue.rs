@@ -175,7 +175,7 @@ impl Host {
         // summaries.
         session.state.status = with_activity(session.state.status, status);
         let newest = session.state.chats.iter().map(|row| &row.modified_at).max();
-        if let Some(newest) = newest.filter(|newest| **newest > session.modified_at).cloned() {
+        if let Some(newest) = newest.filter(|newest| **newest != session.modified_at).cloned() {
             self.listing.remove(key, &session.modified_at);
             self.listing.insert(key, &newest);
             session.modified_at = newest;

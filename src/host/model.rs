@@ -103,8 +103,10 @@ pub(super) struct Run {
     pub(super) id: RunId,
     pub(super) turn_id: String,
     pub(super) phase: RunPhase,
-    /// When the turn was accepted, by the clock that never goes back.
+    /// When this attempt was accepted, by the clock that never goes back.
     pub(super) accepted_ms: u64,
+    /// How long the turn had lasted then: other than 0 when it is resumed.
+    pub(super) lasted_ms: u64,
     /// The part that text of this kind goes on in.
     pub(super) open_part: Option<OpenPart>,
     /// What the agent offered for each tool call that waits for a permission.
@@ -131,15 +133,22 @@ pub(super) struct OpenPart {
 }
 
 impl Run {
-    pub(super) fn new(id: RunId, turn_id: String, resume: bool, now_ms: u64) -> Self {
+    pub(super) fn new(id: RunId, turn_id: String, accepted_ms: u64) -> Self {
         Self {
             id,
             turn_id,
-            phase: RunPhase::Waiting { resume },
-            accepted_ms: now_ms,
+            phase: RunPhase::Waiting { resume: false },
+            accepted_ms,
+            lasted_ms: 0,
             open_part: None,
             permissions: HashMap::new(),
         }
+    }
+
+    /// Another attempt at a turn that has lasted so long.
+    pub(super) fn again(id: RunId, turn_id: String, accepted_ms: u64, lasted_ms: u64) -> Self {
+        let phase = RunPhase::Waiting { resume: true };
+        Self { phase, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
     }
 }
 

@@ -50,7 +50,7 @@ impl Host {
         action.started_at = step.timestamp();
         chat.turn_ids.insert(action.turn_id.clone());
         chat.consumed.extend(action.queued_message_id.clone());
-        chat.run = Some(Run::new(run, action.turn_id.clone(), false, step.now.monotonic_ms));
+        chat.run = Some(Run::new(run, action.turn_id.clone(), step.now.monotonic_ms));
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
@@ -75,7 +75,16 @@ impl Host {
     ) {
         let run = self.fresh_run();
         let Some(chat) = self.chats.get_mut(&key) else { return };
-        chat.run = Some(Run::new(run, action.turn_id.clone(), true, step.now.monotonic_ms));
+        // The end of a turn is told as its start and how long it took, so the time that it was given up
+        // counts; a wall clock that was set back must not take any of it away.
+        let turn = chat.conversation.state().turns.last();
+        let lasted_ms = turn.map_or(0, |turn| {
+            let started = turn.started_at.as_deref().and_then(|start| start.parse::<jiff::Timestamp>().ok());
+            let since = started.map_or(0, |start| step.now.unix_ms - start.as_millisecond());
+            u64::try_from(since.max(turn.duration.unwrap_or(0))).unwrap_or(0)
+        });
+        let turn_id = action.turn_id.clone();
+        chat.run = Some(Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms));
         self.runs += 1;
         self.sequence(step, Target::Chat(key), StateAction::ChatTurnResume(action), origin);
         self.sync_chat(step, key);
@@ -136,7 +145,7 @@ impl Host {
         self.close_open_parts(step, key, &run.turn_id);
         self.set_activity(step, key, None);
         let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
-        let duration = i64::try_from(elapsed_ms).unwrap_or(i64::MAX);
+        let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
         let turn_id = run.turn_id;
         let cancelled = matches!(ending, Ending::Cancelled { .. });
         let action = match ending {

@@ -1,1 +1,319 @@
-//! (to come)
+//! The official client, over the child's pipes, as its own users write it.
+//!
+//! Owns: a transport on a child process, and whole conversations through `ahp::Client` with the state kept
+//! by the official reducers.
+//! Never: looks at raw JSON.
+
+use std::process::Stdio;
+
+use ahp::reducers::{apply_action_to_chat, apply_action_to_session};
+use ahp::{
+    Client, ClientConfig, SessionSubscription, SubscriptionEvent, Transport, TransportError, TransportMessage,
+};
+use ahp_types::actions::{
+    ChatInputCompletedAction, ChatPendingMessageSetAction, ChatToolCallConfirmedAction,
+    ChatToolCallResultConfirmedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction,
+    StateAction,
+};
+use ahp_types::commands::{
+    CreateSessionParams, DisposeSessionParams, ListSessionsParams, ListSessionsResult, ReconnectResult,
+};
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::state::{
+    ChatInputAnswer, ChatInputAnswerValue, ChatInputAnswered, ChatInputResponseKind,
+    ChatInputTextAnswerValue, ChatState, Message, MessageKind, MessageOrigin, PendingMessageKind,
+    ResponsePart, SnapshotState, ToolCallState, TurnState,
+};
+use ahp_types::version::SUPPORTED_PROTOCOL_VERSIONS;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::support::{sidecar, HUNG};
+
+const SESSION: &str = "ahp-session:/a-conversation";
+
+/// A child's pipes, one message a line.
+struct Pipes {
+    stdin: Option<ChildStdin>,
+    stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Transport for Pipes {
+    async fn send(&mut self, message: TransportMessage) -> Result<(), TransportError> {
+        let TransportMessage::Text(text) = TransportMessage::encode(&message.into_parsed()?)? else {
+            return Err(TransportError::Protocol("not text".to_owned()));
+        };
+        let stdin = self.stdin.as_mut().ok_or(TransportError::Closed)?;
+        stdin.write_all(format!("{text}\n").as_bytes()).await.map_err(|_| TransportError::Closed)
+    }
+
+    async fn recv(&mut self) -> Result<Option<TransportMessage>, TransportError> {
+        let line = self.stdout.next_line().await.map_err(|_| TransportError::Closed)?;
+        Ok(line.map(TransportMessage::Text))
+    }
+
+    async fn close(&mut self) -> Result<(), TransportError> {
+        self.stdin = None;
+        Ok(())
+    }
+}
+
+async fn connect(arguments: &[&str]) -> (Child, Client) {
+    let mut command = Command::from(sidecar());
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let pipes =
+        Pipes { stdin: child.stdin.take(), stdout: BufReader::new(child.stdout.take().unwrap()).lines() };
+    // Large enough that a whole turn fits before the test looks.
+    let config = ClientConfig { subscription_buffer: 1 << 14, ..ClientConfig::default() };
+    (child, Client::connect(pipes, config).await.unwrap())
+}
+
+async fn create_session(client: &Client) {
+    let params = CreateSessionParams {
+        channel: SESSION.to_owned(),
+        meta: None,
+        provider: Some("script".to_owned()),
+        working_directories: None,
+        config: None,
+        active_client: None,
+        progress_token: None,
+    };
+    client.request::<_, ()>("createSession", params).await.unwrap();
+}
+
+fn message(text: &str) -> Message {
+    Message {
+        text: text.to_owned(),
+        origin: MessageOrigin { kind: MessageKind::User },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    }
+}
+
+fn turn_started(turn_id: &str, text: &str) -> StateAction {
+    StateAction::ChatTurnStarted(ChatTurnStartedAction {
+        turn_id: turn_id.to_owned(),
+        started_at: "2026-01-01T00:00:00Z".to_owned(),
+        message: message(text),
+        queued_message_id: None,
+        meta: None,
+    })
+}
+
+/// A chat's state, kept up to date by what its subscription delivers.
+struct ChatMirror {
+    state: ChatState,
+    subscription: SessionSubscription,
+    last_seen: i64,
+}
+
+impl ChatMirror {
+    async fn subscribe(client: &Client, chat: &str) -> Self {
+        let (result, subscription) = client.subscribe(chat.to_owned()).await.unwrap();
+        let snapshot = result.snapshot.unwrap();
+        let SnapshotState::Chat(state) = snapshot.state else { panic!("a chat's state, please") };
+        Self { state: *state, subscription, last_seen: snapshot.from_seq }
+    }
+
+    /// Applies what comes until the state is as wanted.
+    async fn until(&mut self, wanted: impl Fn(&ChatState) -> bool) {
+        while !wanted(&self.state) {
+            let event = tokio::time::timeout(HUNG, self.subscription.recv()).await.expect("nothing comes");
+            let SubscriptionEvent::Action(envelope) = event.expect("the subscription has ended") else {
+                continue;
+            };
+            assert_eq!(envelope.rejection_reason, None, "{:?}", envelope.action);
+            // What was on its way when the snapshot was taken is in it.
+            let server_seq = i64::try_from(envelope.server_seq).unwrap();
+            if server_seq > self.last_seen {
+                self.last_seen = server_seq;
+                apply_action_to_chat(&mut self.state, &envelope.action);
+            }
+        }
+    }
+
+    fn call(&self, wanted: impl Fn(&ToolCallState) -> bool) -> Option<&ToolCallState> {
+        call_in(&self.state, wanted)
+    }
+}
+
+fn call_in(state: &ChatState, wanted: impl Fn(&ToolCallState) -> bool) -> Option<&ToolCallState> {
+    state.active_turn.iter().flat_map(|turn| &turn.response_parts).find_map(|part| match part {
+        ResponsePart::ToolCall(part) if wanted(&part.tool_call) => Some(&part.tool_call),
+        _ => None,
+    })
+}
+
+fn text_of(parts: &[ResponsePart]) -> String {
+    let text = parts.iter().filter_map(|part| match part {
+        ResponsePart::Markdown(part) => Some(part.content.as_str()),
+        _ => None,
+    });
+    text.collect::<Vec<_>>().join("|")
+}
+
+#[tokio::test]
+async fn a_whole_conversation() {
+    let (mut child, client) = connect(&[]).await;
+    let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
+    let opened =
+        client.initialize("tester".to_owned(), versions, vec![ROOT_RESOURCE_URI.to_owned()]).await.unwrap();
+    assert_eq!(opened.protocol_version, "1.0.0");
+    let SnapshotState::Root(root) = &opened.snapshots[0].state else { panic!("the root's state, please") };
+    assert_eq!(root.agents[0].provider, "script");
+    client.ping().await.unwrap();
+
+    create_session(&client).await;
+    let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let SnapshotState::Session(session) = session.snapshot.unwrap().state else {
+        panic!("a session, please")
+    };
+    let chat = session.default_chat.clone().unwrap();
+    let mut mirror = ChatMirror::subscribe(&client, &chat).await;
+    let dispatch = |action| client.dispatch(chat.clone(), action);
+
+    // A turn with everything that a turn can have.
+    let script = "Hello, world\n/think hmm\n/tool ls {\"path\":\"/\"}\n/ask rm {\"path\":\"/x\"}\n/review cat\n\
+        /question [{\"kind\":\"text\",\"id\":\"name\",\"message\":\"Who?\",\"required\":true}]\n/usage 3 4\n/title Greetings";
+    dispatch(turn_started("turn-1", script)).await.unwrap();
+    mirror.until(|state| call_in(state, is_pending_confirmation).is_some()).await;
+    let Some(ToolCallState::PendingConfirmation(call)) = mirror.call(is_pending_confirmation) else {
+        panic!()
+    };
+    let option = call.options.iter().flatten().find(|option| option.id == "allow-always").unwrap();
+    let confirmed = ChatToolCallConfirmedAction {
+        turn_id: "turn-1".to_owned(),
+        tool_call_id: call.tool_call_id.clone(),
+        meta: None,
+        approved: true,
+        confirmed: None,
+        reason: None,
+        edited_tool_input: None,
+        user_suggestion: None,
+        reason_message: None,
+        selected_option_id: Some(option.id.clone()),
+    };
+    dispatch(StateAction::ChatToolCallConfirmed(confirmed)).await.unwrap();
+    mirror.until(|state| call_in(state, is_pending_review).is_some()).await;
+    let Some(ToolCallState::PendingResultConfirmation(call)) = mirror.call(is_pending_review) else {
+        panic!()
+    };
+    let reviewed = ChatToolCallResultConfirmedAction {
+        turn_id: "turn-1".to_owned(),
+        tool_call_id: call.tool_call_id.clone(),
+        meta: None,
+        approved: true,
+    };
+    dispatch(StateAction::ChatToolCallResultConfirmed(reviewed)).await.unwrap();
+    mirror.until(|state| open_question(state).is_some()).await;
+    let value = ChatInputAnswerValue::Text(ChatInputTextAnswerValue { value: "Ada".to_owned() });
+    let answer = ChatInputAnswer::Submitted(ChatInputAnswered { value });
+    let answered = ChatInputCompletedAction {
+        request_id: open_question(&mirror.state).unwrap(),
+        response: ChatInputResponseKind::Accept,
+        answers: Some([("name".to_owned(), answer)].into()),
+    };
+    dispatch(StateAction::ChatInputCompleted(answered)).await.unwrap();
+    mirror.until(|state| state.turns.len() == 1).await;
+    let turn = &mirror.state.turns[0];
+    assert_eq!(turn.state, TurnState::Complete);
+    assert_eq!(text_of(&turn.response_parts), "Hello, world|name: Ada");
+    let usage = turn.usage.as_ref().unwrap();
+    assert_eq!((usage.input_tokens, usage.output_tokens), (Some(3), Some(4)));
+    assert!(turn
+        .response_parts
+        .iter()
+        .any(|part| matches!(part, ResponsePart::Reasoning(part) if part.content == "hmm")));
+    let calls = turn.response_parts.iter().filter(|part| {
+        matches!(part, ResponsePart::ToolCall(part) if matches!(part.tool_call, ToolCallState::Completed(_)))
+    });
+    assert_eq!(calls.count(), 3);
+
+    // One that is cancelled, with a message queued behind it.
+    dispatch(turn_started("turn-2", "/say before\n/hang")).await.unwrap();
+    mirror.until(|state| state.active_turn.iter().any(|turn| !turn.response_parts.is_empty())).await;
+    let queued = ChatPendingMessageSetAction {
+        kind: PendingMessageKind::Queued,
+        id: "queued-1".to_owned(),
+        message: message("/say from the queue"),
+    };
+    dispatch(StateAction::ChatPendingMessageSet(queued)).await.unwrap();
+    let cancelled = ChatTurnCancelledAction { turn_id: "turn-2".to_owned(), duration: 0, meta: None };
+    dispatch(StateAction::ChatTurnCancelled(cancelled)).await.unwrap();
+    mirror.until(|state| state.turns.len() == 3).await;
+    assert_eq!(mirror.state.turns[1].state, TurnState::Cancelled);
+    assert_eq!(text_of(&mirror.state.turns[2].response_parts), "from the queue");
+
+    // One that fails, and is resumed after a reconnect.
+    dispatch(turn_started("turn-4", "/say one\n/error-resumable flaky\n/say two")).await.unwrap();
+    mirror.until(|state| state.turns.len() == 4).await;
+    assert_eq!(mirror.state.turns[3].state, TurnState::Error);
+    let cursor = mirror.last_seen;
+    let resume = StateAction::ChatTurnResume(ChatTurnResumeAction { turn_id: "turn-4".to_owned() });
+    dispatch(resume).await.unwrap();
+    let mut live = ChatMirror::subscribe(&client, &chat).await;
+    live.until(|state| state.turns.get(3).is_some_and(|turn| turn.state == TurnState::Complete)).await;
+    let subscriptions = vec![chat.clone(), SESSION.to_owned(), "ahp-session:/gone".to_owned()];
+    let back = client.reconnect("tester".to_owned(), cursor, subscriptions).await.unwrap();
+    let ReconnectResult::Replay(replay) = back else { panic!("a replay, please") };
+    assert_eq!(replay.missing, ["ahp-session:/gone"]);
+    let mut session = *session;
+    for envelope in &replay.actions {
+        match envelope.channel.as_str() {
+            SESSION => apply_action_to_session(&mut session, &envelope.action),
+            _ => apply_action_to_chat(&mut mirror.state, &envelope.action),
+        };
+    }
+    assert!(mirror.state.turns == live.state.turns, "the replay led elsewhere");
+    assert_eq!(text_of(&mirror.state.turns[3].response_parts), "one|two");
+
+    let fresh = ChatMirror::subscribe(&client, &chat).await.state;
+    assert!(ChatState { title: fresh.title.clone(), ..mirror.state } == fresh, "the mirror is not the state");
+    let params =
+        ListSessionsParams { channel: ROOT_RESOURCE_URI.to_owned(), meta: None, limit: None, cursor: None };
+    let listed: ListSessionsResult = client.request("listSessions", params).await.unwrap();
+    assert_eq!(listed.items.len(), 1);
+    assert_eq!(listed.items[0].title, "Greetings");
+    assert_eq!(listed.items[0].modified_at, fresh.modified_at);
+
+    let params = DisposeSessionParams { channel: SESSION.to_owned(), meta: None };
+    client.request::<_, ()>("disposeSession", params).await.unwrap();
+    assert!(client.subscribe(SESSION.to_owned()).await.is_err());
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_client_of_0_9_0_is_served() {
+    let (_child, client) = connect(&[]).await;
+    let opened = client.initialize("old".to_owned(), vec!["0.9.0".to_owned()], vec![]).await.unwrap();
+    assert_eq!(opened.protocol_version, "0.9.0");
+    create_session(&client).await;
+    let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let SnapshotState::Session(session) = session.snapshot.unwrap().state else {
+        panic!("a session, please")
+    };
+    let chat = session.default_chat.unwrap();
+    let mut mirror = ChatMirror::subscribe(&client, &chat).await;
+    client.dispatch(chat, turn_started("turn-1", "Good day")).await.unwrap();
+    mirror.until(|state| state.turns.len() == 1).await;
+    assert_eq!(text_of(&mirror.state.turns[0].response_parts), "Good day");
+}
+
+fn is_pending_confirmation(call: &ToolCallState) -> bool {
+    matches!(call, ToolCallState::PendingConfirmation(_))
+}
+
+fn is_pending_review(call: &ToolCallState) -> bool {
+    matches!(call, ToolCallState::PendingResultConfirmation(_))
+}
+
+fn open_question(state: &ChatState) -> Option<String> {
+    state.active_turn.iter().flat_map(|turn| &turn.response_parts).find_map(|part| match part {
+        ResponsePart::InputRequest(part) if part.response.is_none() => Some(part.request.id.clone()),
+        _ => None,
+    })
+}
