@@ -1,1 +1,116 @@
-//! (to come)
+//! What holds about the tree itself.
+//!
+//! Owns: that the README and the tables of the code say the same, that its examples run, and that the pure
+//! modules stay pure.
+//! Never: tests behaviour.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ahp_sidecar::host::client_actions;
+use ahp_sidecar::wire::methods::Method;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn readme() -> String {
+    fs::read_to_string(root().join("README.md")).unwrap()
+}
+
+/// The first column of the table under a heading of the README: what stands between the first backticks.
+fn first_column(heading: &str) -> BTreeSet<String> {
+    let readme = readme();
+    let section = readme.split(&format!("\n## {heading}\n")).nth(1).expect("the heading is there");
+    let section = section.split("\n## ").next().unwrap();
+    let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    names.map(str::to_owned).collect()
+}
+
+fn files_under(folder: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "nothing under {folder}");
+    files
+}
+
+#[test]
+fn the_readme_lists_every_method_and_no_other() {
+    let served: BTreeSet<String> = Method::ALL.iter().map(|method| method.name().to_owned()).collect();
+    assert_eq!(first_column("Methods"), served);
+}
+
+#[test]
+fn the_readme_lists_every_client_action_and_says_which_are_refused() {
+    let known: BTreeSet<String> = client_actions().iter().map(|action| action.name.to_owned()).collect();
+    assert_eq!(first_column("What clients may change"), known);
+    for action in client_actions().iter().filter(|action| action.not_served.is_some()) {
+        let row = format!("| `{}` | refused:", action.name);
+        assert!(readme().contains(&row), "{} is refused, and the README does not say so", action.name);
+    }
+}
+
+#[test]
+fn the_readme_lists_every_step_of_the_script_agent() {
+    let source = fs::read_to_string(root().join("src/backend/script.rs")).unwrap();
+    let steps: BTreeSet<String> = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"/")?.split_once("\" =>"))
+        .map(|(name, _)| format!("/{name}"))
+        .collect();
+    assert!(steps.contains("/say"));
+    let told: BTreeSet<String> = first_column("The agent `script`")
+        .iter()
+        .filter_map(|step| step.split_whitespace().next().map(str::to_owned))
+        .collect();
+    assert_eq!(told, steps);
+}
+
+#[test]
+fn the_shell_example_of_the_readme_runs() {
+    let readme = readme();
+    let example = readme.split("From a shell:\n\n```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar");
+    let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
+    let output = Command::new("sh").args(["-c", example]).env("PATH", path).output().unwrap();
+    let said: String = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.strip_prefix("\"content\":\"")?.strip_suffix('"'))
+        .collect();
+    assert_eq!(said, "Hello from a pipe");
+}
+
+#[test]
+fn the_pure_modules_name_nothing_impure() {
+    for folder in ["src/host", "src/wire", "src/versions"] {
+        for file in files_under(folder) {
+            let source = fs::read_to_string(&file).unwrap();
+            for word in
+                ["tokio", "std::fs", "std::env", "std::net", "std::thread", "Instant", "SystemTime", "rustix"]
+            {
+                assert!(!source.contains(word), "{} speaks of {word}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_module_says_what_it_owns() {
+    for file in files_under("src") {
+        let source = fs::read_to_string(&file).unwrap();
+        assert!(source.starts_with("//! "), "{} has no header", file.display());
+    }
+}

@@ -1,0 +1,31 @@
+# The same verbs by hand and in CI. `make help` lists them.
+CARGO ?= cargo
+
+.PHONY: help demo test lint bless bench test-node
+
+help: ## what can be done here
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+demo: ## build, hold a short conversation, and print it
+	@$(CARGO) build --release --quiet
+	@$(CARGO) run --release --quiet --example demo
+
+test: ## all tests
+	$(CARGO) test --all-targets
+
+lint: ## formatting and clippy, warnings denied
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+
+bless: ## rewrite the golden transcripts under fixtures/ to what the host says now
+	BLESS=1 $(CARGO) test --test it transcripts
+
+bench: ## measure speed and memory, and print a table
+	$(CARGO) bench --bench sidecar
+
+test-node: ## run the TypeScript example of the README, if node is there
+	@if command -v node >/dev/null; then \
+		$(CARGO) build --release --quiet && \
+		awk '/^```ts/{on=1;next} /^```/{on=0} on' README.md > target/readme-example.mjs && \
+		PATH="$$PWD/target/release:$$PATH" node target/readme-example.mjs; \
+	else echo "skipped: node is not installed"; fi
