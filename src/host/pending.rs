@@ -6,7 +6,7 @@
 //! Never: pushes the queue into an agent.
 
 use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatTurnStartedAction, StateAction};
-use ahp_types::state::{PendingMessage, PendingMessageKind};
+use ahp_types::state::{PendingMessage, PendingMessageKind, SessionLifecycle};
 
 use super::effects::{ChatKey, Command};
 use super::model::{RunPhase, Target};
@@ -28,6 +28,11 @@ impl Host {
         let Some(chat) = self.chats.get(&key).filter(|chat| chat.run.is_none() && !chat.queue_held) else {
             return;
         };
+        // In a session that could not be created nothing runs; what is queued stays to be seen.
+        let session = self.sessions.get(&chat.session);
+        if session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed) {
+            return;
+        }
         let mut queued = chat.conversation.state().queued_messages.iter().flatten();
         let Some(PendingMessage { id, message }) = queued.next().cloned() else { return };
         self.consume(step, key, PendingMessageKind::Queued, id.clone());
