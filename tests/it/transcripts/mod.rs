@@ -1,0 +1,275 @@
+//! Golden transcripts: whole conversations with the real program, each a file in `fixtures/<topic>/`.
+//!
+//! Owns: running them, comparing what came with what is written, and rewriting them on demand. The file's
+//! format is that of [`format`]; that every line of the host is what the protocol's types say is checked
+//! by [`shapes`].
+//! Never: sleeps, or looks at the time.
+//!
+//! `BLESS=1` rewrites what the host says instead of comparing it (never when `CI` is set);
+//! `FIXTURE=part-of-a-name` runs only those whose path contains it.
+
+mod format;
+mod shapes;
+
+use std::fs;
+use std::io::Read;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+
+use format::{Step, Transcript};
+
+use crate::support::{sidecar, Process};
+
+/// Every transcript, by its path below `fixtures/`.
+fn transcripts() -> Vec<(String, PathBuf)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let mut found = Vec::new();
+    for topic in entries(&root) {
+        assert!(topic.is_dir(), "{} is not in the folder of a topic", topic.display());
+        for path in entries(&topic) {
+            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            let is_transcript = path.is_file() && name.ends_with(".txt");
+            assert!(is_transcript, "{name} is not a transcript: its name must end in .txt");
+            found.push((name, path));
+        }
+    }
+    assert!(!found.is_empty(), "no transcript in {}", root.display());
+    found.sort();
+    found
+}
+
+#[test]
+fn every_transcript_is_what_the_host_says() {
+    let bless =
+        std::env::var_os("BLESS").is_some_and(|value| value == "1") && std::env::var_os("CI").is_none();
+    let wanted = std::env::var("FIXTURE").unwrap_or_default();
+    let mut failures = Vec::new();
+    let mut ran = 0;
+    for (name, path) in transcripts().into_iter().filter(|(name, _)| name.contains(&wanted)) {
+        ran += 1;
+        let written = fs::read_to_string(&path).unwrap();
+        let replayed = Transcript::parse(&written).and_then(|transcript| {
+            catch_unwind(AssertUnwindSafe(|| replay(&transcript))).unwrap_or_else(|panic| {
+                let why = panic.downcast_ref::<String>().map(String::as_str);
+                Err(why.or_else(|| panic.downcast_ref().copied()).unwrap_or("panicked").to_owned())
+            })
+        });
+        match replayed {
+            Err(why) => failures.push(format!("fixtures/{name}: {why}")),
+            Ok(now) if now == written => {}
+            Ok(now) if bless => fs::write(&path, now).unwrap(),
+            Ok(now) => {
+                failures.push(format!("fixtures/{name} (- written, + now):\n{}", diff(&written, &now)))
+            }
+        }
+    }
+    assert!(ran > 0, "FIXTURE={wanted} is part of no transcript's name");
+    assert!(
+        failures.is_empty(),
+        "{}\n\n{} of {ran} transcripts differ; run `make bless` to accept what can be accepted\n",
+        failures.join("\n\n"),
+        failures.len()
+    );
+}
+
+#[test]
+fn every_line_of_a_host_is_what_the_types_of_the_protocol_say() {
+    let mut failures = Vec::new();
+    for (name, path) in transcripts() {
+        let transcript = match Transcript::parse(&fs::read_to_string(&path).unwrap()) {
+            Ok(transcript) => transcript,
+            Err(why) => {
+                failures.push(format!("fixtures/{name}: {why}"));
+                continue;
+            }
+        };
+        if !transcript.shows_something() {
+            failures.push(format!("fixtures/{name}: the host says nothing in it"));
+        }
+        for (number, why) in shapes::check(&transcript) {
+            failures.push(format!("fixtures/{name}:{number}: {why}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Says what the client says, and writes the transcript anew with what comes.
+fn replay(transcript: &Transcript) -> Result<String, String> {
+    let mut command = sidecar();
+    command.args(["--deterministic", "--default-directory", "/"]);
+    command.args(transcript.arguments());
+    // Errors only: they are mistakes of the host's own.
+    command.env("RUST_LOG", "error").stderr(Stdio::piped());
+    let mut process = Process::spawn(command);
+    let mut stderr = process.child.stderr.take().unwrap();
+    let log = thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+
+    let steps: Vec<&Step> = transcript.steps.iter().filter(|step| !step.is_host()).collect();
+    let mut now = Rebuilt { process, text: String::new(), syncs: 0 };
+    let (mut ended, mut exited) = (false, false);
+    for (at, step) in steps.iter().enumerate() {
+        if ended && step.needs_input() {
+            return Err(format!("stdin has ended before `{step}`"));
+        }
+        now.write(&step.to_string());
+        let next = steps[at + 1..].iter().find(|step| !step.is_comment());
+        match step {
+            Step::Comment(_) | Step::Run(_) | Step::Host(_) => continue,
+            Step::Say(line) => {
+                now.process.say(line);
+                // What belongs to it is read after the last of several lines in a row.
+                if matches!(steps.get(at + 1), Some(Step::Say(_))) {
+                    continue;
+                }
+            }
+            Step::SayRaw(bytes) => now.process.say_bytes(bytes),
+            Step::SayRepeat(count, bytes) => now.process.say_bytes(&bytes.repeat(*count)),
+            Step::Until(text) => now.until(|line| line.contains(text))?,
+            Step::End => {
+                now.process.end();
+                now.rest();
+                ended = true;
+            }
+            Step::Exit(_) => {
+                if !ended {
+                    return Err("`@ exit` needs an `@ end` before it".to_owned());
+                }
+                // The status that it has instead of the one that is written.
+                let status = now.process.wait();
+                now.text.truncate(now.text.len() - step.to_string().len() - 1);
+                now.write(&Step::Exit(status.code().unwrap_or(-1)).to_string());
+                exited = true;
+            }
+        }
+        let line_is_open = step.leaves_line_open();
+        let is_read_later =
+            matches!(next, Some(Step::Until(_))) || matches!((step, next), (Step::Until(_), Some(Step::End)));
+        if !(ended || line_is_open || is_read_later) {
+            now.sync()?;
+        }
+    }
+    if !ended {
+        now.process.end();
+        let claimed = now.text.len();
+        now.rest();
+        if now.text.len() > claimed {
+            // Nobody has claimed it: it is written down so that it shows.
+            now.text.insert_str(claimed, "@ end\n");
+        }
+    }
+    let status = now.process.wait().code().unwrap_or(-1);
+    if !exited && status != 0 {
+        now.write(&Step::Exit(status).to_string());
+    }
+    match log.join() {
+        Ok(Ok(log)) if log.is_empty() => Ok(now.text),
+        Ok(Ok(log)) => Err(format!("the host has reported an error of its own:\n{log}{}", now.text)),
+        _ => Err("stderr could not be read".to_owned()),
+    }
+}
+
+/// A transcript as it comes out now.
+struct Rebuilt {
+    process: Process,
+    text: String,
+    syncs: usize,
+}
+
+impl Rebuilt {
+    fn write(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn heard(&mut self, line: String) {
+        self.write(&Step::Host(line).to_string());
+    }
+
+    /// Takes everything that follows from what was said: up to the answer to a `ping` of our own, which is
+    /// not written down.
+    fn sync(&mut self) -> Result<(), String> {
+        self.syncs += 1;
+        let id = format!("sync-{}", self.syncs);
+        self.process.say(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"ping"}}"#));
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":null}}"#);
+        while let Some(line) = self.process.next_line() {
+            if line == answer {
+                return Ok(());
+            }
+            self.heard(line);
+        }
+        Err(format!("the output has ended after:\n{}", self.text))
+    }
+
+    fn until(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), String> {
+        while let Some(line) = self.process.next_line() {
+            let found = wanted(&line);
+            self.heard(line);
+            if found {
+                return Ok(());
+            }
+        }
+        Err(format!("the output has ended after:\n{}", self.text))
+    }
+
+    fn rest(&mut self) {
+        while let Some(line) = self.process.next_line() {
+            self.heard(line);
+        }
+    }
+}
+
+/// The lines that differ, with a line around them.
+fn diff(old: &str, new: &str) -> String {
+    const AROUND: usize = 1;
+    let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
+    // common[i][j]: how many lines the rests from `i` and `j` have in common.
+    let mut common = vec![vec![0usize; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            common[i][j] = if old[i] == new[j] {
+                common[i + 1][j + 1] + 1
+            } else {
+                common[i + 1][j].max(common[i][j + 1])
+            };
+        }
+    }
+    let (mut i, mut j, mut lines) = (0, 0, Vec::new());
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            lines.push((' ', old[i]));
+            (i, j) = (i + 1, j + 1);
+        } else if j == new.len() || (i < old.len() && common[i + 1][j] >= common[i][j + 1]) {
+            lines.push(('-', old[i]));
+            i += 1;
+        } else {
+            lines.push(('+', new[j]));
+            j += 1;
+        }
+    }
+    let differs = |at: usize| lines[at].0 != ' ';
+    let near = |at: usize| (at.saturating_sub(AROUND)..=(at + AROUND).min(lines.len() - 1)).any(differs);
+    let mut shown = Vec::new();
+    for (at, (mark, line)) in lines.iter().enumerate() {
+        if near(at) {
+            shown.push(format!("{mark} {line}"));
+        } else if at > 0 && near(at - 1) {
+            shown.push("  …".to_owned());
+        }
+    }
+    shown.join("\n")
+}
+
+#[test]
+fn a_difference_is_shown_line_by_line() {
+    assert_eq!(diff("a\nb\nc\nd\ne\nf\n", "a\nb\nx\nd\ne\nf\n"), "  b\n- c\n+ x\n  d\n  …");
+    assert_eq!(diff("a\n", "a\nb\n"), "  a\n+ b");
+}
