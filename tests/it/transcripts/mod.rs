@@ -43,10 +43,13 @@ fn transcripts() -> Vec<(String, PathBuf)> {
     found
 }
 
+/// Whether what the host says is to be written down rather than compared.
+fn blessing() -> bool {
+    std::env::var_os("BLESS").is_some_and(|value| value == "1") && std::env::var_os("CI").is_none()
+}
+
 #[test]
 fn every_transcript_is_what_the_host_says() {
-    let bless =
-        std::env::var_os("BLESS").is_some_and(|value| value == "1") && std::env::var_os("CI").is_none();
     let wanted = std::env::var("FIXTURE").unwrap_or_default();
     let mut failures = Vec::new();
     let mut ran = 0;
@@ -62,7 +65,7 @@ fn every_transcript_is_what_the_host_says() {
         match replayed {
             Err(why) => failures.push(format!("fixtures/{name}: {why}")),
             Ok(now) if now == written => {}
-            Ok(now) if bless => fs::write(&path, now).unwrap(),
+            Ok(now) if blessing() => fs::write(&path, now).unwrap(),
             Ok(now) => {
                 failures.push(format!("fixtures/{name} (- written, + now):\n{}", diff(&written, &now)))
             }
@@ -79,6 +82,10 @@ fn every_transcript_is_what_the_host_says() {
 
 #[test]
 fn every_line_of_a_host_is_what_the_types_of_the_protocol_say() {
+    if blessing() {
+        // They are being rewritten; the next run looks at them.
+        return;
+    }
     let mut failures = Vec::new();
     for (name, path) in transcripts() {
         let transcript = match Transcript::parse(&fs::read_to_string(&path).unwrap()) {
@@ -114,6 +121,7 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
 
     let steps: Vec<&Step> = transcript.steps.iter().filter(|step| !step.is_host()).collect();
     let mut now = Rebuilt { process, text: String::new(), syncs: 0 };
+    let mut said = String::new();
     let (mut ended, mut exited) = (false, false);
     for (at, step) in steps.iter().enumerate() {
         if ended && step.needs_input() {
@@ -124,11 +132,14 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
         match step {
             Step::Comment(_) | Step::Run(_) | Step::Host(_) => continue,
             Step::Say(line) => {
-                now.process.say(line);
-                // What belongs to it is read after the last of several lines in a row.
+                said.push_str(line);
+                said.push('\n');
+                // Lines in a row are one write, so that no timer runs out between them, and what belongs
+                // to them is read after the last.
                 if matches!(steps.get(at + 1), Some(Step::Say(_))) {
                     continue;
                 }
+                now.process.say_bytes(std::mem::take(&mut said).as_bytes());
             }
             Step::SayRaw(bytes) => now.process.say_bytes(bytes),
             Step::SayRepeat(count, bytes) => now.process.say_bytes(&bytes.repeat(*count)),
