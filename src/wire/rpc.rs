@@ -116,15 +116,14 @@ impl Incoming {
         }
         match serde_json::from_str::<Envelope<'_>>(text) {
             Ok(envelope) => envelope.classify(line),
-            // Told apart from bad JSON: an array, a number, a string … is JSON, but no request.
-            Err(_) if serde_json::from_str::<&RawValue>(text).is_ok() => {
-                malformed(RpcError::invalid_request(if text.trim_start().starts_with('[') {
-                    "batches are not served; send one request a line"
-                } else {
-                    "a message must be a JSON object"
-                }))
-            }
-            Err(error) => malformed(RpcError::parse_error(error)),
+            Err(error) => malformed(match text.trim_start().chars().next() {
+                // An object that cannot be read at all, for the sake of a name that is no text.
+                Some('{') => RpcError::parse_error(error),
+                // Told apart from bad JSON: an array, a number, a string … is JSON, but no request.
+                _ if serde_json::from_str::<&RawValue>(text).is_err() => RpcError::parse_error(error),
+                Some('[') => RpcError::invalid_request("batches are not served; send one request a line"),
+                _ => RpcError::invalid_request("a message must be a JSON object"),
+            }),
         }
     }
 }
@@ -316,6 +315,7 @@ mod tests {
         assert_eq!(code_and_id("{"), (-32700, None));
         assert_eq!(code_and_id("nonsense"), (-32700, None));
         assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":1,"method":"ping"} x"#), (-32700, None));
+        assert_eq!(code_and_id(r#"{"\ud800":1,"jsonrpc":"2.0","id":1,"method":"ping"}"#), (-32700, None));
         assert_eq!(code_and_id("[]"), (-32600, None));
         assert_eq!(code_and_id("1"), (-32600, None));
         assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#), (-32600, None));
