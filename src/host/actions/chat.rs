@@ -321,10 +321,7 @@ impl Host {
         let kind = action.kind;
         let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
         match kind {
-            PendingMessageKind::Queued => {
-                self.release_queue(key);
-                self.take_next_queued(step, key);
-            }
+            PendingMessageKind::Queued => self.release_queue(key),
             PendingMessageKind::Steering => self.hand_over_steering(step, key),
         }
         Ok(verdict)
@@ -368,7 +365,6 @@ impl Host {
             }
         }
         self.release_queue(key);
-        self.take_next_queued(step, key);
         Ok(verdict)
     }
 }

@@ -138,12 +138,19 @@ impl Host {
         let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
         let verdict = read_action(target, &params.action)
             .and_then(|action| self.carry_out(step, target, action, origin.clone()));
-        let refusal = match &verdict {
-            Ok(Verdict::Done) => return Ok(()),
-            Ok(Verdict::Unchanged) => None,
-            Err(refusal) => Some(refusal.as_str()),
+        let mut answer = |refusal| {
+            self.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
         };
-        self.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
+        match &verdict {
+            Ok(Verdict::Done) => {}
+            Ok(Verdict::Unchanged) => answer(None),
+            Err(refusal) => answer(Some(refusal.as_str())),
+        }
+        // What a queue waited for may have come. Only now: an acknowledgement after what follows would put
+        // a message back that was just taken up, where its sender applies it.
+        if let Target::Chat(chat) = target {
+            self.take_next_queued(step, chat);
+        }
         Ok(())
     }
 
