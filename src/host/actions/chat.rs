@@ -118,7 +118,7 @@ impl Host {
     }
 
     /// Whether turns can run in this chat at all.
-    fn check_can_run(&self, chat: &Chat) -> Result<(), Refusal> {
+    pub(in crate::host) fn check_can_run(&self, chat: &Chat) -> Result<(), Refusal> {
         let session = self.sessions.get(&chat.session);
         match session.map(|session| (&session.state.lifecycle, &session.state.creation_error)) {
             Some((SessionLifecycle::Failed, error)) => {
