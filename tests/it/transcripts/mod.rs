@@ -16,11 +16,15 @@ use std::io::Read;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::thread;
 
 use format::{Step, Transcript};
 
 use crate::support::{sidecar, Process};
+
+/// How many transcripts run at the same time.
+const WORKERS: usize = 4;
 
 /// Every transcript, by its path below `fixtures/`.
 fn transcripts() -> Vec<(String, PathBuf)> {
@@ -51,26 +55,20 @@ fn blessing() -> bool {
 #[test]
 fn every_transcript_is_what_the_host_says() {
     let wanted = std::env::var("FIXTURE").unwrap_or_default();
-    let mut failures = Vec::new();
-    let mut ran = 0;
-    for (name, path) in transcripts().into_iter().filter(|(name, _)| name.contains(&wanted)) {
-        ran += 1;
-        let written = fs::read_to_string(&path).unwrap();
-        let replayed = Transcript::parse(&written).and_then(|transcript| {
-            catch_unwind(AssertUnwindSafe(|| replay(&transcript))).unwrap_or_else(|panic| {
-                let why = panic.downcast_ref::<String>().map(String::as_str);
-                Err(why.or_else(|| panic.downcast_ref().copied()).unwrap_or("panicked").to_owned())
-            })
-        });
-        match replayed {
-            Err(why) => failures.push(format!("fixtures/{name}: {why}")),
-            Ok(now) if now == written => {}
-            Ok(now) if blessing() => fs::write(&path, now).unwrap(),
-            Ok(now) => {
-                failures.push(format!("fixtures/{name} (- written, + now):\n{}", diff(&written, &now)))
-            }
-        }
-    }
+    let mut found = transcripts();
+    found.retain(|(name, _)| name.contains(&wanted));
+    let ran = found.len();
+    // Some wait for real timers: several at once.
+    let waiting = Mutex::new(found.into_iter());
+    let mut failures = thread::scope(|scope| {
+        let work = || {
+            let next = || waiting.lock().unwrap().next();
+            std::iter::from_fn(next).filter_map(|(name, path)| run(&name, &path).err()).collect::<Vec<_>>()
+        };
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
+    });
+    failures.sort();
     assert!(ran > 0, "FIXTURE={wanted} is part of no transcript's name");
     assert!(
         failures.is_empty(),
@@ -78,6 +76,23 @@ fn every_transcript_is_what_the_host_says() {
         failures.join("\n\n"),
         failures.len()
     );
+}
+
+/// Runs one transcript; the error says how it differs.
+fn run(name: &str, path: &Path) -> Result<(), String> {
+    let written = fs::read_to_string(path).unwrap();
+    let replayed = Transcript::parse(&written).and_then(|transcript| {
+        catch_unwind(AssertUnwindSafe(|| replay(&transcript))).unwrap_or_else(|panic| {
+            let why = panic.downcast_ref::<String>().map(String::as_str);
+            Err(why.or_else(|| panic.downcast_ref().copied()).unwrap_or("panicked").to_owned())
+        })
+    });
+    match replayed {
+        Err(why) => Err(format!("fixtures/{name}: {why}")),
+        Ok(now) if now == written => Ok(()),
+        Ok(now) if blessing() => fs::write(path, now).map_err(|error| format!("fixtures/{name}: {error}")),
+        Ok(now) => Err(format!("fixtures/{name} (- written, + now):\n{}", diff(&written, &now))),
+    }
 }
 
 #[test]
