@@ -8,6 +8,8 @@
 //! `BLESS=1` rewrites what the host says instead of comparing it (never when `CI` is set);
 //! `FIXTURE=part-of-a-name` runs only those whose path contains it.
 
+#![allow(clippy::unwrap_used)]
+
 mod format;
 mod shapes;
 
@@ -133,7 +135,15 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
         let mut text = String::new();
         stderr.read_to_string(&mut text).map(|_| text)
     });
+    let replayed = converse(transcript, process);
+    match log.join() {
+        Ok(Ok(log)) if log.is_empty() => replayed,
+        Ok(Ok(log)) => Err(format!("the host says on stderr:\n{log}{}", replayed.unwrap_or_else(|why| why))),
+        _ => Err("stderr could not be read".to_owned()),
+    }
+}
 
+fn converse(transcript: &Transcript, process: Process) -> Result<String, String> {
     let steps: Vec<&Step> = transcript.steps.iter().filter(|step| !step.is_host()).collect();
     let mut now = Rebuilt { process, text: String::new(), syncs: 0 };
     let mut said = String::new();
@@ -195,11 +205,7 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
     if !exited && status != 0 {
         now.write(&Step::Exit(status).to_string());
     }
-    match log.join() {
-        Ok(Ok(log)) if log.is_empty() => Ok(now.text),
-        Ok(Ok(log)) => Err(format!("the host has reported an error of its own:\n{log}{}", now.text)),
-        _ => Err("stderr could not be read".to_owned()),
-    }
+    Ok(now.text)
 }
 
 /// A transcript as it comes out now.
