@@ -295,7 +295,10 @@ impl Sidecar {
             // Everything is in memory so far: there is nowhere to keep it.
             Output::Record(_) => {}
             Output::Agent(chat, command) => self.agents.carry_out(chat, command),
-            Output::Timer(timer, after) => self.timers.push((Instant::now() + after, timer)),
+            // A time that no clock reaches never comes.
+            Output::Timer(timer, after) => {
+                self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
+            }
             Output::Done { cut } => self.done = Some(if cut { Exit::Cut } else { Exit::Done }),
         }
     }
