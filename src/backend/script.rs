@@ -9,7 +9,8 @@ use std::time::Duration;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, Message,
-    SessionConfigPropertySchema, SessionConfigSchema, ToolResultContent, ToolResultTextContent, UsageInfo,
+    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolResultContent, ToolResultTextContent,
+    UsageInfo,
 };
 use anyhow::bail;
 use serde_json::Value;
@@ -122,6 +123,28 @@ struct Turn {
     steering: Vec<Message>,
 }
 
+impl Turn {
+    fn new(run: RunId) -> Self {
+        Self { run, done: 0, calls: 0, steering: Vec::new() }
+    }
+
+    /// Goes on behind the step that failed last: a program fails resumably at one kind of step only, and each
+    /// failure has left a part.
+    fn resumed(run: RunId, program: &str, so_far: &[ResponsePart]) -> Self {
+        let failures = so_far.iter().filter(|part| matches!(part, ResponsePart::Error(_))).count();
+        let is_call =
+            |part: &&ResponsePart| matches!(part, ResponsePart::ToolCall(_) | ResponsePart::InputRequest(_));
+        let fails = |step: &str| step.split_whitespace().next() == Some("/error-resumable");
+        let failing = program.lines().enumerate().filter(|(_, step)| fails(step));
+        let last = failing.map(|(at, _)| at).nth(failures.saturating_sub(1));
+        Self {
+            done: last.map_or(0, |at| at + 1),
+            calls: so_far.iter().filter(is_call).count(),
+            ..Self::new(run)
+        }
+    }
+}
+
 /// A command that a step waited for.
 enum Reply {
     Permission { option: Option<String>, approved: bool },
@@ -144,19 +167,18 @@ impl Agent {
             return None;
         }
         line.reports.report(Event::Opened).await;
-        let turn = Turn { run: RunId(0), done: 0, calls: 0, steering: Vec::new() };
-        Some(Self { line, allowed: HashSet::new(), turn })
+        Some(Self { line, allowed: HashSet::new(), turn: Turn::new(RunId(0)) })
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
         while let Some(command) = self.line.commands.recv().await {
             let message = match command {
                 Command::StartTurn { run, message } => {
-                    self.turn = Turn { run, done: 0, calls: 0, steering: Vec::new() };
+                    self.turn = Turn::new(run);
                     message
                 }
-                Command::ResumeTurn { run, message } => {
-                    self.turn.run = run;
+                Command::ResumeTurn { run, message, so_far } => {
+                    self.turn = Turn::resumed(run, &message.text, &so_far);
                     message
                 }
                 // Came after its turn had ended.

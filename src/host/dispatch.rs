@@ -63,9 +63,9 @@ impl Host {
             _ => {}
         }
         match method {
-            Some(Method::Initialize) if live => {
-                Err(RpcError::invalid_request("`initialize` has been answered on this connection before"))
-            }
+            Some(Method::Initialize) if live => Err(RpcError::invalid_request(
+                "this connection is open already: `initialize` comes once, at first",
+            )),
             Some(method) => Ok(method),
             None => Err(RpcError::method_not_found(name)),
         }

@@ -4,13 +4,13 @@
 //! ([`Command`], [`Event`]), and what the caller lends to each step ([`Now`], [`Ids`]).
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
-    AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, SessionConfigSchema,
-    ToolResultContent, Turn, UsageInfo,
+    AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, ResponsePart,
+    SessionConfigSchema, ToolResultContent, Turn, UsageInfo,
 };
 use bytes::Bytes;
 
@@ -198,6 +198,9 @@ pub enum Command {
         run: RunId,
         /// What the user said when the turn began.
         message: Message,
+        /// What the turn holds so far, its error last: where to go on is to be found in it, because the
+        /// conversation may have been opened anew since.
+        so_far: Vec<ResponsePart>,
     },
     /// Stop the run; it must still report its end, which tells that the next one may begin.
     Cancel {
@@ -232,7 +235,7 @@ pub enum Command {
         request_id: String,
         /// How.
         response: ChatInputResponseKind,
-        /// The answers by question id, in the order of their ids.
+        /// The answers by question id, in the order of their ids; drafts are none.
         answers: BTreeMap<String, ChatInputAnswer>,
     },
     /// The user adds something while the turn runs.
@@ -426,11 +429,4 @@ pub enum TurnEnd {
         /// Whether the backend can go on from here.
         resumable: bool,
     },
-}
-
-/// Answers as the wire has them, in an order.
-pub fn sorted_answers(
-    answers: Option<&HashMap<String, ChatInputAnswer>>,
-) -> BTreeMap<String, ChatInputAnswer> {
-    answers.into_iter().flatten().map(|(id, answer)| (id.clone(), answer.clone())).collect()
 }

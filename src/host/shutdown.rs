@@ -6,8 +6,9 @@
 
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
-use super::effects::{ChatKey, Command, Output, PermissionKind, Shutdown, Timer};
+use super::effects::{ChatKey, Command, Output, Shutdown, Timer};
 use super::reduce::tool_call_id;
+use super::turns::rejection_among;
 use super::{Host, Step};
 
 /// How far a shutdown is.
@@ -68,9 +69,7 @@ impl Host {
         let (turn_id, run_id, id) = (run.turn_id.clone(), run.id, id.to_owned());
         let command = match chat.conversation.tool(&id) {
             Some(ToolCallState::PendingConfirmation(_)) => {
-                let offered = run.permissions.get(&id).map(Vec::as_slice).unwrap_or_default();
-                let option = offered.iter().find(|option| option.kind == PermissionKind::RejectOnce);
-                let option = option.map(|option| option.id.clone());
+                let option = run.permissions.get(&id).and_then(|options| rejection_among(options));
                 let why = Some("nobody is left to answer");
                 let reason = ToolCallCancellationReason::Denied;
                 self.refuse_call(step, key, &turn_id, id.clone(), option.clone(), reason, why);

@@ -21,8 +21,8 @@ use ahp_types::state::{
 use serde_json::json;
 
 use super::effects::{
-    ChatKey, Command, Event, OpenConversation, Output, PartKey, RunId, TextKind, ToolGate, ToolOutcome,
-    TurnEnd, TurnEvent,
+    ChatKey, Command, Event, OpenConversation, Output, PartKey, PermissionKind, PermissionOption, RunId,
+    TextKind, ToolGate, ToolOutcome, TurnEnd, TurnEvent,
 };
 use super::model::{AgentLink, OpenPart, Run, RunPhase, Target, TitleBy};
 use super::reduce::tool_call_id;
@@ -34,6 +34,12 @@ pub(super) enum Ending {
     Complete,
     Cancelled { meta: Option<JsonObject> },
     Failed { kind: String, message: String, resumable: bool },
+}
+
+/// The option that denies just one call.
+pub(super) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
+    let once = options.iter().find(|option| option.kind == PermissionKind::RejectOnce);
+    once.map(|option| option.id.clone())
 }
 
 impl Host {
@@ -55,12 +61,14 @@ impl Host {
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
         self.sequence(step, Target::Chat(key), StateAction::ChatTurnStarted(action), origin);
-        self.sync_chat(step, key);
-        if let Some(title) = title.filter(|_| unnamed) {
-            self.name_chat(step, key, &title, TitleBy::FirstMessage);
-            if self.sessions.get(&session).is_some_and(|session| session.title_by == TitleBy::Nobody) {
-                self.name_session(step, session, &title, TitleBy::FirstMessage);
+        match title.filter(|_| unnamed) {
+            Some(title) => {
+                self.name_chat(step, key, &title, TitleBy::FirstMessage);
+                if self.sessions.get(&session).is_some_and(|session| session.title_by == TitleBy::Nobody) {
+                    self.name_session(step, session, &title, TitleBy::FirstMessage);
+                }
             }
+            None => self.sync_chat(step, key),
         }
         self.advance(step, key);
     }
@@ -332,7 +340,7 @@ impl Host {
                 run.phase = RunPhase::Started;
                 let (run, message) = (run.id, turn.message.clone());
                 let command = if resume {
-                    Command::ResumeTurn { run, message }
+                    Command::ResumeTurn { run, message, so_far: turn.response_parts.clone() }
                 } else {
                     Command::StartTurn { run, message }
                 };
@@ -610,6 +618,13 @@ impl Host {
         });
         if !takes {
             tracing::debug!(?key, id, "a tool call that is unknown or over cannot be ready");
+            // Nobody can be shown the question, so the agent must not wait for an answer.
+            let run = self.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.id));
+            if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
+                let option = rejection_among(&options);
+                let refused = Command::Permission { run, tool_call_id: id, option, approved: false };
+                self.tell_agent(step, key, refused);
+            }
             return;
         }
         let (confirmed, options) = match gate {

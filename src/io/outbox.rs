@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn who_is_read_depends_on_all_bytes_that_are_not_written() {
         let mut outbox = Outbox::new(EAGER);
-        let mut push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]), None);
+        let push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]), None);
         push(&mut outbox, 99);
         assert!(outbox.has_room_for_agents());
         let taken = outbox.take(usize::MAX);

@@ -1,5 +1,12 @@
 //! All tests that need more than one module: one binary, so that it is linked once.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test says what is wrong by failing"
+)]
+
 mod client;
 mod laws;
 mod process;

@@ -3,7 +3,7 @@
 //! Owns: their conditions, and which effect each has once it is accepted.
 //! Never: does the effect's work; that is in `turns` and `pending`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ahp_types::actions::{
     ActionOrigin, ChatInputAnswerChangedAction, ChatInputCompletedAction, ChatPendingMessageSetAction,
@@ -17,7 +17,7 @@ use ahp_types::state::{
 };
 
 use super::{Refusal, Verdict};
-use crate::host::effects::{sorted_answers, ChatKey, Command, PermissionKind, PermissionOption};
+use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::model::{Chat, Target};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
@@ -284,15 +284,17 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
         let request = open_question(chat, &action.request_id)?;
-        for (question_id, answer) in sorted_answers(action.answers.as_ref()) {
-            check_answer(request, &question_id, Some(&answer))?;
+        for (question_id, answer) in sorted(action.answers.as_ref()) {
+            check_answer(request, question_id, Some(answer))?;
         }
         if action.response == ChatInputResponseKind::Accept {
             check_required(request, action.answers.as_ref())?;
         }
         let run = chat.run.as_ref().map(|run| run.id);
-        let mut answers = sorted_answers(request.answers.as_ref());
-        answers.extend(sorted_answers(action.answers.as_ref()));
+        let mut answers = sorted(request.answers.as_ref());
+        answers.extend(sorted(action.answers.as_ref()));
+        answers.retain(|_, answer| !matches!(answer, ChatInputAnswer::Draft(_)));
+        let answers = answers.into_iter().map(|(id, answer)| (id.clone(), answer.clone())).collect();
         let (request_id, response) = (action.request_id.clone(), action.response);
         self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), Some(origin));
         self.question_changed(step, key, &request_id);
@@ -320,9 +322,9 @@ impl Host {
         check_message(&action.message)?;
         let kind = action.kind;
         let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
-        match kind {
-            PendingMessageKind::Queued => self.release_queue(key),
-            PendingMessageKind::Steering => self.hand_over_steering(step, key),
+        self.release_queue(key);
+        if kind == PendingMessageKind::Steering {
+            self.hand_over_steering(step, key);
         }
         Ok(verdict)
     }
@@ -419,6 +421,11 @@ fn choose(
     }
 }
 
+/// Answers in the order of their ids: the map that they come in has none.
+fn sorted(answers: Option<&HashMap<String, ChatInputAnswer>>) -> BTreeMap<&String, &ChatInputAnswer> {
+    answers.into_iter().flatten().collect()
+}
+
 fn question_id(question: &ChatInputQuestion) -> Option<&str> {
     match question {
         ChatInputQuestion::Text(question) => Some(&question.id),
@@ -460,7 +467,8 @@ fn check_answer(
     let fits = match (question, value) {
         (_, Value::Unknown(_)) => false,
         (Question::Text(_), Value::Text(_)) | (Question::Boolean(_), Value::Boolean(_)) => true,
-        (Question::Number(_) | Question::Integer(_), Value::Number(_)) => true,
+        (Question::Number(_), Value::Number(_)) => true,
+        (Question::Integer(_), Value::Number(answer)) => answer.value.fract() == 0.0,
         (Question::SingleSelect(_), Value::Selected(_)) => true,
         (Question::MultiSelect(_), Value::SelectedMany(_)) => true,
         (Question::Unknown(_), _) => true,
