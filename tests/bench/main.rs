@@ -1,1 +1,227 @@
-fn main() {}
+//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table.
+//!
+//! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
+//! turns with few and many parts, a replay, and memory. Beside each figure stand the aim and what the
+//! reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
+//! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
+
+mod client;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use client::{Client, DeltaLines, Memory, CHAT};
+
+/// How often the start is measured.
+const SPAWNS: usize = 30;
+/// How many pings go one after the other.
+const PINGS: usize = 10_000;
+/// How many pings go without waiting.
+const PIPELINED_PINGS: usize = 500_000;
+/// How many deltas a turn streams, and of how many bytes each.
+const DELTAS: usize = 1_000_000;
+const DELTA_BYTES: usize = 20;
+/// How many actions a client has missed.
+const MISSED: u64 = 10_000;
+/// How many sessions are kept.
+const SESSIONS: usize = 200;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome<()> {
+    // `cargo test --benches` runs this too, and wants no figures.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("nothing was measured: `cargo bench` does");
+        return Ok(());
+    }
+    let mut table = Table::new()?;
+    table.row("handshake after spawn, median", milliseconds(handshake()?), "10 ms", "454 ms")?;
+    let (p50, p99) = ping()?;
+    table.row("ping, p50", microseconds(p50), "40 µs", "63 µs")?;
+    table.row("ping, p99", microseconds(p99), "", "")?;
+    table.row(
+        "pipelined pings a second",
+        per_second(PIPELINED_PINGS, pipelined_pings()?),
+        "300,000",
+        "71,000",
+    )?;
+    for parts in [1, 1_000, 10_000] {
+        let Streamed { frames, deltas, time } = stream(parts)?;
+        let measure = format!("deltas a second, turn of {} parts", thousands(parts));
+        table.row(&measure, per_second(deltas, time), "500,000", if parts == 1 { "12,800" } else { "" })?;
+        table.row("  in so many frames a second", per_second(frames, time), "", "")?;
+    }
+    table.row("replay of 10,000 actions", milliseconds(replay()?), "20 ms", "(1,000 at most)")?;
+    let idle = Client::open()?.memory()?;
+    table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
+    table.row("memory, 200 sessions of one turn each", megabytes(sessions()?), "30 MB", "580 MB")?;
+    Ok(())
+}
+
+/// The median time from spawning to an answered handshake.
+fn handshake() -> Outcome<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..SPAWNS {
+        let start = Instant::now();
+        let client = Client::open()?;
+        times.push(start.elapsed());
+        drop(client);
+    }
+    times.sort();
+    Ok(times[SPAWNS / 2])
+}
+
+/// The times that half and all but one in a hundred pings stay within.
+fn ping() -> Outcome<(Duration, Duration)> {
+    let mut client = Client::open()?;
+    let mut times = Vec::new();
+    for _ in 0..PINGS {
+        let start = Instant::now();
+        client.say(client::PING)?;
+        client.line()?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    Ok((times[PINGS / 2], times[PINGS * 99 / 100]))
+}
+
+/// The time from the first byte of many pings to the last byte of their answers.
+fn pipelined_pings() -> Outcome<Duration> {
+    let mut client = Client::open()?;
+    let pings = client::PING.repeat(PIPELINED_PINGS);
+    let start = Instant::now();
+    client.say_meanwhile(pings);
+    let mut answered = 0;
+    while answered < PIPELINED_PINGS {
+        answered += memchr::memchr_iter(b'\n', client.chunk()?).count();
+        client.forget_chunk();
+    }
+    Ok(start.elapsed())
+}
+
+struct Streamed {
+    /// Frames that carried deltas; fewer than deltas when the pipe was behind and some were merged.
+    frames: usize,
+    /// Deltas by the bytes of text that came.
+    deltas: usize,
+    time: Duration,
+}
+
+/// Streams into the last of so many parts. Timed from that part's frame to the last delta's.
+fn stream(parts: usize) -> Outcome<Streamed> {
+    let mut client = Client::open()?;
+    client.create("s")?;
+    client.subscribe(CHAT)?;
+    let mut script = "/say x\\n".repeat(parts - 1);
+    script.push_str(&format!("/stream {DELTAS} {DELTA_BYTES}"));
+    client.start_turn(CHAT, &script)?;
+    let opened = format!("\"id\":\"part-{}\"", parts - 1);
+    client.line_with(opened.as_bytes())?;
+    let start = Instant::now();
+    let (mut lines, mut frames, mut bytes) = (DeltaLines::default(), 0, 0);
+    while bytes < DELTAS * DELTA_BYTES {
+        if let Some(text) = lines.text(client.line()?) {
+            frames += 1;
+            bytes += text;
+        }
+    }
+    Ok(Streamed { frames, deltas: bytes / DELTA_BYTES, time: start.elapsed() })
+}
+
+/// The time from asking for many missed actions to the last byte of them.
+fn replay() -> Outcome<Duration> {
+    let mut client = Client::open()?;
+    client.create("s")?;
+    client.subscribe(CHAT)?;
+    client.start_turn(CHAT, &format!("/stream {} {DELTA_BYTES}", 2 * MISSED))?;
+    client.line_with(b"chat/turnComplete")?;
+    let head = client.head(CHAT)?;
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let cursor = head - MISSED;
+        let start = Instant::now();
+        client.say(
+            format!(
+                r#"{{"jsonrpc":"2.0","id":9,"method":"reconnect","params":{{"channel":"ahp-root://","clientId":"bench","lastSeenServerSeq":{cursor},"subscriptions":["ahp-root://","ahp-session:/s","{CHAT}"]}}}}
+"#
+            )
+            .as_bytes(),
+        )?;
+        let answer = client.line()?;
+        times.push(start.elapsed());
+        let actions = memchr::memmem::find_iter(answer, b"\"serverSeq\":").count();
+        if actions as u64 != MISSED {
+            return Err(format!("{actions} actions were replayed: {}", excerpt(answer)).into());
+        }
+    }
+    times.sort();
+    Ok(times[2])
+}
+
+/// Memory with many sessions, each of which has had a turn.
+fn sessions() -> Outcome<Memory> {
+    let mut client = Client::open()?;
+    for number in 0..SESSIONS {
+        let name = format!("session-{number}");
+        let chat = client.create(&name)?;
+        client.subscribe(&chat)?;
+        client.start_turn(
+            &chat,
+            "/think let me see\\nHere is an answer of a few words\\n/tool shell {\\\"command\\\":\\\"ls\\\"}",
+        )?;
+        client.line_with(b"chat/turnComplete")?;
+    }
+    client.memory()
+}
+
+/// A table that is printed row by row.
+struct Table {
+    out: std::io::Stdout,
+}
+
+impl Table {
+    fn new() -> Outcome<Self> {
+        let mut table = Self { out: std::io::stdout() };
+        table.row("measure", "this run".to_owned(), "aim", "reference host")?;
+        Ok(table)
+    }
+
+    fn row(&mut self, measure: &str, run: String, aim: &str, reference: &str) -> Outcome<()> {
+        writeln!(self.out, "{measure:<40} {run:>26} {aim:>10} {reference:>17}")?;
+        Ok(())
+    }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn microseconds(time: Duration) -> String {
+    format!("{:.1} µs", time.as_secs_f64() * 1e6)
+}
+
+fn megabytes(memory: Memory) -> String {
+    let megabytes = |kilobytes: u64| kilobytes as f64 * 1024.0 / 1e6;
+    format!("{:.1} MB (Pss {:.1} MB)", megabytes(memory.resident_kb), megabytes(memory.proportional_kb))
+}
+
+fn per_second(count: usize, time: Duration) -> String {
+    thousands((count as f64 / time.as_secs_f64()) as usize)
+}
+
+/// A number with a comma between each three digits.
+fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn excerpt(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(300)]).into_owned()
+}
