@@ -31,7 +31,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 fn main() -> Outcome<()> {
     // `cargo test --benches` runs this too, and wants no figures.
     if !std::env::args().any(|argument| argument == "--bench") {
-        println!("nothing was measured: `cargo bench` does");
+        writeln!(std::io::stdout(), "nothing was measured: `cargo bench` does")?;
         return Ok(());
     }
     let mut table = Table::new()?;
@@ -214,7 +214,7 @@ fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
