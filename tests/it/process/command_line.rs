@@ -1,0 +1,81 @@
+//! The command line: what is said where, and with which exit status.
+
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use super::{opening, ping, turn, Heard};
+use crate::support::sidecar;
+
+fn run(arguments: &[&str]) -> Output {
+    sidecar().args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn stdout_carries_nothing_but_frames_however_much_is_logged() {
+    let mut command = sidecar();
+    command.args(["--log", "trace"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let input = opening() + "nonsense\n[]\n" + &turn("/say x\n/stream 100 10\n/die") + &ping(1);
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let heard = Heard::all(output.stdout.as_slice());
+    assert_eq!((heard.text, heard.pings.len(), heard.endings.len()), (1000, 1, 1));
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(log.contains("died without ending the turn"), "{log}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn the_log_is_silent_when_all_is_well() {
+    let mut command = sidecar();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let input = opening() + &turn("/say x\n/tool shell") + &ping(1);
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn help_and_version_are_said_on_stdout() {
+    for (argument, said) in [("--help", "Exit status:"), ("--version", env!("CARGO_PKG_VERSION"))] {
+        let output = run(&[argument]);
+        assert_eq!(output.status.code(), Some(0), "{argument}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains(said), "{argument}");
+        assert!(output.stderr.is_empty(), "{argument}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_served() {
+    let not_yet = "is not available yet";
+    for (arguments, said) in [
+        (&["--frobnicate"][..], "--frobnicate"),
+        (&["surplus"], "surplus"),
+        (&["--on-eof", "later"], "later"),
+        (&["--drain-timeout", "soon"], "soon"),
+        (&["--max-frame-bytes", "-1"], "-1"),
+        (&["--state-dir", "x"], not_yet),
+        (&["--agent", "a=b"], not_yet),
+        (&["--config", "x"], not_yet),
+        (&["--log", "ahp_sidecar=shout"], "--log"),
+        (&["--default-directory", "/no/such/folder"], "/no/such/folder"),
+        (&["--default-directory", "/dev/null"], "is not a folder"),
+    ] {
+        let output = run(arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_environment_may_say_what_is_logged() {
+    let run = |filter: &str| sidecar().env("RUST_LOG", filter).stdin(Stdio::null()).output().unwrap();
+    let output = run("info");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("stdin has ended"));
+    assert_eq!(run("ahp_sidecar=shout").status.code(), Some(2));
+}

@@ -1,0 +1,184 @@
+//! What stdin, stdout and stderr are: pipes, files, sockets, closed, non-blocking, or read by nobody.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::pipe::{pipe_with, PipeFlags};
+
+use super::{opening, ping, turn, wait, wait_until_idle, wait_until_stuck, Guard, Heard};
+use crate::support::sidecar;
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    pipe_with(PipeFlags::CLOEXEC).unwrap()
+}
+
+fn make_non_blocking(file: impl AsFd) {
+    fcntl_setfl(&file, fcntl_getfl(&file).unwrap() | OFlags::NONBLOCK).unwrap();
+}
+
+fn is_non_blocking(file: impl AsFd) -> bool {
+    fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK)
+}
+
+#[test]
+fn files_will_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in"), folder.path().join("out"));
+    fs::write(&input, opening() + &turn("/stream 1000 10") + &ping(1)).unwrap();
+    let mut command = sidecar();
+    command.stdin(File::open(&input).unwrap()).stdout(File::create(&output).unwrap());
+    let mut guard = Guard(command.spawn().unwrap());
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+    let heard = Heard::all(File::open(&output).unwrap());
+    assert_eq!((heard.text, heard.pings, heard.endings.len()), (10_000, vec![1], 1));
+}
+
+/// Whoever shares the pipe may make it non-blocking: it is waited for, without spinning.
+#[test]
+fn stdin_may_be_non_blocking() {
+    let (theirs, ours) = pipe();
+    let shared = theirs.try_clone().unwrap();
+    make_non_blocking(&shared);
+    let mut guard = Guard(sidecar().stdin(theirs).stdout(Stdio::piped()).spawn().unwrap());
+    let mut ours = File::from(ours);
+    let mut stdout = BufReader::new(guard.0.stdout.take().unwrap());
+    for id in 0..3 {
+        wait_until_idle(guard.0.id());
+        let ping = ping(id);
+        let (start, end) = ping.split_at(20);
+        ours.write_all(start.as_bytes()).unwrap();
+        wait_until_idle(guard.0.id());
+        ours.write_all(end.as_bytes()).unwrap();
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":null}}\n"));
+    }
+    assert!(is_non_blocking(&shared), "it is not ours to change what others share");
+    drop(ours);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+#[test]
+fn stdout_may_be_non_blocking() {
+    let (ours, theirs) = pipe();
+    let shared = theirs.try_clone().unwrap();
+    make_non_blocking(&shared);
+    let mut guard = Guard(sidecar().stdin(Stdio::piped()).stdout(theirs).spawn().unwrap());
+    let input = opening() + &turn("/stream 1000 10000");
+    guard.0.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    wait_until_stuck(guard.0.id(), &ours);
+    assert!(is_non_blocking(&shared), "it is not ours to change what others share");
+    drop(shared);
+    let heard = Heard::all(File::from(ours));
+    assert_eq!((heard.text, heard.endings.len()), (10_000_000, 1));
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// What Node gives its children.
+#[test]
+fn sockets_will_do() {
+    let ((their_stdin, mut stdin), (their_stdout, stdout)) =
+        (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    let spawn = || {
+        let (stdin, stdout): (OwnedFd, OwnedFd) = (their_stdin.into(), their_stdout.into());
+        Guard(sidecar().stdin(stdin).stdout(stdout).spawn().unwrap())
+    };
+    let mut guard = spawn();
+    stdin.write_all((opening() + &turn("/stream 1000 1000") + &ping(1)).as_bytes()).unwrap();
+    stdin.shutdown(Shutdown::Write).unwrap();
+    let heard = Heard::all(stdout);
+    assert_eq!((heard.text, heard.pings, heard.endings.len()), (1_000_000, vec![1], 1));
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+#[test]
+fn a_socket_whose_reader_goes_is_left() {
+    let ((their_stdin, _stdin), (their_stdout, stdout)) =
+        (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    let (their_stdin, their_stdout): (OwnedFd, OwnedFd) = (their_stdin.into(), their_stdout.into());
+    let mut guard = Guard(sidecar().stdin(their_stdin).stdout(their_stdout).spawn().unwrap());
+    wait_until_idle(guard.0.id());
+    drop(stdout);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// A log that nobody reads is dropped; the conversation does not wait for it.
+#[test]
+fn a_stderr_that_nobody_reads_holds_up_nothing() {
+    let mut command = sidecar();
+    command.args(["--log", "trace"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut guard = Guard(command.spawn().unwrap());
+    let mut stdin = guard.0.stdin.take().unwrap();
+    let reader = std::thread::spawn({
+        let stdout = guard.0.stdout.take().unwrap();
+        move || Heard::all(stdout)
+    });
+    stdin.write_all((opening() + &turn("/stream 20000 10")).as_bytes()).unwrap();
+    // Each of these is worth a line of the log.
+    stdin.write_all("nonsense\n".repeat(20_000).as_bytes()).unwrap();
+    wait_until_idle(guard.0.id());
+    let stderr = guard.0.stderr.as_ref().unwrap();
+    let (waiting, size) = (
+        rustix::io::ioctl_fionread(stderr).unwrap(),
+        rustix::pipe::fcntl_getpipe_size(stderr).unwrap() as u64,
+    );
+    assert!(waiting > size * 9 / 10, "the log has {waiting} bytes: nothing was held up");
+    stdin.write_all(ping(1).as_bytes()).unwrap();
+    drop(stdin);
+    let heard = reader.join().unwrap();
+    assert_eq!((heard.text, heard.pings, heard.endings.len()), (200_000, vec![1], 1));
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+#[test]
+fn a_stderr_whose_reader_is_gone_holds_up_nothing() {
+    let mut command = sidecar();
+    command.args(["--log", "trace"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut guard = Guard(command.spawn().unwrap());
+    drop(guard.0.stderr.take());
+    let input = opening() + &turn("/stream 1000 10") + &"nonsense\n".repeat(1000) + &ping(1);
+    guard.0.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let heard = Heard::all(guard.0.stdout.take().unwrap());
+    assert_eq!((heard.text, heard.pings, heard.endings.len()), (10_000, vec![1], 1));
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// What the program does when started with some of its descriptors closed.
+fn closed(redirections: &str) -> std::process::Output {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &format!(r#"exec "$0" --log info {redirections}"#)]);
+    shell.arg(sidecar().get_program()).env_clear().current_dir("/");
+    let mut child =
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A program whose stdin is closed does not read it.
+    child.stdin.take().unwrap().write_all(ping(1).as_bytes()).ok();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_closed_stdin_is_an_empty_one() {
+    let output = closed("<&-");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("stdin has ended"));
+}
+
+#[test]
+fn a_closed_stdout_is_no_panic() {
+    for redirections in [">&-", "<&- >&-", "<&- >&- 2>&-"] {
+        let output = closed(redirections);
+        assert_eq!(output.status.code(), Some(0), "{redirections}");
+        assert!(!String::from_utf8(output.stderr).unwrap().contains("panic"), "{redirections}");
+    }
+}
+
+#[test]
+fn a_closed_stderr_is_no_matter() {
+    let output = closed("2>&-");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stdout, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}\n");
+}

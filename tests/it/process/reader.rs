@@ -1,0 +1,139 @@
+//! The reader of stdout: it may go away, or stall for as long as it likes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::thread;
+
+use serde_json::json;
+
+use super::{
+    line, opening, ping, resident, turn, wait, wait_until_idle, wait_until_stuck, Guard, Heard, CHAT,
+};
+use crate::support::sidecar;
+
+fn start(arguments: &[&str]) -> (Guard, ChildStdin, ChildStdout) {
+    let mut command = sidecar();
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guard = Guard(command.spawn().unwrap());
+    let (stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
+    (guard, stdin, stdout)
+}
+
+/// Waits until it has answered, so that it is past its start.
+fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout) {
+    stdin.write_all(ping(1).as_bytes()).unwrap();
+    stdout.read_exact(&mut [0; 10]).unwrap();
+}
+
+#[test]
+fn without_a_reader_it_leaves_even_with_nothing_to_write() {
+    let (mut guard, mut stdin, mut stdout) = start(&[]);
+    greet(&mut stdin, &mut stdout);
+    wait_until_idle(guard.0.id());
+    drop(stdout);
+    // Its input stays open.
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+    drop(stdin);
+}
+
+#[test]
+fn without_a_reader_it_leaves_in_the_middle_of_a_turn() {
+    for script in ["/hang", "/stream 100000 1000", "/stream 10000 10 1"] {
+        let (mut guard, mut stdin, mut stdout) = start(&[]);
+        greet(&mut stdin, &mut stdout);
+        stdin.write_all((opening() + &turn(script)).as_bytes()).unwrap();
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        while !line.contains("chat/turnStarted") {
+            line.clear();
+            assert_ne!(stdout.read_line(&mut line).unwrap(), 0);
+        }
+        drop(stdout);
+        assert_eq!(wait(&mut guard.0).code(), Some(0), "{script}");
+    }
+}
+
+#[test]
+fn without_a_reader_it_leaves_while_it_drains() {
+    let (mut guard, mut stdin, mut stdout) = start(&[]);
+    greet(&mut stdin, &mut stdout);
+    stdin.write_all((opening() + &turn("/hang")).as_bytes()).unwrap();
+    drop(stdin);
+    wait_until_idle(guard.0.id());
+    drop(stdout);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_left_when_its_reader_goes() {
+    let (mut guard, mut stdin, stdout) = start(&[]);
+    stdin.write_all((opening() + &turn("/stream 100 10000\n/hang")).as_bytes()).unwrap();
+    wait_until_stuck(guard.0.id(), &stdout);
+    drop(stdout);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// What waits is bounded, clients are heard meanwhile, and nothing is lost, torn, or out of order.
+#[test]
+fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
+    const COUNT: usize = 20_000;
+    const SIZE: usize = 10_000;
+    let (mut guard, mut stdin, stdout) = start(&[]);
+    let script = format!("/stream {COUNT} {SIZE}");
+    stdin.write_all((opening() + &turn(&script)).as_bytes()).unwrap();
+    wait_until_stuck(guard.0.id(), &stdout);
+    // 64 MiB wait, the chat holds as much text, the replay window 32 MiB. Unbounded it would be over 400.
+    let bytes = resident(guard.0.id());
+    assert!(bytes < 256 << 20, "{bytes} bytes while {} wait to be streamed", COUNT * SIZE);
+
+    // More than fits into a pipe: this returns because it is read.
+    let pings: String = (0..20_000).map(ping).collect();
+    stdin.write_all(pings.as_bytes()).unwrap();
+    drop(stdin);
+    wait_until_idle(guard.0.id());
+    assert!(resident(guard.0.id()) < 256 << 20, "answers took too much");
+
+    let heard = Heard::all(stdout);
+    assert_eq!(heard.text, COUNT * SIZE);
+    assert_eq!(heard.pings, (0..20_000).collect::<Vec<_>>());
+    assert_eq!(heard.endings, ["chat/turnComplete"]);
+    assert!((100 * SIZE..=1 << 20).contains(&heard.longest), "the longest line has {}", heard.longest);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// Once far more waits than anybody reads, clients are not read either.
+#[test]
+fn clients_are_not_read_when_too_much_waits() {
+    const MEGABYTES: usize = 31;
+    const REPLAYS: usize = 9;
+    let (mut guard, mut stdin, stdout) = start(&[]);
+    let script = format!("/stream {MEGABYTES} 1000000");
+    stdin.write_all((opening() + &turn(&script)).as_bytes()).unwrap();
+    wait_until_stuck(guard.0.id(), &stdout);
+    // The whole turn lies in the replay window: each answer is as long.
+    let replay = line(json!({ "id": "replay", "method": "reconnect", "params":
+        { "clientId": "me", "lastSeenServerSeq": 7, "subscriptions": [CHAT] } }));
+    for _ in 0..REPLAYS {
+        stdin.write_all(replay.as_bytes()).unwrap();
+        wait_until_idle(guard.0.id());
+    }
+    let pings: String = (0..20_000).map(ping).collect();
+    let writer = thread::spawn(move || stdin.write_all(pings.as_bytes()).unwrap());
+    wait_until_idle(guard.0.id());
+    assert!(!writer.is_finished(), "it was read");
+
+    let (mut heard, mut replays) = (Heard::default(), 0);
+    for line in BufReader::new(stdout).lines() {
+        let line = line.unwrap();
+        if line.starts_with(r#"{"jsonrpc":"2.0","id":"replay","result":{"type":"replay","#) {
+            assert!(line.len() > MEGABYTES * 1_000_000 && line.ends_with("}}"), "a torn answer");
+            replays += 1;
+        } else {
+            heard.take_in(&line);
+        }
+    }
+    writer.join().unwrap();
+    assert_eq!((heard.text, replays), (MEGABYTES * 1_000_000, REPLAYS));
+    assert_eq!(heard.pings, (0..20_000).collect::<Vec<_>>());
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
