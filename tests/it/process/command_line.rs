@@ -1,6 +1,6 @@
 //! The command line: what is said where, and with which exit status.
 
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::process::{Output, Stdio};
 
 use super::{opening, ping, turn, Heard};
@@ -18,7 +18,7 @@ fn stdout_carries_nothing_but_frames_however_much_is_logged() {
     let input = opening() + "nonsense\n[]\n" + &turn("/say x\n/stream 100 10\n/die") + &ping(1);
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    let heard = Heard::all(output.stdout.as_slice());
+    let heard = Heard::all(Cursor::new(output.stdout));
     assert_eq!((heard.text, heard.pings.len(), heard.endings.len()), (1000, 1, 1));
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(log.contains("died without ending the turn"), "{log}");

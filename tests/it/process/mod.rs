@@ -3,6 +3,8 @@
 //!
 //! Owns: the real program with every kind of descriptor on its ends, and what it must do then.
 //! Never: judges how fast something is, or what a conversation means beyond whether it came whole.
+// The lints let tests panic, but not what they share.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod command_line;
 mod descriptors;
@@ -12,7 +14,7 @@ mod reader;
 mod signals;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ExitStatus};
 use std::thread;
@@ -84,12 +86,14 @@ struct Heard {
 impl Heard {
     /// Reads to the end. Each line must be a frame; streamed digits must go on where they stopped, and
     /// sequence numbers must grow.
-    fn all(output: impl std::io::Read) -> Self {
-        let mut heard = Self::default();
-        for line in BufReader::new(output).lines() {
-            heard.take_in(&line.unwrap());
-        }
-        heard
+    fn all(output: impl Read + Send + 'static) -> Self {
+        within("the output ends", || {
+            let mut heard = Self::default();
+            for line in BufReader::new(output).lines() {
+                heard.take_in(&line.unwrap());
+            }
+            heard
+        })
     }
 
     fn take_in(&mut self, line: &str) {
@@ -117,6 +121,21 @@ impl Heard {
             _ => {}
         }
     }
+}
+
+/// Does what may block, on a thread: when it blocks for ever, the test has failed.
+fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(work);
+    wait_until(what, || thread.is_finished());
+    thread.join().unwrap()
+}
+
+/// Writes, and gives back what it wrote to.
+fn say<W: Write + Send + 'static>(mut to: W, text: String) -> W {
+    within("the program reads what is said", move || {
+        to.write_all(text.as_bytes()).unwrap();
+        to
+    })
 }
 
 /// Waits until something is so.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use super::{ping, wait_until, wait_until_idle};
+use super::{ping, wait_until, wait_until_idle, within};
 use crate::support::sidecar;
 
 /// A program whose parent is a shell of ours. Our own ends of the pipes outlive the shell.
@@ -12,7 +12,7 @@ struct Orphan {
     shell: Child,
     pid: u32,
     stdin: Option<File>,
-    stdout: BufReader<File>,
+    stdout: Option<BufReader<File>>,
 }
 
 impl Orphan {
@@ -27,14 +27,19 @@ impl Orphan {
         let mut shell = shell.stdin(child_stdin).stdout(child_stdout).stderr(Stdio::piped()).spawn().unwrap();
         let mut pid = String::new();
         BufReader::new(shell.stderr.take().unwrap()).read_line(&mut pid).unwrap();
-        let (stdin, stdout) = (Some(File::from(stdin)), BufReader::new(File::from(stdout)));
+        let (stdin, stdout) = (Some(File::from(stdin)), Some(BufReader::new(File::from(stdout))));
         Self { shell, pid: pid.trim().parse().unwrap(), stdin, stdout }
     }
 
     fn answers(&mut self) {
         self.stdin.as_mut().unwrap().write_all(ping(1).as_bytes()).unwrap();
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
+        let mut stdout = self.stdout.take().unwrap();
+        let (stdout, line) = within("it answers", move || {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            (stdout, line)
+        });
+        self.stdout = Some(stdout);
         assert_eq!(line, "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}\n");
     }
 
@@ -50,15 +55,11 @@ impl Orphan {
         });
     }
 
-    /// Nobody holds its stdout any more: it has ended. Hangs when it does not.
+    /// Nobody holds its stdout any more: it has ended.
     fn ends(&mut self) {
-        let (mut rest, pid) = (Vec::new(), self.pid);
-        wait_until("it ends", || {
-            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            state.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
-        });
-        self.stdout.read_to_end(&mut rest).unwrap();
-        assert!(rest.is_empty());
+        let stdout = self.stdout.take().unwrap();
+        let rest = within("it ends", || stdout.bytes().count());
+        assert_eq!(rest, 0);
     }
 }
 

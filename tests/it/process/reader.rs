@@ -7,28 +7,32 @@ use std::thread;
 use serde_json::json;
 
 use super::{
-    line, opening, ping, resident, turn, wait, wait_until_idle, wait_until_stuck, Guard, Heard, CHAT,
+    line, opening, ping, resident, say, turn, wait, wait_until_idle, wait_until_stuck, within, Guard, Heard,
+    CHAT,
 };
 use crate::support::sidecar;
 
-fn start(arguments: &[&str]) -> (Guard, ChildStdin, ChildStdout) {
+fn start() -> (Guard, ChildStdin, ChildStdout) {
     let mut command = sidecar();
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut guard = Guard(command.spawn().unwrap());
     let (stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
     (guard, stdin, stdout)
 }
 
 /// Waits until it has answered, so that it is past its start.
-fn greet(stdin: &mut ChildStdin, stdout: &mut ChildStdout) {
+fn greet(stdin: &mut ChildStdin, mut stdout: ChildStdout) -> ChildStdout {
     stdin.write_all(ping(1).as_bytes()).unwrap();
-    stdout.read_exact(&mut [0; 10]).unwrap();
+    within("it answers", move || {
+        stdout.read_exact(&mut [0; 10]).unwrap();
+        stdout
+    })
 }
 
 #[test]
 fn without_a_reader_it_leaves_even_with_nothing_to_write() {
-    let (mut guard, mut stdin, mut stdout) = start(&[]);
-    greet(&mut stdin, &mut stdout);
+    let (mut guard, mut stdin, stdout) = start();
+    let stdout = greet(&mut stdin, stdout);
     wait_until_idle(guard.0.id());
     drop(stdout);
     // Its input stays open.
@@ -39,24 +43,21 @@ fn without_a_reader_it_leaves_even_with_nothing_to_write() {
 #[test]
 fn without_a_reader_it_leaves_in_the_middle_of_a_turn() {
     for script in ["/hang", "/stream 100000 1000", "/stream 10000 10 1"] {
-        let (mut guard, mut stdin, mut stdout) = start(&[]);
-        greet(&mut stdin, &mut stdout);
+        let (mut guard, mut stdin, stdout) = start();
+        let stdout = greet(&mut stdin, stdout);
         stdin.write_all((opening() + &turn(script)).as_bytes()).unwrap();
-        let mut stdout = BufReader::new(stdout);
-        let mut line = String::new();
-        while !line.contains("chat/turnStarted") {
-            line.clear();
-            assert_ne!(stdout.read_line(&mut line).unwrap(), 0);
-        }
-        drop(stdout);
+        within("the turn starts", || {
+            let mut lines = BufReader::new(stdout).lines();
+            lines.any(|line| line.unwrap().contains("chat/turnStarted"))
+        });
         assert_eq!(wait(&mut guard.0).code(), Some(0), "{script}");
     }
 }
 
 #[test]
 fn without_a_reader_it_leaves_while_it_drains() {
-    let (mut guard, mut stdin, mut stdout) = start(&[]);
-    greet(&mut stdin, &mut stdout);
+    let (mut guard, mut stdin, stdout) = start();
+    let stdout = greet(&mut stdin, stdout);
     stdin.write_all((opening() + &turn("/hang")).as_bytes()).unwrap();
     drop(stdin);
     wait_until_idle(guard.0.id());
@@ -66,7 +67,7 @@ fn without_a_reader_it_leaves_while_it_drains() {
 
 #[test]
 fn a_pipe_that_nobody_reads_is_left_when_its_reader_goes() {
-    let (mut guard, mut stdin, stdout) = start(&[]);
+    let (mut guard, mut stdin, stdout) = start();
     stdin.write_all((opening() + &turn("/stream 100 10000\n/hang")).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
     drop(stdout);
@@ -78,7 +79,7 @@ fn a_pipe_that_nobody_reads_is_left_when_its_reader_goes() {
 fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
     const COUNT: usize = 20_000;
     const SIZE: usize = 10_000;
-    let (mut guard, mut stdin, stdout) = start(&[]);
+    let (mut guard, mut stdin, stdout) = start();
     let script = format!("/stream {COUNT} {SIZE}");
     stdin.write_all((opening() + &turn(&script)).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
@@ -88,8 +89,7 @@ fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
 
     // More than fits into a pipe: this returns because it is read.
     let pings: String = (0..20_000).map(ping).collect();
-    stdin.write_all(pings.as_bytes()).unwrap();
-    drop(stdin);
+    drop(say(stdin, pings));
     wait_until_idle(guard.0.id());
     assert!(resident(guard.0.id()) < 256 << 20, "answers took too much");
 
@@ -106,7 +106,7 @@ fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
 fn clients_are_not_read_when_too_much_waits() {
     const MEGABYTES: usize = 31;
     const REPLAYS: usize = 9;
-    let (mut guard, mut stdin, stdout) = start(&[]);
+    let (mut guard, mut stdin, stdout) = start();
     let script = format!("/stream {MEGABYTES} 1000000");
     stdin.write_all((opening() + &turn(&script)).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
@@ -122,16 +122,19 @@ fn clients_are_not_read_when_too_much_waits() {
     wait_until_idle(guard.0.id());
     assert!(!writer.is_finished(), "it was read");
 
-    let (mut heard, mut replays) = (Heard::default(), 0);
-    for line in BufReader::new(stdout).lines() {
-        let line = line.unwrap();
-        if line.starts_with(r#"{"jsonrpc":"2.0","id":"replay","result":{"type":"replay","#) {
-            assert!(line.len() > MEGABYTES * 1_000_000 && line.ends_with("}}"), "a torn answer");
-            replays += 1;
-        } else {
-            heard.take_in(&line);
+    let (heard, replays) = within("the output ends", || {
+        let (mut heard, mut replays) = (Heard::default(), 0);
+        for line in BufReader::new(stdout).lines() {
+            let line = line.unwrap();
+            if line.starts_with(r#"{"jsonrpc":"2.0","id":"replay","result":{"type":"replay","#) {
+                assert!(line.len() > MEGABYTES * 1_000_000 && line.ends_with("}}"), "a torn answer");
+                replays += 1;
+            } else {
+                heard.take_in(&line);
+            }
         }
-    }
+        (heard, replays)
+    });
     writer.join().unwrap();
     assert_eq!((heard.text, replays), (MEGABYTES * 1_000_000, REPLAYS));
     assert_eq!(heard.pings, (0..20_000).collect::<Vec<_>>());
