@@ -79,7 +79,7 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let (losses, lost) = mpsc::unbounded_channel();
         watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
         let lines = stdio::read_lines(stdin, options.line_bytes_max);
-        let (writer, written) = Writer::start(stdout);
+        let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
         let (agents, reports) = Agents::new(backends);
         let mut sidecar = Sidecar::new(options, agents, writer);
         sidecar.run(lines, reports, written, lost).await
@@ -309,11 +309,18 @@ impl Sidecar {
         if self.done.is_some() {
             self.feed(Input::Timer(Timer::Summaries));
         }
-        if !self.writer.is_busy() {
+        self.write();
+    }
+
+    /// Gives the writer chunks until it is busy with one or nothing waits.
+    fn write(&mut self) {
+        while !self.writer.is_busy() {
             let chunk = self.outbox.take(CHUNK_BYTES);
-            if !chunk.is_empty() {
-                self.writer.write(chunk);
+            if chunk.is_empty() {
+                return;
             }
+            let written = self.writer.write(chunk);
+            self.outbox.written(written);
         }
     }
 
@@ -332,8 +339,9 @@ impl Sidecar {
                 quiet = 0;
             }
             while !self.outbox.has_room_for_agents() {
-                if !self.writer.is_busy() {
-                    self.writer.write(self.outbox.take(CHUNK_BYTES));
+                self.write();
+                if self.outbox.has_room_for_agents() {
+                    break;
                 }
                 let Some(Written::Bytes(bytes)) = written.recv().await else { return };
                 self.outbox.written(bytes);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
 use anyhow::Context;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{poll, PollFd, PollFlags};
 use tokio::sync::mpsc;
 use tokio_util::codec::Decoder;
@@ -98,20 +98,28 @@ pub enum Written {
     Gone,
 }
 
+/// A chunk of up to this size is written without the thread if the pipe takes it at once.
+const AT_ONCE_MAX: usize = 4 << 10;
+
 /// The way to the thread that writes. It is given one chunk at a time.
 #[derive(Debug)]
 pub struct Writer {
     chunks: Sender<Vec<Bytes>>,
+    stdout: File,
     busy: bool,
 }
 
 impl Writer {
     /// Writes on a thread of its own; what became of each chunk comes back on the channel.
-    pub fn start(stdout: File) -> (Self, mpsc::UnboundedReceiver<Written>) {
+    ///
+    /// # Errors
+    /// When the process can open no more files.
+    pub fn start(stdout: File) -> io::Result<(Self, mpsc::UnboundedReceiver<Written>)> {
         let (chunks, receiver) = std::sync::mpsc::channel();
         let (acknowledge, acknowledged) = mpsc::unbounded_channel();
+        let writer = Self { chunks, stdout: stdout.try_clone()?, busy: false };
         thread::spawn(move || write_all(stdout, &receiver, &acknowledge));
-        (Self { chunks, busy: false }, acknowledged)
+        Ok((writer, acknowledged))
     }
 
     /// Whether the last chunk is still being written.
@@ -119,9 +127,20 @@ impl Writer {
         self.busy
     }
 
-    /// Gives it the next chunk; it must not be busy.
-    pub fn write(&mut self, chunk: Vec<Bytes>) {
-        self.busy = self.chunks.send(chunk).is_ok();
+    /// Gives it the next chunk; it must not be busy. Returns how many bytes are out already: an answer to a
+    /// client that waits for it is spared the way over another thread.
+    pub fn write(&mut self, mut chunk: Vec<Bytes>) -> usize {
+        let mut written = 0;
+        if chunk.iter().map(Bytes::len).sum::<usize>() <= AT_ONCE_MAX {
+            let mut rest = Bytes::from(chunk.concat());
+            written = write_at_once(&self.stdout, &rest);
+            rest.advance(written);
+            chunk = if rest.is_empty() { Vec::new() } else { vec![rest] };
+        }
+        if !chunk.is_empty() {
+            self.busy = self.chunks.send(chunk).is_ok();
+        }
+        written
     }
 
     /// The last chunk is out.
@@ -148,6 +167,21 @@ fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, acknowledge: &mpsc
             return;
         }
     }
+}
+
+/// Writes what can be written without waiting, and returns how much that was. What the file thinks of
+/// blocking does not matter, and is not changed. Errors are left to the thread, which meets them again.
+#[cfg(target_os = "linux")]
+fn write_at_once(stdout: &File, bytes: &[u8]) -> usize {
+    use rustix::io::{pwritev2, ReadWriteFlags};
+    /// "Where the file stands."
+    const HERE: u64 = u64::MAX;
+    pwritev2(stdout, &[io::IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT).unwrap_or(0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_at_once(_stdout: &File, _bytes: &[u8]) -> usize {
+    0
 }
 
 fn write_chunk(stdout: &mut File, chunk: Vec<Bytes>, buffer: &mut Vec<u8>) -> io::Result<()> {
