@@ -7,8 +7,8 @@ use std::thread;
 use serde_json::json;
 
 use super::{
-    line, opening, ping, resident, say, turn, wait, wait_until_idle, wait_until_stuck, within, Guard, Heard,
-    CHAT,
+    line, opening, ping, resident, say, turn, wait, wait_until, wait_until_idle, wait_until_stuck, within,
+    Guard, Heard, CHAT,
 };
 use crate::support::sidecar;
 
@@ -71,6 +71,30 @@ fn a_pipe_that_nobody_reads_is_left_when_its_reader_goes() {
     stdin.write_all((opening() + &turn("/stream 100 10000\n/hang")).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
     drop(stdout);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// A pipe takes answers one by one until it is full; those that do not fit any more follow later.
+#[test]
+fn a_pipe_that_fills_answer_by_answer_loses_none() {
+    let (mut guard, mut stdin, stdout) = start();
+    rustix::pipe::fcntl_setpipe_size(&stdout, 4096).unwrap();
+    let mut pings = 0;
+    let waiting = || rustix::io::ioctl_fionread(&stdout).unwrap();
+    while waiting() < 4000 {
+        let before = waiting();
+        stdin.write_all(ping(1000 + pings).as_bytes()).unwrap();
+        wait_until("it is answered", || waiting() > before);
+        pings += 1;
+    }
+    for _ in 0..10 {
+        stdin.write_all(ping(1000 + pings).as_bytes()).unwrap();
+        wait_until_idle(guard.0.id());
+        pings += 1;
+    }
+    drop(stdin);
+    let expected: Vec<u64> = (1000..).take(pings).collect();
+    assert_eq!(Heard::all(stdout).pings, expected);
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
