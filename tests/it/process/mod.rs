@@ -3,6 +3,8 @@
 //!
 //! Owns: the real program with every kind of descriptor on its ends, and what it must do then.
 //! Never: judges how fast something is, or what a conversation means beyond whether it came whole.
+// They look into `/proc`.
+#![cfg(target_os = "linux")]
 // The lints let tests panic, but not what they share.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
