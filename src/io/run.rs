@@ -152,8 +152,11 @@ impl Sidecar {
         let mut hang_up = catch(SignalKind::hangup())?;
         let mut batch = Vec::with_capacity(REPORTS_AT_ONCE);
         let mut listening = true;
+        // Lines that were read; each is heard only while there is room for its answer.
+        let mut unheard = Vec::new().into_iter();
         self.feed(Input::Opened(STDIO));
         loop {
+            let reads = listening && unheard.as_slice().is_empty() && self.outbox.has_room_for_clients();
             let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).min();
             tokio::select! {
                 outcome = written.recv() => match outcome {
@@ -163,15 +166,8 @@ impl Sidecar {
                     }
                     Some(Written::Gone) | None => return Ok(Exit::Done),
                 },
-                batch = lines.recv(), if listening && self.outbox.has_room_for_clients() => match batch {
-                    Some(batch) => {
-                        for line in batch {
-                            self.hear_line(line);
-                            if self.options.deterministic {
-                                self.run_until_quiet(&mut reports, &mut written).await;
-                            }
-                        }
-                    }
+                batch = lines.recv(), if reads => match batch {
+                    Some(batch) => unheard = batch.into_iter(),
                     None => {
                         listening = false;
                         tracing::info!("stdin has ended");
@@ -202,6 +198,13 @@ impl Sidecar {
                 _ = terminate.recv() => if self.leave("SIGTERM") { return Ok(Exit::Done) },
                 _ = interrupt.recv() => if self.leave("SIGINT") { return Ok(Exit::Done) },
                 _ = hang_up.recv() => if self.leave("SIGHUP") { return Ok(Exit::Done) },
+            }
+            while self.outbox.has_room_for_clients() {
+                let Some(line) = unheard.next() else { break };
+                self.hear_line(line);
+                if self.options.deterministic {
+                    self.run_until_quiet(&mut reports, &mut written).await;
+                }
             }
             self.settle();
             if let Some(exit) = self.done.filter(|_| self.outbox.bytes() == 0) {
