@@ -187,7 +187,7 @@ impl Table {
     }
 
     fn row(&mut self, measure: &str, run: String, aim: &str, reference: &str) -> Outcome<()> {
-        writeln!(self.out, "{measure:<40} {run:>26} {aim:>10} {reference:>17}")?;
+        writeln!(self.out, "{measure:<44} {run:>26} {aim:>10} {reference:>17}")?;
         Ok(())
     }
 }
