@@ -303,6 +303,15 @@ impl Host {
         }
     }
 
+    /// Tells every summary that has changed, held back or not. Before sessions are listed: a change that is
+    /// told later is counted from what was told last, and whoever lists now must know the same.
+    pub(super) fn tell_summaries_now(&mut self, step: &mut Step<'_>) {
+        for key in std::mem::take(&mut self.summaries.due) {
+            self.tell_summary(step, key);
+        }
+        self.tell_summaries(step);
+    }
+
     fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
         self.summaries.held.remove(&key);
         let Some(session) = self.sessions.get_mut(&key) else { return };

@@ -86,7 +86,9 @@ impl Host {
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Served::from),
             Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(|()| nothing()),
             Method::ListSessions => {
-                self.list_sessions(&params.read()?).map(|result| Served::from(to_json(&result)))
+                let params = params.read()?;
+                self.tell_summaries_now(step);
+                self.list_sessions(&params).map(|result| Served::from(to_json(&result)))
             }
             Method::CreateSession => {
                 let created = Some(self.create_session(step, params.read()?)?);
