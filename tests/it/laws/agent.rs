@@ -1,0 +1,220 @@
+//! What backends say: one simulated conversation for each chat.
+//!
+//! Owns: what a conversation has been told, turning a report of a schedule into an event, and the demands
+//! that a backend may make on the host's commands. A conversation may say anything at any time (events of
+//! finished runs, of unknown calls, the same call twice, an end twice), except that nothing is heard of it
+//! once it is closed or dead: that is the promise of the module that runs conversations.
+//! Never: knows the state that clients see.
+
+use std::collections::HashSet;
+
+use ahp_sidecar::host::effects::{
+    Command, Event, PermissionKind, PermissionOption, RunId, TextKind, ToolGate, ToolOutcome, TurnEnd,
+    TurnEvent,
+};
+use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
+use anyhow::{bail, ensure, Result};
+use serde_json::json;
+
+use super::schedule::{Happening, Report};
+use super::speech::text;
+
+/// Few ids, so that some are used twice; one that the host uses for parts of its own.
+const CALLS: [&str; 4] = ["call-0", "call-1", "part-1", ""];
+
+/// A chat's backend.
+#[derive(Debug, Default)]
+pub struct Agent {
+    state: State,
+    /// Every run it was told of, the newest last.
+    runs: Vec<RunId>,
+    /// Those of this conversation that it has not reported the end of.
+    unended: Vec<RunId>,
+    known: HashSet<RunId>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum State {
+    #[default]
+    Closed,
+    Opening,
+    Open,
+}
+
+impl Agent {
+    /// Takes a command, which must be one that makes sense.
+    pub fn obey(&mut self, command: &Command) -> Result<()> {
+        match command {
+            Command::Open(_) => {
+                ensure!(self.state == State::Closed, "opened while {:?}", self.state);
+                self.state = State::Opening;
+            }
+            Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. } => {
+                ensure!(self.state == State::Open, "told to run while {:?}", self.state);
+                ensure!(self.unended.is_empty(), "told to run while {:?} run", self.unended);
+                ensure!(self.known.insert(*run), "{run:?} was given twice");
+                self.runs.push(*run);
+                self.unended.push(*run);
+            }
+            Command::Cancel { run }
+            | Command::Permission { run, .. }
+            | Command::ResultConfirmed { run, .. }
+            | Command::Answer { run, .. }
+            | Command::Steer { run, .. } => {
+                ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
+            }
+            Command::Close => {
+                ensure!(self.state != State::Closed, "closed twice");
+                self.close();
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.state = State::Closed;
+        self.unended.clear();
+    }
+
+    /// What a report says; none when there is nobody to report.
+    pub fn report(&mut self, report: &Report) -> Option<Event> {
+        if self.state == State::Closed {
+            return None;
+        }
+        Some(match report {
+            Report::Opened => {
+                self.state = State::Open;
+                Event::Opened
+            }
+            Report::OpenFailed if self.state == State::Opening => {
+                self.close();
+                Event::OpenFailed { reason: "no such program".to_owned() }
+            }
+            Report::Died | Report::OpenFailed => {
+                self.close();
+                Event::Died { reason: "exit status 1".to_owned() }
+            }
+            Report::Title(index) => Event::Title(text(*index).to_owned()),
+            Report::Turn { older, event } => {
+                let run =
+                    self.runs.iter().rev().nth(usize::from(*older) % self.runs.len().max(1)).copied()?;
+                if matches!(event, Happening::Ended(_)) {
+                    self.unended.retain(|unended| *unended != run);
+                }
+                Event::Turn(run, happen(event))
+            }
+        })
+    }
+
+    /// What is left to be said by a backend that keeps its promises; none when nothing is.
+    pub fn finish(&mut self) -> Option<Event> {
+        match (self.state, self.unended.pop()) {
+            (State::Closed, _) => None,
+            (_, Some(run)) => Some(Event::Turn(run, TurnEvent::Ended(TurnEnd::Complete))),
+            (State::Opening, None) => self.report(&Report::Opened),
+            (State::Open, None) => None,
+        }
+    }
+
+    /// That nothing is left to be done.
+    pub fn check_idle(&self) -> Result<()> {
+        if !self.unended.is_empty() || self.state == State::Opening {
+            bail!("a backend is still busy: {self:?}");
+        }
+        Ok(())
+    }
+}
+
+fn happen(event: &Happening) -> TurnEvent {
+    let call = |index: u8| CALLS[usize::from(index) % CALLS.len()].to_owned();
+    let kind = |thought: bool| if thought { TextKind::Reasoning } else { TextKind::Markdown };
+    match event {
+        Happening::Part { thought, text: index } => TurnEvent::Part(kind(*thought), text(*index).to_owned()),
+        Happening::Text { thought, text: index } => TurnEvent::Text(kind(*thought), text(*index).to_owned()),
+        Happening::Activity(activity) => TurnEvent::Activity(activity.map(|index| text(index).to_owned())),
+        Happening::Usage(tokens) => TurnEvent::Usage(UsageInfo {
+            input_tokens: Some(i64::from(*tokens)),
+            output_tokens: None,
+            model: None,
+            cache_read_tokens: None,
+            meta: None,
+        }),
+        Happening::Started { call: index } => TurnEvent::ToolStarted {
+            id: call(*index),
+            name: "tool".to_owned(),
+            display_name: "Tool".to_owned(),
+        },
+        Happening::Input { call: index, text: delta } => {
+            TurnEvent::ToolInput { id: call(*index), delta: text(*delta).to_owned() }
+        }
+        Happening::Ready { call: index, gate } => TurnEvent::ToolReady {
+            id: call(*index),
+            input: "{}".to_owned(),
+            message: "Run the tool".into(),
+            gate: gate_of(*gate),
+        },
+        Happening::Content { call: index, text } => {
+            TurnEvent::ToolContent { id: call(*index), content: content(*text) }
+        }
+        Happening::Done { call: index, success, review } => TurnEvent::ToolDone {
+            id: call(*index),
+            outcome: ToolOutcome {
+                success: *success,
+                message: "Ran the tool".into(),
+                content: content(*index),
+                error: (!success).then(|| "it failed".to_owned()),
+            },
+            review: *review,
+        },
+        Happening::Question { id, shape } => {
+            TurnEvent::Question { id: format!("question-{}", id % 3), questions: questions(*shape) }
+        }
+        Happening::Ended(how) => TurnEvent::Ended(end(*how)),
+    }
+}
+
+fn gate_of(index: u8) -> ToolGate {
+    let option = |id: &str, kind| PermissionOption { id: id.to_owned(), label: id.to_owned(), kind };
+    let all = vec![
+        option("allow", PermissionKind::AllowOnce),
+        option("allow-always", PermissionKind::AllowAlways),
+        option("reject", PermissionKind::RejectOnce),
+        option("reject-always", PermissionKind::RejectAlways),
+    ];
+    match index % 6 {
+        0 | 1 => ToolGate::Ask(all),
+        2 => ToolGate::Open,
+        3 => ToolGate::AllowedBefore,
+        4 => ToolGate::Ask(Vec::new()),
+        _ => ToolGate::Ask(all[1..3].to_vec()),
+    }
+}
+
+fn content(index: u8) -> Vec<ToolResultContent> {
+    let piece = |index| ToolResultContent::Text(ToolResultTextContent { text: text(index).to_owned() });
+    (0..index % 3).map(piece).collect()
+}
+
+fn questions(shape: u8) -> Vec<ChatInputQuestion> {
+    let question = |id: &str, kind: &str, required: bool| {
+        let question = json!({ "id": id, "kind": kind, "message": "?", "required": required });
+        serde_json::from_value(question).unwrap()
+    };
+    match shape % 4 {
+        0 => vec![question("q", "text", true)],
+        1 => vec![question("q", "text", false), question("r", "boolean", false)],
+        2 => Vec::new(),
+        _ => vec![question("q", "text", false), question("q", "text", true)],
+    }
+}
+
+fn end(how: u8) -> TurnEnd {
+    let failed =
+        |resumable| TurnEnd::Failed { kind: "broken".to_owned(), message: "It broke".to_owned(), resumable };
+    match how % 4 {
+        0 => TurnEnd::Complete,
+        1 => failed(true),
+        2 => failed(false),
+        _ => TurnEnd::Cancelled,
+    }
+}

@@ -1,0 +1,205 @@
+//! What must hold when everybody has read everything.
+//!
+//! Owns: the comparison of mirrors with fresh snapshots, with the one list of what no action can carry; and
+//! the agreement of everything that is derived from a chat with the chat.
+//! Never: changes anything.
+
+use std::collections::BTreeMap;
+
+use ahp_types::state::{
+    ChatState, ChatSummary, SessionInputRequest, SessionState, SessionStatus, SessionSummary, Snapshot,
+    SnapshotState, ToolCallState,
+};
+use anyhow::{ensure, Context, Result};
+use serde_json::{json, Value};
+
+use super::client::Held;
+use super::truth::{calls, chat_of, questions, Truth};
+
+/// Bits 0–4 of a status: what is going on.
+const ACTIVITY: u32 = 31;
+
+type Fresh = BTreeMap<String, Snapshot>;
+
+/// A state without what no action of this version of the protocol can carry. Nothing else is masked.
+fn masked(state: &SnapshotState) -> SnapshotState {
+    let mut state = state.clone();
+    match &mut state {
+        SnapshotState::Session(session) => session.status &= !ACTIVITY,
+        SnapshotState::Chat(chat) => {
+            chat.title.clear();
+            (chat.changes, chat.interactivity) = (None, None);
+        }
+        _ => {}
+    }
+    state
+}
+
+/// That everything that `name` holds is what a fresh snapshot shows.
+pub fn mirror<'a>(
+    name: &str,
+    held: impl Iterator<Item = (&'a String, &'a Held)>,
+    fresh: &Fresh,
+) -> Result<()> {
+    for (channel, held) in held {
+        let snapshot =
+            fresh.get(channel).with_context(|| format!("{name} holds {channel}, which is gone"))?;
+        let (held, shown) = (masked(&held.state), masked(&snapshot.state));
+        ensure!(held == shown, "{name} does not mirror {channel}:{}", difference(&held, &shown)?);
+    }
+    Ok(())
+}
+
+/// What differs between two states, by the path of each member.
+fn difference(held: &SnapshotState, shown: &SnapshotState) -> Result<String> {
+    fn walk(path: &str, held: &Value, shown: &Value, found: &mut String) {
+        match (held, shown) {
+            (Value::Object(a), Value::Object(b)) => {
+                let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
+                for key in keys {
+                    walk(&format!("{path}.{key}"), &held[key], &shown[key], found);
+                }
+            }
+            (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+                for (at, (held, shown)) in a.iter().zip(b).enumerate() {
+                    walk(&format!("{path}[{at}]"), held, shown, found);
+                }
+            }
+            _ if held == shown => {}
+            _ => found.push_str(&format!("\n  {path}: it holds {held}, the host shows {shown}")),
+        }
+    }
+    let mut found = String::new();
+    walk("", &serde_json::to_value(held)?, &serde_json::to_value(shown)?, &mut found);
+    Ok(found)
+}
+
+/// That sessions and their rows agree with their chats.
+pub fn derived(fresh: &Fresh) -> Result<()> {
+    for (uri, snapshot) in fresh {
+        let SnapshotState::Session(session) = &snapshot.state else { continue };
+        let chat = chat_of(uri);
+        let Some(SnapshotState::Chat(state)) = fresh.get(&chat).map(|snapshot| &snapshot.state) else {
+            anyhow::bail!("{uri} has no chat {chat}");
+        };
+        session_agrees(session, state).with_context(|| uri.clone())?;
+    }
+    if let Some(SnapshotState::Root(root)) = fresh.get("ahp-root://").map(|snapshot| &snapshot.state) {
+        let sessions = fresh.values().filter(|it| matches!(it.state, SnapshotState::Session(_))).count();
+        ensure!(root.active_sessions == i64::try_from(sessions).ok(), "{:?} sessions", root.active_sessions);
+    }
+    Ok(())
+}
+
+fn session_agrees(session: &SessionState, chat: &ChatState) -> Result<()> {
+    let [row] = &session.chats[..] else { anyhow::bail!("there are {} rows", session.chats.len()) };
+    let ChatSummary { resource, title, status, activity, modified_at, .. } = row;
+    let differs = |what: &str, row: Value, chat: Value| {
+        ensure!(row == chat, "the row's {what} is {row}, the chat's {chat}");
+        Ok(())
+    };
+    differs("resource", json!(resource), json!(chat.resource))?;
+    differs("title", json!(title), json!(chat.title))?;
+    differs("status", json!(status), json!(chat.status))?;
+    differs("activity", json!(activity), json!(chat.activity))?;
+    differs("modifiedAt", json!(modified_at), json!(chat.modified_at))?;
+    ensure!(session.default_chat.as_ref() == Some(resource), "no default chat: {:?}", session.default_chat);
+
+    let shown = (session.status & ACTIVITY, &session.activity);
+    let meant = (chat.status & ACTIVITY, &chat.activity);
+    ensure!(shown == meant, "the session shows {shown:?}, its only chat {meant:?}");
+    let runs = chat.status & SessionStatus::InProgress.bits() != 0;
+    ensure!(runs == chat.active_turn.is_some(), "in progress: {runs}, turn: {:?}", chat.active_turn);
+    let waits = chat.status & ACTIVITY == SessionStatus::InputNeeded.bits();
+
+    let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
+    let open = sorted(open_requests(chat)?);
+    ensure!(requests == open, "the session asks for {requests:#?}, the chat for {open:#?}");
+    ensure!(waits == !open.is_empty(), "waits: {waits}, for {open:?}");
+    ensure!(session.input_needed.as_ref().is_none_or(|list| !list.is_empty()), "an empty list");
+    Ok(())
+}
+
+/// What a request of a session asks for, without its id.
+fn what_it_asks(request: &SessionInputRequest) -> Result<Value> {
+    Ok(match request {
+        SessionInputRequest::ToolConfirmation(it) => {
+            json!({ "chat": it.chat, "turn": it.turn_id, "call": it.tool_call })
+        }
+        SessionInputRequest::ChatInput(it) => json!({ "chat": it.chat, "request": it.request }),
+        other => anyhow::bail!("nobody asked for {other:?}"),
+    })
+}
+
+/// What waits for the user in a chat.
+fn open_requests(chat: &ChatState) -> Result<Vec<Value>> {
+    let mut open = Vec::new();
+    if let Some(turn) = &chat.active_turn {
+        let waits = |call: &&ToolCallState| {
+            matches!(
+                call,
+                ToolCallState::PendingConfirmation(_) | ToolCallState::PendingResultConfirmation(_)
+            )
+        };
+        for call in calls(turn).filter(waits) {
+            open.push(json!({ "chat": chat.resource, "turn": turn.id, "call": call }));
+        }
+        for question in questions(turn) {
+            open.push(json!({ "chat": chat.resource, "request": question.request }));
+        }
+    }
+    Ok(open)
+}
+
+fn sorted(mut values: Vec<Value>) -> Vec<Value> {
+    values.sort_by_key(Value::to_string);
+    values
+}
+
+/// That the list of sessions agrees with the sessions, newest first.
+pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
+    let sessions = fresh.values().filter(|it| matches!(it.state, SnapshotState::Session(_))).count();
+    ensure!(list.len() == sessions, "{} of {sessions} sessions are listed", list.len());
+    let ordered = list.windows(2).all(|pair| pair[0].modified_at >= pair[1].modified_at);
+    ensure!(ordered, "the newest session does not come first: {list:?}");
+    for summary in list {
+        let snapshot = fresh.get(&summary.resource).context("a listed session is not there")?;
+        let SnapshotState::Session(state) = &snapshot.state else { anyhow::bail!("{summary:?}") };
+        let listed = (
+            (&summary.title, summary.status, &summary.activity, &summary.provider),
+            (&summary.default_chat, &summary.working_directories, &summary.project, &summary.origin),
+        );
+        let shown = (
+            (&state.title, state.status, &state.activity, &state.provider),
+            (&state.default_chat, &state.working_directories, &state.project, &state.origin),
+        );
+        ensure!(listed == shown, "listed as {listed:?}, shown as {shown:?}");
+        let newest = state.chats.iter().map(|chat| &chat.modified_at).max();
+        ensure!(Some(&summary.modified_at) >= newest, "listed as older than its chat: {summary:?}");
+        ensure!(summary.created_at <= summary.modified_at, "modified before it was created: {summary:?}");
+    }
+    Ok(())
+}
+
+/// That the summaries that a client keeps by notifications are those that are listed. An activity that is
+/// empty counts as none.
+pub fn summaries(kept: &BTreeMap<String, SessionSummary>, list: &[SessionSummary]) -> Result<()> {
+    let plain = |summary: &SessionSummary| SessionSummary {
+        activity: summary.activity.clone().filter(|activity| !activity.is_empty()),
+        ..summary.clone()
+    };
+    let kept: Vec<_> = kept.values().map(plain).collect();
+    let mut listed: Vec<_> = list.iter().map(plain).collect();
+    listed.sort_by(|a, b| a.resource.cmp(&b.resource));
+    ensure!(kept == listed, "by notifications {kept:#?},\nby the list {listed:#?}");
+    Ok(())
+}
+
+/// That nothing waits for a user who is not there.
+pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
+    for (_, chat) in truth.chats() {
+        let open = open_requests(chat)?;
+        ensure!(open.is_empty(), "still waiting: {open:?}");
+    }
+    Ok(())
+}

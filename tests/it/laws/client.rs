@@ -1,0 +1,242 @@
+//! What a client holds: the mirror of every channel that it follows.
+//!
+//! Owns: taking what arrives into the mirrors, as a real client must. Its rule: a snapshot replaces what it
+//! had of a channel; an action is applied, with the official reducers, if it carries no `rejectionReason`
+//! and its `serverSeq` is greater than that of everything applied to its channel before (its snapshot's
+//! `fromSeq` first). So a replay that overlaps with what arrived does no harm. An acknowledgement of an
+//! action that changed nothing looks like any other envelope and may pass this rule: it must do no harm
+//! either.
+//! Never: asks the host anything by itself, or knows what has not arrived.
+
+use std::collections::BTreeMap;
+
+use ahp::reducers::{apply_action_to_chat, apply_action_to_root, apply_action_to_session, ReduceOutcome};
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::commands::ReconnectResult;
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::notifications::PartialSessionSummary;
+use ahp_types::state::{SessionSummary, Snapshot, SnapshotState};
+use anyhow::{bail, ensure, Context, Result};
+
+use super::lines::{self, Asked, Line};
+
+/// A channel as it is held.
+#[derive(Debug, Clone)]
+pub struct Held {
+    pub state: SnapshotState,
+    /// The `serverSeq` of what was applied last.
+    pub seen: i64,
+}
+
+impl Held {
+    pub fn new(snapshot: Snapshot) -> Self {
+        Self { state: snapshot.state, seen: snapshot.from_seq }
+    }
+
+    /// Applies an action that is newer than everything applied before.
+    pub fn apply(&mut self, envelope: &ActionEnvelope) -> Result<Option<ReduceOutcome>> {
+        let seq = i64::try_from(envelope.server_seq)?;
+        if seq <= self.seen {
+            return Ok(None);
+        }
+        self.seen = seq;
+        let outcome = reduce(&mut self.state, &envelope.action);
+        ensure!(!matches!(outcome, ReduceOutcome::Invalid(_)), "{outcome:?} by {:?}", envelope.action);
+        Ok(Some(outcome))
+    }
+}
+
+/// The official reducer of the state.
+fn reduce(state: &mut SnapshotState, action: &StateAction) -> ReduceOutcome {
+    match state {
+        SnapshotState::Root(state) => apply_action_to_root(state, action),
+        SnapshotState::Session(state) => apply_action_to_session(state, action),
+        SnapshotState::Chat(state) => apply_action_to_chat(state, action),
+        _ => ReduceOutcome::OutOfScope,
+    }
+}
+
+/// Since when a channel is wanted.
+#[derive(Debug, Clone, Copy)]
+struct Want {
+    /// The request since which it has been, without a break: older answers are about an earlier time.
+    since: u64,
+    /// The newest request for it.
+    latest: u64,
+}
+
+/// Everything that a client holds. It outlives its connections.
+#[derive(Debug, Default)]
+pub struct Mirror {
+    /// The channels that it has the state of.
+    pub channels: BTreeMap<String, Held>,
+    /// The channels that it wants.
+    wanted: BTreeMap<String, Want>,
+    /// The newest `serverSeq` that it was shown.
+    pub cursor: i64,
+    /// The summaries that it lists, while it follows the root channel.
+    pub summaries: Option<BTreeMap<String, SessionSummary>>,
+    /// The request whose answer begins the list.
+    list: Option<u64>,
+    asked: BTreeMap<u64, Asked>,
+    pub last_request: u64,
+}
+
+impl Mirror {
+    /// Notes a request, and gives it a number.
+    pub fn ask(&mut self, asked: Asked) -> u64 {
+        self.last_request += 1;
+        self.asked.insert(self.last_request, asked);
+        self.last_request
+    }
+
+    /// From this request on the channel is wanted.
+    pub fn want(&mut self, channel: &str, request: u64) {
+        let first = Want { since: request, latest: request };
+        self.wanted.entry(channel.to_owned()).or_insert(first).latest = request;
+    }
+
+    /// The channel is wanted no more.
+    pub fn leave(&mut self, channel: &str) {
+        self.wanted.remove(channel);
+        self.channels.remove(channel);
+        if channel == ROOT_RESOURCE_URI {
+            (self.summaries, self.list) = (None, None);
+        }
+    }
+
+    /// Nothing but these channels is wanted any more; what notifications have said ends here.
+    pub fn keep(&mut self, channels: &[String], request: u64) {
+        let gone: Vec<String> = self.wanted.keys().filter(|it| !channels.contains(it)).cloned().collect();
+        gone.iter().for_each(|channel| self.leave(channel));
+        channels.iter().for_each(|channel| self.want(channel, request));
+        (self.summaries, self.list) = (None, None);
+    }
+
+    /// The list begins with the answer to this request.
+    pub fn list_from(&mut self, request: u64) {
+        (self.summaries, self.list) = (None, Some(request));
+    }
+
+    /// The connection is lost. What was on its way does not arrive; notifications are not said again.
+    pub fn lose(&mut self) {
+        self.asked.clear();
+        (self.summaries, self.list) = (None, None);
+        let held = &self.channels;
+        self.wanted.retain(|channel, _| held.contains_key(channel));
+    }
+
+    /// Begins anew, with nothing.
+    pub fn forget(&mut self) {
+        *self = Self { last_request: self.last_request, ..Self::default() };
+    }
+
+    /// Takes a line in.
+    pub fn hear(&mut self, line: &[u8]) -> Result<()> {
+        let message = lines::parse(line)?;
+        let request = lines::answered(&message);
+        let asked = request.and_then(|request| self.asked.remove(&request));
+        let request = request.unwrap_or_default();
+        match lines::read(&message, asked.as_ref())? {
+            Line::Action(envelope) => self.act(&envelope)?,
+            Line::Initialized(result) => {
+                self.cursor = self.cursor.max(result.server_seq);
+                result.snapshots.into_iter().for_each(|snapshot| self.take(snapshot, request));
+            }
+            Line::Subscribed(result) => self.take(result.snapshot.context("no snapshot")?, request),
+            Line::Reconnected(ReconnectResult::Replay(replay)) => {
+                replay.actions.iter().try_for_each(|envelope| self.act(envelope))?;
+                replay.missing.iter().for_each(|channel| self.miss(channel, request));
+            }
+            Line::Reconnected(ReconnectResult::Snapshot(result)) => {
+                let there: Vec<_> = result.snapshots.iter().map(|shot| shot.resource.clone()).collect();
+                result.snapshots.into_iter().for_each(|snapshot| self.take(snapshot, request));
+                let asked_for = self.wanted.iter().filter(|(_, want)| want.since <= request);
+                let missing = asked_for.map(|(channel, _)| channel.clone());
+                let missing: Vec<_> = missing.filter(|channel| !there.contains(channel)).collect();
+                missing.iter().for_each(|channel| self.miss(channel, request));
+            }
+            Line::Listed(result) if self.list == Some(request) => {
+                let items = result.items.into_iter();
+                self.summaries = Some(items.map(|item| (item.resource.clone(), item)).collect());
+            }
+            Line::SessionAdded(added) => {
+                if let Some(summaries) = &mut self.summaries {
+                    let old = summaries.insert(added.summary.resource.clone(), added.summary);
+                    ensure!(old.is_none(), "a session was added twice");
+                }
+            }
+            Line::SessionRemoved(removed) => {
+                if let Some(summaries) = &mut self.summaries {
+                    ensure!(summaries.remove(&removed.session).is_some(), "an unknown session was removed");
+                }
+            }
+            Line::SummaryChanged(changed) => {
+                if let Some(summaries) = &mut self.summaries {
+                    let summary = summaries.get_mut(&changed.session);
+                    patch(summary.context("the summary of an unknown session changed")?, changed.changes);
+                }
+            }
+            Line::Listed(_) | Line::Nothing | Line::Error => {}
+        }
+        Ok(())
+    }
+
+    /// Somebody mentions that these channels are gone. The protocol says so on the root channel only; a
+    /// client that does not listen there cannot know, and would take a new session under the old name for
+    /// the old one. `request` is the newest that had been said then.
+    pub fn hear_of_the_end(&mut self, channels: &[&str], request: u64) {
+        for channel in channels {
+            self.channels.remove(*channel);
+            match self.wanted.get_mut(*channel) {
+                // It has asked for the new one already.
+                Some(want) if want.latest > request => want.since = want.latest,
+                _ => self.leave(channel),
+            }
+        }
+    }
+
+    fn take(&mut self, snapshot: Snapshot, request: u64) {
+        self.cursor = self.cursor.max(snapshot.from_seq);
+        if self.wanted.get(&snapshot.resource).is_some_and(|want| want.since <= request) {
+            self.channels.insert(snapshot.resource.clone(), Held::new(snapshot));
+        }
+    }
+
+    fn miss(&mut self, channel: &str, request: u64) {
+        if self.wanted.get(channel).is_some_and(|want| want.since <= request) {
+            self.leave(channel);
+        }
+    }
+
+    fn act(&mut self, envelope: &ActionEnvelope) -> Result<()> {
+        self.cursor = self.cursor.max(i64::try_from(envelope.server_seq)?);
+        match self.channels.get_mut(&envelope.channel) {
+            Some(held) if envelope.rejection_reason.is_none() => {
+                held.apply(envelope).with_context(|| format!("on {}", envelope.channel)).map(|_| ())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// That every answer has come.
+    pub fn check_all_answered(&self) -> Result<()> {
+        if let Some(unanswered) = self.asked.first_key_value() {
+            bail!("never answered: {unanswered:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Changes what a partial summary names. An activity that is empty is none.
+fn patch(summary: &mut SessionSummary, changes: PartialSessionSummary) {
+    let PartialSessionSummary {
+        title, status, activity, modified_at, working_directories, default_chat, ..
+    } = changes;
+    title.into_iter().for_each(|title| summary.title = title);
+    status.into_iter().for_each(|status| summary.status = status);
+    activity.into_iter().for_each(|it| summary.activity = Some(it).filter(|it| !it.is_empty()));
+    modified_at.into_iter().for_each(|at| summary.modified_at = at);
+    working_directories.into_iter().for_each(|them| summary.working_directories = Some(them));
+    default_chat.into_iter().for_each(|chat| summary.default_chat = Some(chat));
+}

@@ -1,0 +1,72 @@
+//! The laws of the core as properties: what must hold whatever anybody says, in whatever order.
+//!
+//! Owns: the three properties, how many cases each tries, and the seed. In reading order: [`schedule`] (what
+//! can happen), [`world`] (the core with everything around it, carrying a schedule out), [`client`] (what a
+//! client holds), [`agent`] (what a backend says), [`speech`] (what a client says), [`truth`] (the state as
+//! the records tell it), [`lines`] (that every line is what the protocol says), [`checks`] (what must hold at
+//! the end), and [`reducers`] (the reducers of our own against the official ones).
+//! Never: uses a clock, a pipe, a thread or chance that is not proptest's.
+//!
+//! `PROPTEST_CASES` tries more cases and `PROPTEST_RNG_SEED` others; without them every run tries the same.
+
+mod agent;
+mod checks;
+mod client;
+mod lines;
+mod schedule;
+mod speech;
+mod truth;
+mod world;
+
+use std::fmt::Debug;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+
+use schedule::schedules;
+use world::World;
+
+/// Where the choices begin when nobody asks for others.
+const SEED: u64 = 7;
+
+/// A client that takes a snapshot and applies what it is sent holds what a fresh snapshot shows, and
+/// everything that is derived from a chat agrees with it.
+#[test]
+fn every_mirror_equals_a_fresh_snapshot() {
+    check(400, &schedules(), |schedule| World::run(schedule).map(|_| ()));
+}
+
+/// The same inputs give the same outputs, byte for byte.
+#[test]
+fn the_same_inputs_give_the_same_bytes() {
+    check(60, &schedules(), |schedule| {
+        let (once, again) = (World::run(schedule)?, World::run(schedule)?);
+        let differing = once.iter().zip(&again).position(|(a, b)| a != b);
+        anyhow::ensure!(differing.is_none(), "output {differing:?} differs");
+        anyhow::ensure!(once.len() == again.len(), "there are {} outputs and {}", once.len(), again.len());
+        Ok(())
+    });
+}
+
+/// Tries a property and shows the smallest case that breaks it.
+fn check<T: Debug>(
+    cases: u32,
+    strategy: &impl Strategy<Value = T>,
+    property: impl Fn(&T) -> anyhow::Result<()>,
+) {
+    let asked = |name| std::env::var_os(name).is_some();
+    let mut config = Config { failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    if !asked("PROPTEST_CASES") {
+        config.cases = cases;
+    }
+    if !asked("PROPTEST_RNG_SEED") {
+        config.rng_seed = RngSeed::Fixed(SEED);
+    }
+    let outcome = TestRunner::new(config)
+        .run(strategy, |case| property(&case).map_err(|why| TestCaseError::fail(format!("{why:#}"))));
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(why, case)) => panic!("{why}\nin\n{case:#?}"),
+        Err(TestError::Abort(why)) => panic!("given up: {why}"),
+    }
+}

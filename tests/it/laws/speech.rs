@@ -1,0 +1,253 @@
+//! What a client says when it asks for a change.
+//!
+//! Owns: turning a wish into the JSON of an action, with ids of what there is (now and then of what there is
+//! not), and damaging it.
+//! Never: decides whether the host should accept it.
+
+use ahp_sidecar::host::client_actions;
+use ahp_types::state::{ChatInputQuestion, ChatState, ToolCallState};
+use serde_json::{json, Map, Value};
+
+use super::schedule::{Damage, Wish};
+use super::truth::{calls, chat_of, questions, Truth};
+
+/// Texts that have been trouble somewhere: nothing, what looks like the end of a line, titles.
+pub const TEXTS: [&str; 8] = [
+    "a",
+    "two words",
+    "",
+    "\"},\"serverSeq\":9,\"origin\":{}",
+    ",\"content\":\"",
+    "\n ü\u{1}\\",
+    " \n\t",
+    "Ends\n",
+];
+
+pub fn text(index: u8) -> &'static str {
+    TEXTS[usize::from(index) % TEXTS.len()]
+}
+
+/// An index from here on names something that is not there.
+const NOWHERE: u8 = 240;
+
+/// The id at an index, or one that nobody has given.
+fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
+    let ids: Vec<&str> = ids.collect();
+    match ids.len() {
+        there if there > 0 && index < NOWHERE => ids[usize::from(index) % there].to_owned(),
+        _ => format!("nobody's-{index}"),
+    }
+}
+
+/// A wish about a chat as a channel and an action.
+pub fn say(wish: &Wish, damage: Option<Damage>, session: &str, truth: &Truth) -> (String, Value) {
+    let chat = chat_of(session);
+    let (_, state) = truth.chats().find(|(uri, _)| *uri == chat).expect("a session has a chat");
+    let action = act(wish, state);
+    let on_session = action["type"].as_str().is_some_and(|name| name.starts_with("session/"));
+    let renames_chat = matches!(wish, Wish::RenameChat { .. });
+    let channel = if on_session && !renames_chat { session.to_owned() } else { chat };
+    spoil(damage, channel, action, truth)
+}
+
+fn act(wish: &Wish, chat: &ChatState) -> Value {
+    let active = chat.active_turn.as_ref();
+    let turn = active.map_or("nobody's-turn", |turn| turn.id.as_str());
+    let call = |wanted: fn(&ToolCallState) -> bool, index| {
+        let calls = active.into_iter().flat_map(calls).filter(|call| wanted(call));
+        let ids: Vec<String> = calls.map(call_id).collect();
+        pick(index, ids.iter().map(String::as_str))
+    };
+    let queued = || chat.queued_messages.iter().flatten().map(|message| message.id.as_str());
+    let past = || chat.turns.iter().rev().map(|turn| turn.id.as_str());
+    match wish {
+        Wish::Start { turn, text, queued: message } => {
+            let mut action = json!({
+                "type": "chat/turnStarted", "turnId": format!("turn-{turn}"), "message": message_of(*text),
+            });
+            if let Some(index) = message {
+                action["queuedMessageId"] = pick(*index, queued()).into();
+            }
+            action
+        }
+        Wish::Cancel => json!({ "type": "chat/turnCancelled", "turnId": turn, "duration": 1_000_000 }),
+        Wish::Resume { turn } => json!({ "type": "chat/turnResume", "turnId": pick(*turn, past()) }),
+        Wish::Truncate { turn: None } => json!({ "type": "chat/truncated" }),
+        Wish::Truncate { turn: Some(index) } => {
+            let ids = active.map(|turn| turn.id.as_str()).into_iter().chain(past());
+            json!({ "type": "chat/truncated", "turnId": pick(*index, ids) })
+        }
+        Wish::Decide { call: index, approved, option } => {
+            let id = call(|call| matches!(call, ToolCallState::PendingConfirmation(_)), *index);
+            let mut action = json!({
+                "type": "chat/toolCallConfirmed", "turnId": turn, "toolCallId": id, "approved": approved,
+            });
+            if let Some(index) = option {
+                let offered = ["allow", "allow-always", "reject", "reject-always"];
+                action["selectedOptionId"] = pick(*index, offered.into_iter()).into();
+            }
+            action
+        }
+        Wish::Review { call: index, approved } => {
+            let id = call(|call| matches!(call, ToolCallState::PendingResultConfirmation(_)), *index);
+            json!({
+                "type": "chat/toolCallResultConfirmed", "turnId": turn, "toolCallId": id, "approved": approved,
+            })
+        }
+        Wish::DraftAnswer { question, answer } => {
+            let (request, question) = question_of(chat, *question);
+            let mut action =
+                json!({ "type": "chat/inputAnswerChanged", "requestId": request, "questionId": question });
+            if let Some(answer) = answer_of(*answer) {
+                action["answer"] = answer;
+            }
+            action
+        }
+        Wish::Answer { question, response, answer } => {
+            let (request, question) = question_of(chat, *question);
+            let response = ["accept", "decline", "cancel"][usize::from(*response) % 3];
+            let mut action =
+                json!({ "type": "chat/inputCompleted", "requestId": request, "response": response });
+            if let Some(answer) = answer.and_then(answer_of) {
+                action["answers"] = json!({ question: answer });
+            }
+            action
+        }
+        Wish::Queue { id, text, steering } => json!({
+            "type": "chat/pendingMessageSet", "kind": kind(*steering), "id": format!("message-{id}"),
+            "message": message_of(*text),
+        }),
+        Wish::Unqueue { id, steering } => {
+            let steered = chat.steering_message.iter().map(|message| message.id.as_str());
+            let id = if *steering { pick(*id, steered) } else { pick(*id, queued()) };
+            json!({ "type": "chat/pendingMessageRemoved", "kind": kind(*steering), "id": id })
+        }
+        Wish::Reorder { order } => {
+            let order: Vec<_> = order.iter().map(|&index| pick(index, queued())).collect();
+            json!({ "type": "chat/queuedMessagesReordered", "order": order })
+        }
+        Wish::Draft { text: None } => json!({ "type": "chat/draftChanged" }),
+        Wish::Draft { text: Some(index) } => {
+            json!({ "type": "chat/draftChanged", "draft": message_of(*index) })
+        }
+        Wish::ChatFlag { archived: false, set } => json!({ "type": "chat/isReadChanged", "isRead": set }),
+        Wish::ChatFlag { archived: true, set } => {
+            json!({ "type": "chat/isArchivedChanged", "isArchived": set })
+        }
+        Wish::SessionFlag { archived: false, set } => {
+            json!({ "type": "session/isReadChanged", "isRead": set })
+        }
+        Wish::SessionFlag { archived: true, set } => {
+            json!({ "type": "session/isArchivedChanged", "isArchived": set })
+        }
+        Wish::RenameChat { title } | Wish::RenameSession { title } => {
+            json!({ "type": "session/titleChanged", "title": text(*title) })
+        }
+        Wish::DefaultChat { other: true } => {
+            json!({ "type": "session/defaultChatChanged", "defaultChat": "ahp-chat:/nobody's" })
+        }
+        Wish::DefaultChat { other: false } => {
+            json!({ "type": "session/defaultChatChanged", "defaultChat": chat.resource })
+        }
+        Wish::Any { which } => any_action(*which, turn),
+    }
+}
+
+/// Actions that no client should get through: known, for servers only, or unknown.
+fn any_action(which: u8, turn: &str) -> Value {
+    let server_only = [
+        "chat/delta",
+        "chat/turnComplete",
+        "chat/error",
+        "session/ready",
+        "session/chatRemoved",
+        "chat/turnsLoaded",
+    ];
+    let unknown = ["", "chat/", "chat/noSuchThing", "session/Ready"];
+    let table = client_actions().iter().map(|action| action.name);
+    let names: Vec<&str> = table.chain(server_only).chain(unknown).collect();
+    json!({
+        "type": names[usize::from(which) % names.len()], "turnId": turn, "partId": "part-0", "content": "x",
+        "toolCallId": "call-0", "directory": "file:///", "config": {}, "duration": 1, "chat": "x", "turns": [],
+    })
+}
+
+fn message_of(index: u8) -> Value {
+    let mut message = json!({ "text": text(index), "origin": { "kind": "user" } });
+    if index == 15 {
+        message["attachments"] = json!([{ "type": "chat", "label": "x", "uri": "ahp-chat:/x" }]);
+    }
+    message
+}
+
+fn kind(steering: bool) -> &'static str {
+    if steering {
+        "steering"
+    } else {
+        "queued"
+    }
+}
+
+fn call_id(call: &ToolCallState) -> String {
+    serde_json::to_value(call).unwrap()["toolCallId"].as_str().unwrap_or_default().to_owned()
+}
+
+/// An open request and one of its questions.
+fn question_of(chat: &ChatState, index: u8) -> (String, String) {
+    let requests: Vec<_> = chat.active_turn.iter().flat_map(questions).map(|part| &part.request).collect();
+    let pairs = requests.iter().flat_map(|request| {
+        let questions = request.questions.iter().flatten();
+        questions.map(|question| (request.id.clone(), question_id(question)))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    match pairs.len() {
+        there if there > 0 && index < NOWHERE => pairs[usize::from(index) % there].clone(),
+        _ => ("nobody's-request".to_owned(), "nobody's-question".to_owned()),
+    }
+}
+
+fn question_id(question: &ChatInputQuestion) -> String {
+    serde_json::to_value(question).unwrap()["id"].as_str().unwrap_or_default().to_owned()
+}
+
+/// An answer; it fits its question or not.
+fn answer_of(index: u8) -> Option<Value> {
+    let answered = |state: &str, value: Value| Some(json!({ "state": state, "value": value }));
+    let said = json!({ "kind": "text", "value": text(index) });
+    match index % 7 {
+        0 | 1 => answered("submitted", said),
+        2 => answered("draft", said),
+        3 => answered("submitted", json!({ "kind": "boolean", "value": true })),
+        4 => answered("submitted", json!({ "kind": "no such kind", "value": [] })),
+        5 => Some(json!({ "state": "skipped" })),
+        _ => None,
+    }
+}
+
+/// Makes an action wrong.
+fn spoil(damage: Option<Damage>, channel: String, mut action: Value, truth: &Truth) -> (String, Value) {
+    let member = |members: &Map<String, Value>, index: u8| {
+        members.keys().nth(usize::from(index) % members.len().max(1)).cloned().unwrap_or_default()
+    };
+    let Some(members) = action.as_object_mut() else { return (channel, action) };
+    match damage {
+        None => {}
+        Some(Damage::Channel(index)) => {
+            return (pick(index, truth.channels.keys().map(String::as_str)), action);
+        }
+        Some(Damage::Turn) => {
+            members.insert("turnId".to_owned(), "another-turn".into());
+        }
+        Some(Damage::Missing(index)) => {
+            let name = member(members, index);
+            members.remove(&name);
+        }
+        Some(Damage::Retyped(index)) => {
+            let name = member(members, index);
+            let wrong =
+                [Value::Null, 5.into(), json!({ "kind": 5 }), json!([{}]), "wrong".into(), (-1e300).into()];
+            members.insert(name, wrong[usize::from(index) % wrong.len()].clone());
+        }
+    }
+    (channel, action)
+}

@@ -1,0 +1,770 @@
+//! A host in memory with everything around it: clients behind their edges and outboxes, simulated backends,
+//! a clock that moves when told to.
+//!
+//! Owns: carrying a schedule out, step by step, and what every single step must obey: each request and each
+//! action is answered once, each sequenced action reaches exactly the subscribers of its channel, in order.
+//! Never: lets anything happen that is not in the schedule, until its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ahp_sidecar::backend::{script::Script, Backend};
+use ahp_sidecar::host::effects::{
+    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, Shutdown, Timer,
+};
+use ahp_sidecar::host::{log::Window, Config, Host};
+use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
+use ahp_sidecar::versions::Edge;
+use ahp_sidecar::wire::rpc::Incoming;
+use ahp_types::commands::{Implementation, ReconnectResult};
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::state::Snapshot;
+use anyhow::{ensure, Context, Result};
+use bytes::Bytes;
+use serde_json::{json, Value};
+
+use super::agent::Agent;
+use super::checks;
+use super::client::{Held, Mirror};
+use super::lines::{self, Asked, Line};
+use super::schedule::{Cursor, End, Report, Schedule, Step, Wish};
+use super::speech;
+use super::truth::{chat_of, Truth};
+
+/// A mention that channels are gone stands between the lines under this mark, which no line begins with.
+const GONE: &[u8] = b"gone ";
+
+/// The connection that looks at the state.
+const OBSERVER: ConnectionId = ConnectionId(0);
+
+/// The names that sessions are created under; the last ones are refused.
+const NAMES: [&str; 7] = [
+    "ahp-session:/1",
+    "script:/2",
+    "ahp-session:/3",
+    "ahp-session:/1/deeper",
+    "any:x",
+    "ahp-chat:/1",
+    "nonsense",
+];
+
+/// Runs a host through a schedule.
+pub struct World {
+    host: Host,
+    ids: CountedIds,
+    unix_ms: i64,
+    monotonic_ms: u64,
+    clients: Vec<Client>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    last_connection: u32,
+    agents: BTreeMap<ChatKey, Agent>,
+    timers: Vec<Timer>,
+    done: Vec<bool>,
+    /// Sessions that are gone since the step began.
+    gone: Vec<String>,
+    merge: bool,
+    pub truth: Truth,
+    /// Everything that the host has ever put out.
+    outputs: Vec<Output>,
+}
+
+/// A client and its connection, if it has one.
+pub struct Client {
+    id: String,
+    connection: Option<ConnectionId>,
+    pub mirror: Mirror,
+    last_seq: i64,
+}
+
+/// A connection, as the host knows it. The client may have lost it already.
+struct Connection {
+    edge: Edge,
+    outbox: Outbox,
+    /// What the host must deliver to it.
+    subscribed: BTreeSet<String>,
+    client_id: Option<String>,
+    /// The newest number that it was sent.
+    sent: u64,
+}
+
+struct CountedIds(u64);
+
+impl Ids for CountedIds {
+    fn fresh(&mut self) -> String {
+        self.0 += 1;
+        format!("fresh-{}", self.0)
+    }
+}
+
+/// What is known of a step while its outputs are looked at.
+#[derive(Default)]
+struct Seen {
+    /// Each action that was sequenced, by its number: its channel and its line.
+    sequenced: BTreeMap<u64, (String, Bytes)>,
+    /// Who got it.
+    delivered: BTreeMap<u64, BTreeSet<ConnectionId>>,
+    /// Answers to requests and to lines that are none.
+    answers: Vec<(ConnectionId, Value)>,
+    /// Actions that were answered to their sender alone, as they stand there.
+    acknowledged: Vec<Value>,
+    /// Origins of sequenced actions.
+    origins: Vec<(String, i64)>,
+    created: Vec<String>,
+}
+
+impl World {
+    /// Carries a schedule out and checks everything; returns what the host has put out.
+    pub fn run(schedule: &Schedule) -> Result<Vec<Output>> {
+        let mut world = Self::new(schedule)?;
+        for (at, step) in schedule.steps.iter().enumerate() {
+            world.step(step).with_context(|| format!("at step {at}, {step:?}"))?;
+        }
+        world.end(schedule.end).context("at the end")?;
+        Ok(world.outputs)
+    }
+
+    fn new(schedule: &Schedule) -> Result<Self> {
+        let config = Config {
+            server_info: Implementation { name: "host".to_owned(), version: None, title: None },
+            default_directory: None,
+            agents: vec![Script.describe()],
+            replay_window: Window { actions_max: schedule.window, ..Window::default() },
+        };
+        let client = |number| Client {
+            id: format!("client-{number}"),
+            connection: None,
+            mirror: Mirror::default(),
+            last_seq: 0,
+        };
+        let mut world = Self {
+            host: Host::new(config),
+            ids: CountedIds(0),
+            unix_ms: 1_700_000_000_000,
+            monotonic_ms: 5_000,
+            clients: (0..schedule.clients).map(client).collect(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            agents: BTreeMap::new(),
+            timers: Vec::new(),
+            done: Vec::new(),
+            gone: Vec::new(),
+            merge: schedule.merge,
+            truth: Truth::default(),
+            outputs: Vec::new(),
+        };
+        world.open(OBSERVER)?;
+        let begin = json!({ "clientId": "observer", "protocolVersions": ["1.0.0"] });
+        ensure!(world.say(OBSERVER, &request(0, "initialize", begin))?.is_ok(), "no handshake");
+        let root = world.observe(ROOT_RESOURCE_URI)?;
+        world.truth.channels.insert(ROOT_RESOURCE_URI.to_owned(), Held::new(root));
+        for client in 0..world.clients.len() {
+            world.initialize(client, 0)?;
+        }
+        Ok(world)
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        match *step {
+            Step::Time { ms, back } => {
+                self.monotonic_ms += u64::from(ms);
+                self.unix_ms += if back { -2 * i64::from(ms) } else { i64::from(ms) };
+                Ok(())
+            }
+            Step::Settle => self.feed(Input::Settled).map(|_| ()),
+            Step::Timers => self.fire_timers(),
+            Step::Read { client, bytes } => self.read(self.client(client), bytes.into()),
+            Step::Compare => self.compare(),
+            Step::Lose { client, heard } => self.lose(self.client(client), heard),
+            Step::Reconnect { client, cursor, leave_out } => {
+                self.reconnect(self.client(client), cursor, leave_out)
+            }
+            Step::Initialize { client, channels } => self.initialize(self.client(client), channels),
+            Step::Subscribe { client, channel } => self.subscribe(self.client(client), channel),
+            Step::Unsubscribe { client, channel } => self.unsubscribe(self.client(client), channel),
+            Step::Create { client, name, how } => self.create(self.client(client), name, how),
+            Step::Dispose { client, session } => self.dispose(self.client(client), session),
+            Step::List { client, limit } => self.list(self.client(client), limit),
+            Step::Dispatch { client, chat, ref wish, damage } => {
+                let Some(session) = self.session(chat) else { return Ok(()) };
+                let (channel, action) = speech::say(wish, damage, &session, &self.truth);
+                self.dispatch(self.client(client), &channel, action, wish)
+            }
+            Step::Report { chat, ref report } => self.report(chat, report),
+            Step::Nonsense { client, which } => self.talk_nonsense(self.client(client), which),
+        }
+    }
+
+    fn client(&self, index: u8) -> usize {
+        usize::from(index) % self.clients.len()
+    }
+
+    /// One of the sessions that there are.
+    fn session(&self, index: u8) -> Option<String> {
+        let sessions = &self.truth.sessions;
+        sessions.get(usize::from(index) % sessions.len().max(1)).cloned()
+    }
+
+    /// One of the channels that there are, or that there are not.
+    fn channel(&self, index: u8) -> String {
+        let channels: Vec<_> = self.truth.channels.keys().collect();
+        match usize::from(index) % (channels.len() + 2) {
+            at if at < channels.len() => channels[at].clone(),
+            at if at == channels.len() => "ahp-session:/nobody's".to_owned(),
+            _ => ROOT_RESOURCE_URI.to_owned(),
+        }
+    }
+
+    // What clients do.
+
+    fn initialize(&mut self, client: usize, channels: u8) -> Result<()> {
+        let again = self.clients[client].connection.is_some();
+        let connection = self.connect(client)?;
+        let wanted: BTreeSet<String> = (0..channels % 4).map(|index| self.channel(index)).collect();
+        let Client { id, mirror, .. } = &mut self.clients[client];
+        if !again {
+            mirror.forget();
+        }
+        let request_id = mirror.ask(if again { Asked::Nothing } else { Asked::Initialize });
+        if !again {
+            wanted.iter().for_each(|channel| mirror.want(channel, request_id));
+        }
+        let params = json!({
+            "channel": ROOT_RESOURCE_URI, "clientId": id, "protocolVersions": ["2.0.0", "1.0.0"],
+            "initialSubscriptions": wanted,
+        });
+        let ok = self.say(connection, &request(request_id, "initialize", params))?.is_ok();
+        ensure!(ok != again, "initialize answered {}", if ok { "twice" } else { "with an error" });
+        if !again && wanted.contains(ROOT_RESOURCE_URI) {
+            self.begin_list(client)?;
+        }
+        Ok(())
+    }
+
+    fn subscribe(&mut self, client: usize, index: u8) -> Result<()> {
+        let channel = self.channel(index);
+        let there = self.truth.channels.contains_key(&channel);
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let mirror = &mut self.clients[client].mirror;
+        let request_id = mirror.ask(Asked::Subscribe);
+        if there {
+            mirror.want(&channel, request_id);
+        }
+        // Clients write the root channel's URI in more than one way.
+        let spelled = if channel == ROOT_RESOURCE_URI && index % 2 == 0 { "ahp-root:" } else { &channel };
+        let answer =
+            self.say(connection, &request(request_id, "subscribe", json!({ "channel": spelled })))?;
+        match answer {
+            Ok(_) => ensure!(there, "subscribed to {channel}, which is not there"),
+            Err(code) => ensure!(!there && code == -32001, "subscribing to {channel} failed: {code}"),
+        }
+        if channel == ROOT_RESOURCE_URI {
+            self.begin_list(client)?;
+        }
+        Ok(())
+    }
+
+    fn unsubscribe(&mut self, client: usize, index: u8) -> Result<()> {
+        let channel = self.channel(index);
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        self.clients[client].mirror.leave(&channel);
+        self.notify(connection, "unsubscribe", json!({ "channel": channel }))?;
+        Ok(())
+    }
+
+    /// Asks for the list, because the root channel has just begun to tell its changes.
+    fn begin_list(&mut self, client: usize) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let mirror = &mut self.clients[client].mirror;
+        let request_id = mirror.ask(Asked::List);
+        mirror.list_from(request_id);
+        let params = json!({ "channel": ROOT_RESOURCE_URI });
+        ensure!(self.say(connection, &request(request_id, "listSessions", params))?.is_ok(), "no list");
+        Ok(())
+    }
+
+    /// Asks for a page of the list, or with a foreign cursor.
+    fn list(&mut self, client: usize, limit: u8) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let request_id = self.clients[client].mirror.ask(Asked::List);
+        let params = if limit == 15 { json!({ "cursor": "x" }) } else { json!({ "limit": limit % 4 }) };
+        let answer = self.say(connection, &request(request_id, "listSessions", params))?;
+        ensure!(answer.is_ok() == (limit != 15 && limit % 4 > 0), "a page of {limit} got {answer:?}");
+        Ok(())
+    }
+
+    fn create(&mut self, client: usize, name: u8, how: u8) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let name = NAMES[usize::from(name) % NAMES.len()];
+        let request_id = self.clients[client].mirror.ask(Asked::Nothing);
+        let mut params = json!({ "channel": name });
+        let more = match how {
+            0..=2 => json!({}),
+            3 => json!({ "provider": "script", "workingDirectories": ["file:///tmp"] }),
+            4 => json!({ "provider": "nobody" }),
+            5 => json!({ "config": { "fail": 5 } }),
+            6 => json!({ "workingDirectories": ["file:///a", "file:///b"] }),
+            _ => json!({ "config": { "openMs": 5 } }),
+        };
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let good = !self.truth.sessions.iter().any(|known| known == name)
+            && !matches!(how, 4..=6)
+            && !matches!(name, "ahp-chat:/1" | "nonsense");
+        let answer = self.say(connection, &request(request_id, "createSession", params))?;
+        ensure!(answer.is_ok() == good, "creating {name} was answered {answer:?}");
+        Ok(())
+    }
+
+    fn dispose(&mut self, client: usize, index: u8) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let session = self.session(index);
+        let name = session.clone().unwrap_or_else(|| "ahp-session:/nobody's".to_owned());
+        let request_id = self.clients[client].mirror.ask(Asked::Nothing);
+        let answer =
+            self.say(connection, &request(request_id, "disposeSession", json!({ "channel": name })))?;
+        ensure!(answer.is_ok() == session.is_some(), "disposing of {name} was answered {answer:?}");
+        Ok(())
+    }
+
+    /// Asks for a change: it is sequenced once, or answered once, or its channel is not there.
+    fn dispatch(&mut self, client: usize, channel: &str, action: Value, wish: &Wish) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let Client { id, last_seq, .. } = &mut self.clients[client];
+        *last_seq += 1;
+        let origin = (id.clone(), *last_seq);
+        let params = json!({ "channel": channel, "clientSeq": origin.1, "action": &action });
+        let seen = self.notify(connection, "dispatchAction", params)?;
+        let there = self.truth.channels.contains_key(channel);
+        let sequenced = seen.origins.iter().filter(|it| **it == origin).count();
+        ensure!(sequenced == seen.origins.len(), "an origin of somebody else: {:?}", seen.origins);
+        ensure!(
+            sequenced + seen.acknowledged.len() == usize::from(there),
+            "{wish:?} on {channel} was sequenced {sequenced} times and answered {:?}: {action}",
+            seen.acknowledged
+        );
+        ensure!(seen.acknowledged.iter().all(|it| *it == action), "{:?} is not {action}", seen.acknowledged);
+        Ok(())
+    }
+
+    fn talk_nonsense(&mut self, client: usize, which: u8) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let (line, answers) = match which % 8 {
+            0 => (r#"{"jsonrpc":"2.0","method":"ping"}"#, 0),
+            1 => ("{", 1),
+            2 => ("[1]", 1),
+            3 => (r#"{"jsonrpc":"2.0","id":0,"method":"noSuchMethod"}"#, 1),
+            4 => (r#"{"jsonrpc":"2.0","id":"x","result":null}"#, 0),
+            5 => (r#"{"jsonrpc":"2.0","method":"dispatchAction","params":{"channel":5}}"#, 0),
+            6 => (r#"{"jsonrpc":"2.0","id":null,"method":"subscribe","params":[]}"#, 1),
+            _ => (r#"{"jsonrpc":"2.0","method":"unsubscribe"}"#, 0),
+        };
+        let before = self.truth.head;
+        let seen = self.hear(connection, line.to_owned())?;
+        ensure!(seen.answers.len() == answers, "{line} was answered {:?}", seen.answers);
+        ensure!(self.truth.head == before, "{line} changed something");
+        Ok(())
+    }
+
+    // Connections.
+
+    fn open(&mut self, connection: ConnectionId) -> Result<()> {
+        let merge_above = if self.merge { 0 } else { usize::MAX };
+        let limits = OutboxLimits { merge_above, ..OutboxLimits::default() };
+        let opened = Connection {
+            edge: Edge::default(),
+            outbox: Outbox::new(limits),
+            subscribed: BTreeSet::new(),
+            client_id: None,
+            sent: 0,
+        };
+        self.connections.insert(connection, opened);
+        self.feed(Input::Opened(connection)).map(|_| ())
+    }
+
+    /// The connection that a client has, or a new one.
+    fn connect(&mut self, client: usize) -> Result<ConnectionId> {
+        if let Some(connection) = self.clients[client].connection {
+            return Ok(connection);
+        }
+        self.last_connection += 1;
+        let connection = ConnectionId(self.last_connection);
+        self.open(connection)?;
+        self.clients[client].connection = Some(connection);
+        Ok(connection)
+    }
+
+    fn live(&self, client: usize) -> Option<ConnectionId> {
+        self.clients[client].connection
+    }
+
+    fn lose(&mut self, client: usize, heard: bool) -> Result<()> {
+        let Some(connection) = self.clients[client].connection.take() else { return Ok(()) };
+        self.clients[client].mirror.lose();
+        if heard {
+            self.connections.remove(&connection);
+            self.feed(Input::Closed(connection))?;
+        }
+        Ok(())
+    }
+
+    fn reconnect(&mut self, client: usize, cursor: Cursor, leave_out: u8) -> Result<()> {
+        let connection = self.connect(client)?;
+        let head = self.truth.head;
+        let Client { id, mirror, .. } = &mut self.clients[client];
+        if let Cursor::Stranger(number) = cursor {
+            *id = format!("stranger-{connection:?}-{number}");
+        }
+        let seen = match cursor {
+            Cursor::Own => mirror.cursor,
+            Cursor::Older(by) => mirror.cursor - i64::from(by),
+            Cursor::Beyond(by) => head + 1 + i64::from(by),
+            Cursor::Stranger(number) => i64::from(number),
+        };
+        let held: Vec<String> = mirror.channels.keys().cloned().collect();
+        let left = usize::from(leave_out).checked_sub(1).and_then(|at| held.get(at)).cloned();
+        let kept: Vec<String> = held.into_iter().filter(|channel| Some(channel) != left.as_ref()).collect();
+        let request_id = mirror.ask(Asked::Reconnect);
+        mirror.keep(&kept, request_id);
+        let params = json!({ "clientId": id, "lastSeenServerSeq": seen, "subscriptions": kept });
+        let answer = self.say(connection, &request(request_id, "reconnect", params))?;
+        let result = answer.map_err(|code| anyhow::anyhow!("reconnect failed: {code}"))?;
+        let Line::Reconnected(result) = lines::read(&result, Some(&Asked::Reconnect))? else {
+            unreachable!("read as such")
+        };
+        if matches!(cursor, Cursor::Beyond(_) | Cursor::Stranger(_)) || seen < 0 {
+            let snapshot = matches!(result, ReconnectResult::Snapshot(_));
+            ensure!(snapshot, "a cursor that means nothing here was continued from: {cursor:?}");
+        }
+        if kept.iter().any(|channel| channel == ROOT_RESOURCE_URI) {
+            self.begin_list(client)?;
+        }
+        Ok(())
+    }
+
+    /// A client reads what waits for it.
+    fn read(&mut self, client: usize, bytes: usize) -> Result<()> {
+        let Some(connection) = self.clients[client].connection else { return Ok(()) };
+        let outbox = &mut self.connections.get_mut(&connection).context("no such connection")?.outbox;
+        let lines = outbox.take(bytes);
+        outbox.written(lines.iter().map(Bytes::len).sum());
+        let mirror = &mut self.clients[client].mirror;
+        for line in lines {
+            match line.strip_prefix(GONE) {
+                Some(gone) => {
+                    let (request, channels) =
+                        std::str::from_utf8(gone)?.split_once(' ').context("no mention")?;
+                    mirror.hear_of_the_end(&channels.split(' ').collect::<Vec<_>>(), request.parse()?);
+                }
+                None => {
+                    let said = || format!("client {client} reads {}", String::from_utf8_lossy(&line));
+                    mirror.hear(&line).with_context(said)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says a request; returns its answer or the code of its error.
+    fn say(&mut self, connection: ConnectionId, request: &Value) -> Result<std::result::Result<Value, i64>> {
+        let seen = self.hear(connection, request.to_string())?;
+        ensure!(seen.origins.is_empty(), "an origin without a dispatch: {:?}", seen.origins);
+        let [(to, answer)] = &seen.answers[..] else {
+            anyhow::bail!("{request} was answered {:?}", seen.answers)
+        };
+        ensure!(*to == connection && answer["id"] == request["id"], "{request} was answered {answer}");
+        Ok(match answer["error"]["code"].as_i64() {
+            Some(code) => Err(code),
+            None => {
+                self.note_subscriptions(connection, request, answer)?;
+                Ok(answer.clone())
+            }
+        })
+    }
+
+    /// What the host must deliver from now on.
+    fn note_subscriptions(
+        &mut self,
+        connection: ConnectionId,
+        request: &Value,
+        answer: &Value,
+    ) -> Result<()> {
+        let there = |uri: &Value| {
+            let uri = uri.as_str().map(|uri| if uri == "ahp-root:" { ROOT_RESOURCE_URI } else { uri });
+            uri.filter(|uri| self.truth.channels.contains_key(*uri)).map(str::to_owned)
+        };
+        let all =
+            |uris: &Value| uris.as_array().into_iter().flatten().filter_map(there).collect::<BTreeSet<_>>();
+        let params = &request["params"];
+        let (fresh, begins) = match request["method"].as_str() {
+            Some("initialize") => (all(&params["initialSubscriptions"]), true),
+            Some("reconnect") => (all(&params["subscriptions"]), true),
+            Some("subscribe") => (there(&params["channel"]).into_iter().collect(), false),
+            _ => return Ok(()),
+        };
+        let connection = self.connections.get_mut(&connection).context("no such connection")?;
+        if begins {
+            connection.subscribed.clear();
+            connection.client_id = params["clientId"].as_str().map(str::to_owned);
+        }
+        connection.subscribed.extend(fresh);
+        ensure!(answer["result"].is_object(), "{answer}");
+        Ok(())
+    }
+
+    fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) -> Result<Seen> {
+        let seen = self
+            .hear(connection, json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string())?;
+        ensure!(seen.answers.is_empty(), "{method} was answered {:?}", seen.answers);
+        if method == "unsubscribe" {
+            let connection = self.connections.get_mut(&connection).context("no such connection")?;
+            connection.subscribed.remove(params["channel"].as_str().unwrap_or_default());
+        }
+        Ok(seen)
+    }
+
+    fn hear(&mut self, connection: ConnectionId, line: String) -> Result<Seen> {
+        let edge = &mut self.connections.get_mut(&connection).context("no such connection")?.edge;
+        let message = edge.up(Incoming::parse(&line.into()));
+        self.feed(Input::Said(connection, message))
+    }
+
+    // Backends and timers.
+
+    fn report(&mut self, index: u8, report: &Report) -> Result<()> {
+        let keys: Vec<ChatKey> = self.agents.keys().copied().collect();
+        // Newer ones first: the others may be gone.
+        let Some(&key) = keys.iter().rev().nth(usize::from(index) % keys.len().max(1)) else {
+            return Ok(());
+        };
+        match self.agents.get_mut(&key).and_then(|agent| agent.report(report)) {
+            Some(event) => self.tell(key, event),
+            None => Ok(()),
+        }
+    }
+
+    fn tell(&mut self, chat: ChatKey, event: Event) -> Result<()> {
+        let seen = self.feed(Input::Agent(chat, event))?;
+        ensure!(seen.origins.is_empty(), "an action of the host's has an origin: {:?}", seen.origins);
+        Ok(())
+    }
+
+    fn fire_timers(&mut self) -> Result<()> {
+        for timer in std::mem::take(&mut self.timers) {
+            self.feed(Input::Timer(timer))?;
+        }
+        Ok(())
+    }
+
+    // What the host says.
+
+    /// Feeds the host, checks everything that comes out, and passes it on.
+    fn feed(&mut self, input: Input) -> Result<Seen> {
+        let now = Now { unix_ms: self.unix_ms, monotonic_ms: self.monotonic_ms };
+        let mut outputs = Vec::new();
+        self.host.handle(now, &mut self.ids, input, &mut outputs);
+        let mut seen = Seen::default();
+        for output in &outputs {
+            self.take(output, &mut seen)?;
+        }
+        self.outputs.append(&mut outputs);
+        for (seq, (channel, _)) in &seen.sequenced {
+            let subscribed = self.connections.iter().filter(|(_, it)| it.subscribed.contains(channel));
+            let due: BTreeSet<_> = subscribed.map(|(&connection, _)| connection).collect();
+            let delivered = seen.delivered.remove(seq).unwrap_or_default();
+            ensure!(delivered == due, "{seq} on {channel} went to {delivered:?}, not to {due:?}");
+        }
+        ensure!(seen.delivered.is_empty(), "delivered but not recorded: {:?}", seen.delivered);
+        self.drop_gone()?;
+        for session in std::mem::take(&mut seen.created) {
+            self.take_up(&session)?;
+        }
+        Ok(seen)
+    }
+
+    fn take(&mut self, output: &Output, seen: &mut Seen) -> Result<()> {
+        match output {
+            Output::Frame(connection, frame) => self.take_frame(*connection, frame, seen)?,
+            Output::Record(Record::Action(action)) => {
+                let message = lines::parse(&action.line)?;
+                let envelope = lines::read_sequenced(&message["params"])?;
+                ensure!(u64::try_from(envelope.server_seq)? == action.server_seq, "two numbers: {message}");
+                self.truth.act(&envelope)?;
+                seen.sequenced.insert(action.server_seq, (envelope.channel, action.line.clone()));
+                seen.origins.extend(envelope.origin.map(|origin| (origin.client_id, origin.client_seq)));
+            }
+            Output::Record(Record::SessionCreated { session }) => seen.created.push(session.clone()),
+            Output::Record(Record::SessionRemoved { session }) => self.gone.push(session.clone()),
+            Output::Agent(chat, command) => {
+                let agent = self.agents.entry(*chat).or_default();
+                agent.obey(command).with_context(|| format!("{chat:?}"))?;
+            }
+            Output::Timer(timer, after) => {
+                ensure!(*after > Duration::ZERO, "a timer that is due at once");
+                self.timers.push(*timer);
+            }
+            Output::Done { cut } => self.done.push(*cut),
+        }
+        Ok(())
+    }
+
+    fn take_frame(&mut self, to: ConnectionId, frame: &Frame, seen: &mut Seen) -> Result<()> {
+        let connection = self.connections.get_mut(&to).context("a frame for nobody")?;
+        let line = connection.edge.down(frame);
+        let mut delta = None;
+        match frame {
+            Frame::Action(action) => {
+                ensure!(
+                    connection.sent < action.server_seq,
+                    "{} after {}",
+                    action.server_seq,
+                    connection.sent
+                );
+                connection.sent = action.server_seq;
+                let known = seen.sequenced.get(&action.server_seq).is_some_and(|(_, known)| *known == line);
+                ensure!(known, "{} was sent before it was recorded, or as something else", action.server_seq);
+                let first = seen.delivered.entry(action.server_seq).or_default().insert(to);
+                ensure!(first, "{} was sent twice", action.server_seq);
+                delta = action.delta;
+            }
+            Frame::Answer(_) => {
+                let params = &lines::parse(&line)?["params"];
+                ensure!(params["serverSeq"] == self.truth.head, "{params} while at {}", self.truth.head);
+                ensure!(params["origin"]["clientId"].as_str() == connection.client_id.as_deref(), "{params}");
+                seen.acknowledged.push(params["action"].clone());
+            }
+            Frame::Notification { .. } => {
+                ensure!(
+                    connection.subscribed.contains(ROOT_RESOURCE_URI),
+                    "not subscribed to the root channel"
+                );
+            }
+            Frame::Result { .. } | Frame::Error { .. } => seen.answers.push((to, lines::parse(&line)?)),
+        }
+        connection.outbox.push(line, delta);
+        Ok(())
+    }
+
+    /// Takes up a session that has just been created, by snapshot.
+    fn take_up(&mut self, session: &str) -> Result<()> {
+        let chat = chat_of(session);
+        let channels = [self.observe(session)?, self.observe(&chat)?];
+        let held = channels.map(|snapshot| (snapshot.resource.clone(), Held::new(snapshot)));
+        self.truth.add(session, held);
+        Ok(())
+    }
+
+    /// Forgets sessions that are gone, and mentions it to those who followed them.
+    fn drop_gone(&mut self) -> Result<()> {
+        for session in std::mem::take(&mut self.gone) {
+            let channels = self.truth.remove(&session)?;
+            for (&number, connection) in &mut self.connections {
+                connection.subscribed.retain(|channel| !channels.contains(channel));
+                if let Some(client) = self.clients.iter().find(|client| client.connection == Some(number)) {
+                    let mention = format!("{} {}", client.mirror.last_request, channels.join(" "));
+                    connection.outbox.push([GONE, mention.as_bytes()].concat().into(), None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A fresh snapshot.
+    pub fn observe(&mut self, channel: &str) -> Result<Snapshot> {
+        let subscribe = request(1, "subscribe", json!({ "channel": channel }));
+        let answer = self.say(OBSERVER, &subscribe)?.map_err(|code| anyhow::anyhow!("{channel}: {code}"))?;
+        self.notify(OBSERVER, "unsubscribe", json!({ "channel": channel }))?;
+        match lines::read(&answer, Some(&Asked::Subscribe))? {
+            Line::Subscribed(result) => result.snapshot.with_context(|| format!("no snapshot of {channel}")),
+            _ => unreachable!("read as such"),
+        }
+    }
+
+    /// The list of all sessions.
+    fn observe_list(&mut self) -> Result<Vec<ahp_types::state::SessionSummary>> {
+        let answer = self.say(OBSERVER, &request(1, "listSessions", json!({})))?;
+        let answer = answer.map_err(|code| anyhow::anyhow!("no list: {code}"))?;
+        match lines::read(&answer, Some(&Asked::List))? {
+            Line::Listed(result) => Ok(result.items),
+            _ => unreachable!("read as such"),
+        }
+    }
+
+    // What must hold.
+
+    /// Everybody reads everything, and all mirrors are compared with fresh snapshots.
+    fn compare(&mut self) -> Result<()> {
+        self.feed(Input::Settled)?;
+        self.fire_timers()?;
+        for client in 0..self.clients.len() {
+            self.read(client, usize::MAX)?;
+        }
+        let channels: Vec<String> = self.truth.channels.keys().cloned().collect();
+        let mut fresh = BTreeMap::new();
+        for channel in channels {
+            let snapshot = self.observe(&channel)?;
+            fresh.insert(channel, snapshot);
+        }
+        checks::mirror("the records", self.truth.channels.iter(), &fresh)?;
+        checks::derived(&fresh)?;
+        let list = self.observe_list()?;
+        checks::list(&list, &fresh)?;
+        for client in &self.clients {
+            if client.connection.is_none() {
+                continue;
+            }
+            client.mirror.check_all_answered().with_context(|| client.id.clone())?;
+            checks::mirror(&client.id, client.mirror.channels.iter(), &fresh)?;
+            if let Some(summaries) = &client.mirror.summaries {
+                checks::summaries(summaries, &list).with_context(|| client.id.clone())?;
+            }
+            let connection = client.connection.and_then(|connection| self.connections.get(&connection));
+            let subscribed = connection.context("no such connection")?.subscribed.iter();
+            let held = client.mirror.channels.keys();
+            ensure!(subscribed.eq(held), "{} holds other channels than it follows", client.id);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, end: End) -> Result<()> {
+        self.compare()?;
+        match end {
+            End::Finish => {}
+            End::Drain | End::DrainTooLong => {
+                self.feed(Input::Shutdown(Shutdown::Drain(Duration::from_secs(60))))?;
+                checks::nothing_waits_for_anybody(&self.truth)?;
+            }
+            End::Cancel => {
+                self.feed(Input::Shutdown(Shutdown::Cancel))?;
+            }
+        }
+        if matches!(end, End::DrainTooLong) {
+            self.fire_timers()?;
+        }
+        if matches!(end, End::Cancel | End::DrainTooLong) {
+            self.truth.check_all_ended()?;
+        }
+        // The drain's time limit stays where it is: every agent finishes before.
+        self.timers.retain(|timer| *timer != Timer::Drain);
+        self.finish_agents()?;
+        self.truth.check_all_ended()?;
+        ensure!(self.host.running_turns() == 0, "{} turns are counted as running", self.host.running_turns());
+        let ends = usize::from(!matches!(end, End::Finish));
+        ensure!(self.done.len() == ends, "the end was said {} times", self.done.len());
+        self.compare()
+    }
+
+    /// Every backend does what it still owes.
+    fn finish_agents(&mut self) -> Result<()> {
+        for _ in 0..10_000 {
+            let busy = self.agents.iter_mut().find_map(|(&key, agent)| Some((key, agent.finish()?)));
+            match busy {
+                Some((key, event)) => self.tell(key, event)?,
+                None => return self.agents.values().try_for_each(Agent::check_idle),
+            }
+        }
+        anyhow::bail!("the agents are never done")
+    }
+}
+
+fn request(id: u64, method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+}
