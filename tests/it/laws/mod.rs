@@ -13,6 +13,7 @@ mod agent;
 mod checks;
 mod client;
 mod lines;
+mod reducers;
 mod schedule;
 mod speech;
 mod truth;
@@ -46,6 +47,12 @@ fn the_same_inputs_give_the_same_bytes() {
         anyhow::ensure!(once.len() == again.len(), "there are {} outputs and {}", once.len(), again.len());
         Ok(())
     });
+}
+
+/// The reducers that are ours for speed mean what the official ones do.
+#[test]
+fn the_hot_reducers_are_the_official_ones() {
+    check(600, &reducers::histories(), reducers::run);
 }
 
 /// Tries a property and shows the smallest case that breaks it.
