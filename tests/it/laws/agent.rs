@@ -76,6 +76,11 @@ impl Agent {
         self.unended.clear();
     }
 
+    /// Whether anything can be heard of it.
+    pub fn is_up(&self) -> bool {
+        self.state != State::Closed
+    }
+
     /// What a report says; none when there is nobody to report.
     pub fn report(&mut self, report: &Report) -> Option<Event> {
         if self.state == State::Closed {

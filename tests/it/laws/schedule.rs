@@ -246,8 +246,133 @@ pub fn schedules() -> impl Strategy<Value = Schedule> {
         1 => Just(End::Cancel),
     ];
     let window = prop_oneof![3 => Just(10_000usize), 1 => 0usize..40];
-    (2usize..5, window, any::<bool>(), vec(step(), 1..140), end)
-        .prop_map(|(clients, window, merge, steps, end)| Schedule { clients, window, merge, steps, end })
+    (2usize..5, 0u8..3, window, any::<bool>(), vec(scene(), 1..50), end).prop_map(
+        |(clients, sessions, window, merge, scenes, end)| Schedule {
+            clients,
+            window,
+            merge,
+            steps: beginning(clients, sessions).into_iter().chain(scenes.into_iter().flatten()).collect(),
+            end,
+        },
+    )
+}
+
+impl Schedule {
+    /// The same without some of its steps.
+    pub fn without(&self, steps: std::ops::Range<usize>) -> Self {
+        let kept = self.steps.iter().enumerate().filter(|(at, _)| !steps.contains(at));
+        Self { steps: kept.map(|(_, step)| step.clone()).collect(), ..*self }
+    }
+}
+
+/// Sessions in which a turn runs, followed by everybody.
+fn beginning(clients: usize, sessions: u8) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for name in 0..sessions {
+        steps.push(Step::Create { client: 0, name, how: 0 });
+        steps.push(Step::Report { chat: 0, report: Report::Opened });
+        steps.push(dispatch(0, 0, Wish::Start { turn: 0, text: 0, queued: None }));
+    }
+    let everything = 2 * sessions + 1;
+    for client in (0u8..).take(clients) {
+        steps.extend((0..everything).map(|channel| Step::Subscribe { client, channel }));
+    }
+    steps
+}
+
+fn dispatch(client: u8, chat: u8, wish: Wish) -> Step {
+    Step::Dispatch { client, chat, wish, damage: None }
+}
+
+fn run(chat: u8, event: Happening) -> Step {
+    Step::Report { chat, report: Report::Turn { older: 0, event } }
+}
+
+/// Steps that belong together, because chance alone would seldom put them in this order; or any one step.
+fn scene() -> impl Strategy<Value = Vec<Step>> {
+    let chat = || prop_oneof![4 => Just(0u8), 1 => Just(1u8)];
+    prop_oneof![
+        20 => step().prop_map(|step| vec![step]),
+        4 => (chat(), index(), any::<bool>(), 1usize..8).prop_map(|(chat, text, thought, count)| {
+            vec![run(chat, Happening::Text { thought, text }); count]
+        }),
+        4 => permission(chat()),
+        2 => review(chat()),
+        3 => question(chat()),
+        3 => (chat(), index(), index(), any::<bool>()).prop_map(|(chat, client, how, opened)| {
+            let mut steps = vec![run(chat, Happening::Ended(how))];
+            steps.push(dispatch(client, chat, Wish::Start { turn: 0, text: how, queued: None }));
+            steps.extend(opened.then_some(Step::Report { chat, report: Report::Opened }));
+            steps
+        }),
+        2 => (chat(), index(), any::<bool>()).prop_map(|(chat, client, late)| {
+            let resume = dispatch(client, chat, Wish::Resume { turn: 0 });
+            let text = |text| dispatch(client, chat, Wish::Queue { id: 0, text, steering: false });
+            let failed = run(chat, Happening::Ended(1));
+            if late { vec![text(0), failed, text(1), resume] } else { vec![text(0), failed, resume] }
+        }),
+        4 => absence(),
+    ]
+}
+
+/// A tool call that asks for permission.
+fn permission(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    let option = proptest::option::weighted(0.4, index());
+    (chat, index(), index(), index(), any::<bool>(), option, any::<bool>()).prop_map(
+        |(chat, client, call, gate, approved, option, done)| {
+            let mut steps = vec![
+                run(chat, Happening::Started { call }),
+                run(chat, Happening::Input { call, text: 0 }),
+                run(chat, Happening::Ready { call, gate }),
+                dispatch(client, chat, Wish::Decide { call: 0, approved, option }),
+            ];
+            let success = approved;
+            steps.extend(done.then(|| run(chat, Happening::Done { call, success, review: false })));
+            steps
+        },
+    )
+}
+
+/// A tool call whose result is reviewed.
+fn review(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    (chat, index(), index(), any::<bool>(), any::<bool>()).prop_map(
+        |(chat, client, call, content, approved)| {
+            let mut steps =
+                vec![run(chat, Happening::Started { call }), run(chat, Happening::Ready { call, gate: 2 })];
+            steps.extend(content.then(|| run(chat, Happening::Content { call, text: 1 })));
+            steps.push(run(chat, Happening::Done { call, success: true, review: true }));
+            steps.push(dispatch(client, chat, Wish::Review { call: 0, approved }));
+            steps
+        },
+    )
+}
+
+/// A question that is answered.
+fn question(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    (chat, index(), index(), index(), index()).prop_map(|(chat, client, id, answer, response)| {
+        vec![
+            run(chat, Happening::Question { id, shape: answer }),
+            dispatch(client, chat, Wish::DraftAnswer { question: 0, answer }),
+            dispatch(client, chat, Wish::Answer { question: 0, response, answer: Some(0) }),
+        ]
+    })
+}
+
+/// A client that misses something.
+fn absence() -> impl Strategy<Value = Vec<Step>> {
+    let missed = vec(
+        prop_oneof![3 => report().prop_map(|report| Step::Report { chat: 0, report }), 1 => step()],
+        0..9,
+    );
+    (index(), any::<u16>(), missed, any::<bool>(), cursor()).prop_map(
+        |(client, bytes, missed, heard, cursor)| {
+            let mut steps = vec![Step::Read { client, bytes }];
+            steps.extend(missed);
+            steps.insert(steps.len().div_ceil(2), Step::Lose { client, heard });
+            steps.push(Step::Reconnect { client, cursor, leave_out: 0 });
+            steps
+        },
+    )
 }
 
 /// An index; small ones are more likely, and 0 is what shrinking ends at.
@@ -255,14 +380,17 @@ fn index() -> impl Strategy<Value = u8> {
     prop_oneof![6 => 0u8..3, 2 => 0u8..16, 1 => any::<u8>()]
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let time = prop_oneof![4 => Just(false), 1 => Just(true)];
-    let cursor = prop_oneof![
-        6 => Just(Cursor::Own),
+fn cursor() -> impl Strategy<Value = Cursor> {
+    prop_oneof![
+        8 => Just(Cursor::Own),
         2 => index().prop_map(Cursor::Older),
         1 => index().prop_map(Cursor::Beyond),
         1 => index().prop_map(Cursor::Stranger),
-    ];
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let time = prop_oneof![4 => Just(false), 1 => Just(true)];
     let damage = proptest::option::weighted(0.12, damage());
     prop_oneof![
         3 => (any::<u16>(), time).prop_map(|(ms, back)| Step::Time { ms, back }),
@@ -271,12 +399,12 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (index(), any::<u16>()).prop_map(|(client, bytes)| Step::Read { client, bytes }),
         1 => Just(Step::Compare),
         2 => (index(), any::<bool>()).prop_map(|(client, heard)| Step::Lose { client, heard }),
-        4 => (index(), cursor, index())
+        4 => (index(), cursor(), index())
             .prop_map(|(client, cursor, leave_out)| Step::Reconnect { client, cursor, leave_out }),
         1 => (index(), index()).prop_map(|(client, channels)| Step::Initialize { client, channels }),
         5 => (index(), index()).prop_map(|(client, channel)| Step::Subscribe { client, channel }),
         2 => (index(), index()).prop_map(|(client, channel)| Step::Unsubscribe { client, channel }),
-        3 => (index(), index(), index()).prop_map(|(client, name, how)| Step::Create { client, name, how }),
+        2 => (index(), index(), index()).prop_map(|(client, name, how)| Step::Create { client, name, how }),
         1 => (index(), index()).prop_map(|(client, session)| Step::Dispose { client, session }),
         1 => (index(), index()).prop_map(|(client, limit)| Step::List { client, limit }),
         24 => (index(), index(), wish(), damage)
@@ -327,11 +455,11 @@ fn damage() -> impl Strategy<Value = Damage> {
 fn report() -> impl Strategy<Value = Report> {
     let older = prop_oneof![12 => Just(0u8), 1 => 1u8..4];
     prop_oneof![
-        5 => Just(Report::Opened),
+        8 => Just(Report::Opened),
         1 => Just(Report::OpenFailed),
         1 => Just(Report::Died),
         1 => index().prop_map(Report::Title),
-        28 => (older, happening()).prop_map(|(older, event)| Report::Turn { older, event }),
+        45 => (older, happening()).prop_map(|(older, event)| Report::Turn { older, event }),
     ]
 }
 
@@ -349,7 +477,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => (index(), any::<bool>(), any::<bool>())
             .prop_map(|(call, success, review)| Happening::Done { call, success, review }),
         3 => (index(), index()).prop_map(|(id, shape)| Happening::Question { id, shape }),
-        4 => index().prop_map(Happening::Ended),
+        3 => index().prop_map(Happening::Ended),
     ]
 }
 

@@ -43,14 +43,23 @@ fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
 pub fn say(wish: &Wish, damage: Option<Damage>, session: &str, truth: &Truth) -> (String, Value) {
     let chat = chat_of(session);
     let (_, state) = truth.chats().find(|(uri, _)| *uri == chat).expect("a session has a chat");
-    let action = act(wish, state);
+    let action = act(wish, state, truth.head);
     let on_session = action["type"].as_str().is_some_and(|name| name.starts_with("session/"));
     let renames_chat = matches!(wish, Wish::RenameChat { .. });
     let channel = if on_session && !renames_chat { session.to_owned() } else { chat };
     spoil(damage, channel, action, truth)
 }
 
-fn act(wish: &Wish, chat: &ChatState) -> Value {
+/// Small indices give an id that is new.
+fn fresh_or(index: u8, kind: &str, head: i64) -> String {
+    if index < 8 {
+        format!("{kind}-at-{head}")
+    } else {
+        format!("{kind}-{}", index % 3)
+    }
+}
+
+fn act(wish: &Wish, chat: &ChatState, head: i64) -> Value {
     let active = chat.active_turn.as_ref();
     let turn = active.map_or("nobody's-turn", |turn| turn.id.as_str());
     let call = |wanted: fn(&ToolCallState) -> bool, index| {
@@ -63,7 +72,7 @@ fn act(wish: &Wish, chat: &ChatState) -> Value {
     match wish {
         Wish::Start { turn, text, queued: message } => {
             let mut action = json!({
-                "type": "chat/turnStarted", "turnId": format!("turn-{turn}"), "message": message_of(*text),
+                "type": "chat/turnStarted", "turnId": fresh_or(*turn, "turn", head), "message": message_of(*text),
             });
             if let Some(index) = message {
                 action["queuedMessageId"] = pick(*index, queued()).into();
@@ -114,7 +123,7 @@ fn act(wish: &Wish, chat: &ChatState) -> Value {
             action
         }
         Wish::Queue { id, text, steering } => json!({
-            "type": "chat/pendingMessageSet", "kind": kind(*steering), "id": format!("message-{id}"),
+            "type": "chat/pendingMessageSet", "kind": kind(*steering), "id": fresh_or(*id, "message", head),
             "message": message_of(*text),
         }),
         Wish::Unqueue { id, steering } => {

@@ -198,10 +198,10 @@ impl World {
         usize::from(index) % self.clients.len()
     }
 
-    /// One of the sessions that there are.
+    /// One of the sessions that there are, the newest first.
     fn session(&self, index: u8) -> Option<String> {
         let sessions = &self.truth.sessions;
-        sessions.get(usize::from(index) % sessions.len().max(1)).cloned()
+        sessions.iter().rev().nth(usize::from(index) % sessions.len().max(1)).cloned()
     }
 
     /// One of the channels that there are, or that there are not.
@@ -530,11 +530,9 @@ impl World {
     // Backends and timers.
 
     fn report(&mut self, index: u8, report: &Report) -> Result<()> {
-        let keys: Vec<ChatKey> = self.agents.keys().copied().collect();
-        // Newer ones first: the others may be gone.
-        let Some(&key) = keys.iter().rev().nth(usize::from(index) % keys.len().max(1)) else {
-            return Ok(());
-        };
+        let keys: Vec<ChatKey> =
+            self.agents.iter().rev().filter(|(_, agent)| agent.is_up()).map(|(&key, _)| key).collect();
+        let Some(&key) = keys.get(usize::from(index) % keys.len().max(1)) else { return Ok(()) };
         match self.agents.get_mut(&key).and_then(|agent| agent.report(report)) {
             Some(event) => self.tell(key, event),
             None => Ok(()),
