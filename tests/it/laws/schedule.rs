@@ -312,6 +312,7 @@ fn scene() -> impl Strategy<Value = Vec<Step>> {
             if late { vec![text(0), failed, text(1), resume] } else { vec![text(0), failed, resume] }
         }),
         4 => absence(),
+        2 => queue(chat()),
     ]
 }
 
@@ -356,6 +357,23 @@ fn question(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>>
             dispatch(client, chat, Wish::Answer { question: 0, response, answer: Some(0) }),
         ]
     })
+}
+
+/// Messages that wait, put into another order, while a turn runs.
+fn queue(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    let order = vec(0u8..4, 0..4);
+    (chat, index(), index(), order, any::<bool>(), any::<bool>(), 0u8..4).prop_map(
+        |(chat, client, text, order, steered, removed, ended)| {
+            let queued = |id| dispatch(client, chat, Wish::Queue { id, text, steering: false });
+            let mut steps = vec![queued(0), queued(8), queued(0), queued(10)];
+            steps.push(dispatch(client, chat, Wish::Reorder { order }));
+            steps
+                .extend(steered.then(|| dispatch(client, chat, Wish::Queue { id: 0, text, steering: true })));
+            steps.extend(removed.then(|| dispatch(client, chat, Wish::Unqueue { id: 1, steering: false })));
+            steps.extend((0..ended).map(|_| run(chat, Happening::Ended(0))));
+            steps
+        },
+    )
 }
 
 /// A client that misses something.
