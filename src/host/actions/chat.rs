@@ -13,12 +13,12 @@ use ahp_types::actions::{
 use ahp_types::state::{
     ActiveTurn, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputRequest,
     ChatInputResponseKind, Message, MessageAttachment, PendingMessageKind, ResponsePart, SessionLifecycle,
-    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
+    SessionStatus, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
 };
 
 use super::{Refusal, Verdict};
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
-use crate::host::model::{Chat, Target};
+use crate::host::model::{status_is, Chat, Target};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
 
@@ -183,7 +183,9 @@ impl Host {
             }
         }
         let last = state.turns.last().map(|turn| &turn.id);
-        if state.active_turn.is_none() && last == action.turn_id.as_ref() {
+        // Nothing is removed, and the status, which a truncation makes idle, is idle.
+        let idle = status_is(state.status, SessionStatus::Idle);
+        if state.active_turn.is_none() && last == action.turn_id.as_ref() && idle {
             return Ok(Verdict::Unchanged);
         }
         self.release_queue(key);
