@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SnapshotState, ToolCallState,
+    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SessionLifecycle, SnapshotState,
+    ToolCallState,
 };
 use anyhow::{bail, ensure, Context, Result};
 
@@ -42,8 +43,21 @@ impl Truth {
             let outcome = held.apply(envelope)?;
             ensure!(outcome == Some(ReduceOutcome::Applied), "{outcome:?} by {:?}", envelope.action);
         }
+        if matches!(envelope.action, StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_)) {
+            ensure!(!self.has_failed(&envelope.channel), "a turn begins in a failed session");
+        }
         let turns = self.turns.entry(envelope.channel.clone()).or_default();
         turns.act(&envelope.action).with_context(|| format!("on {}", envelope.channel))
+    }
+
+    /// Whether the session of a chat could not be created.
+    fn has_failed(&self, chat: &str) -> bool {
+        let mut sessions = self.channels.values().filter_map(|held| match &held.state {
+            SnapshotState::Session(session) => Some(session),
+            _ => None,
+        });
+        let session = sessions.find(|session| session.default_chat.as_deref() == Some(chat));
+        session.is_some_and(|session| session.lifecycle == SessionLifecycle::Failed)
     }
 
     /// Takes up a session that is new, with its chats.

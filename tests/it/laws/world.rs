@@ -411,7 +411,7 @@ impl World {
         let head = self.truth.head;
         let Client { id, mirror, .. } = &mut self.clients[client];
         if let Cursor::Stranger(number) = cursor {
-            *id = format!("stranger-{}-{number}", mirror.last_request);
+            *id = format!("stranger-{client}-{}-{number}", mirror.last_request);
         }
         let seen = match cursor {
             Cursor::Own => mirror.cursor,
