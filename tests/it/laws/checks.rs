@@ -115,7 +115,7 @@ fn session_agrees(session: &SessionState, chat: &ChatState) -> Result<()> {
     let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
     let open = sorted(open_requests(chat)?);
     ensure!(requests == open, "the session asks for {requests:#?}, the chat for {open:#?}");
-    ensure!(waits == !open.is_empty(), "waits: {waits}, for {open:?}");
+    ensure!(waits != open.is_empty(), "waits: {waits}, for {open:?}");
     ensure!(session.input_needed.as_ref().is_none_or(|list| !list.is_empty()), "an empty list");
     Ok(())
 }

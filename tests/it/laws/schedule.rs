@@ -354,7 +354,7 @@ fn question(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>>
         vec![
             run(chat, Happening::Question { id, shape: answer }),
             dispatch(client, chat, Wish::DraftAnswer { question: 0, answer }),
-            dispatch(client, chat, Wish::Answer { question: 0, response, answer: Some(0) }),
+            dispatch(client, chat, Wish::Answer { question: 0, response, answer: Some(answer) }),
         ]
     })
 }

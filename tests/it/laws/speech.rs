@@ -117,8 +117,12 @@ fn act(wish: &Wish, chat: &ChatState, head: i64) -> Value {
             let response = ["accept", "decline", "cancel"][usize::from(*response) % 3];
             let mut action =
                 json!({ "type": "chat/inputCompleted", "requestId": request, "response": response });
-            if let Some(answer) = answer.and_then(answer_of) {
+            if let Some((index, answer)) = answer.and_then(|index| Some((index, answer_of(index)?))) {
                 action["answers"] = json!({ question: answer });
+                // Two at once, for the request that has such a question.
+                if let Some(other) = answer_of(3).filter(|_| index % 2 == 1) {
+                    action["answers"]["r"] = other;
+                }
             }
             action
         }

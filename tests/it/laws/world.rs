@@ -250,7 +250,8 @@ impl World {
             mirror.want(&channel, request_id);
         }
         // Clients write the root channel's URI in more than one way.
-        let spelled = if channel == ROOT_RESOURCE_URI && index % 2 == 0 { "ahp-root:" } else { &channel };
+        let spelled =
+            if channel == ROOT_RESOURCE_URI && index.is_multiple_of(2) { "ahp-root:" } else { &channel };
         let answer =
             self.say(connection, &request(request_id, "subscribe", json!({ "channel": spelled })))?;
         match answer {
@@ -288,7 +289,10 @@ impl World {
         let request_id = self.clients[client].mirror.ask(Asked::List);
         let params = if limit == 15 { json!({ "cursor": "x" }) } else { json!({ "limit": limit % 4 }) };
         let answer = self.say(connection, &request(request_id, "listSessions", params))?;
-        ensure!(answer.is_ok() == (limit != 15 && limit % 4 > 0), "a page of {limit} got {answer:?}");
+        ensure!(
+            answer.is_ok() == (limit != 15 && !limit.is_multiple_of(4)),
+            "a page of {limit} got {answer:?}"
+        );
         Ok(())
     }
 
@@ -584,7 +588,7 @@ impl World {
             Output::Record(Record::Action(action)) => {
                 let message = lines::parse(&action.line)?;
                 let envelope = lines::read_sequenced(&message["params"])?;
-                ensure!(u64::try_from(envelope.server_seq)? == action.server_seq, "two numbers: {message}");
+                ensure!(envelope.server_seq == action.server_seq, "two numbers: {message}");
                 self.truth.act(&envelope)?;
                 seen.sequenced.insert(action.server_seq, (envelope.channel, action.line.clone()));
                 seen.origins.extend(envelope.origin.map(|origin| (origin.client_id, origin.client_seq)));
