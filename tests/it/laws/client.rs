@@ -186,13 +186,19 @@ impl Mirror {
     /// client that does not listen there cannot know, and would take a new session under the old name for
     /// the old one. `request` is the newest that had been said then.
     pub fn hear_of_the_end(&mut self, channels: &[&str], request: u64) {
-        for channel in channels {
-            self.channels.remove(*channel);
-            match self.wanted.get_mut(*channel) {
-                // It has asked for the new one already.
-                Some(want) if want.latest > request => want.since = want.latest,
-                _ => self.leave(channel),
+        channels.iter().for_each(|channel| self.miss(channel, request));
+    }
+
+    /// The channel that was wanted up to this request is not there.
+    fn miss(&mut self, channel: &str, request: u64) {
+        match self.wanted.get_mut(channel) {
+            Some(want) if want.since > request => {}
+            // It has been asked for again, and may be there again.
+            Some(want) if want.latest > request => {
+                want.since = want.latest;
+                self.channels.remove(channel);
             }
+            _ => self.leave(channel),
         }
     }
 
@@ -200,12 +206,6 @@ impl Mirror {
         self.cursor = self.cursor.max(snapshot.from_seq);
         if self.wanted.get(&snapshot.resource).is_some_and(|want| want.since <= request) {
             self.channels.insert(snapshot.resource.clone(), Held::new(snapshot));
-        }
-    }
-
-    fn miss(&mut self, channel: &str, request: u64) {
-        if self.wanted.get(channel).is_some_and(|want| want.since <= request) {
-            self.leave(channel);
         }
     }
 
