@@ -174,8 +174,10 @@ impl Host {
         // No action carries the activity bits of a session's status; clients get them in snapshots and
         // summaries.
         session.state.status = with_activity(session.state.status, status);
-        let newest = session.state.chats.iter().map(|row| &row.modified_at).max();
-        if let Some(newest) = newest.filter(|newest| **newest != session.modified_at).cloned() {
+        // A wall clock that was set back does not make a session older than it is.
+        let rows = session.state.chats.iter().map(|row| &row.modified_at);
+        let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
+        if newest != session.modified_at {
             self.listing.remove(key, &session.modified_at);
             self.listing.insert(key, &newest);
             session.modified_at = newest;
