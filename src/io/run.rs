@@ -77,6 +77,7 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
+        catch_signals(&losses)?;
         watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
         let lines = stdio::read_lines(stdin, options.line_bytes_max);
         let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
@@ -146,43 +147,31 @@ impl Sidecar {
         mut written: mpsc::UnboundedReceiver<Written>,
         mut lost: mpsc::UnboundedReceiver<Loss>,
     ) -> anyhow::Result<Exit> {
-        let catch = |kind| signal(kind).context("cannot catch signals");
-        let mut terminate = catch(SignalKind::terminate())?;
-        let mut interrupt = catch(SignalKind::interrupt())?;
-        let mut hang_up = catch(SignalKind::hangup())?;
         let mut batch = Vec::with_capacity(REPORTS_AT_ONCE);
         let mut listening = true;
         // Lines that were read; each is heard only while there is room for its answer.
         let mut unheard = Vec::new().into_iter();
         self.feed(Input::Opened(STDIO));
         loop {
-            let reads = listening && unheard.as_slice().is_empty() && self.outbox.has_room_for_clients();
             let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).min();
+            let reads = listening
+                && unheard.as_slice().is_empty()
+                && self.leave_by.is_none()
+                && self.outbox.has_room_for_clients();
+            let mut loss = None;
             tokio::select! {
-                outcome = written.recv() => match outcome {
-                    Some(Written::Bytes(bytes)) => {
-                        self.outbox.written(bytes);
-                        self.writer.acknowledged();
-                    }
-                    Some(Written::Gone) | None => return Ok(Exit::Done),
-                },
+                outcome = written.recv() => loss = self.hear_writer(outcome),
                 batch = lines.recv(), if reads => match batch {
                     Some(batch) => unheard = batch.into_iter(),
                     None => {
                         listening = false;
                         tracing::info!("stdin has ended");
                         self.feed(Input::Shutdown(self.options.at_end));
-                        if self.options.deterministic {
-                            self.run_until_quiet(&mut reports, &mut written).await;
-                        }
                     }
                 },
                 _ = reports.recv_many(&mut batch, REPORTS_AT_ONCE), if self.outbox.has_room_for_agents() => {
                     for report in batch.drain(..) {
                         self.hear_report(report);
-                    }
-                    if self.options.deterministic {
-                        self.run_until_quiet(&mut reports, &mut written).await;
                     }
                 }
                 () = sleep_until(next_timer.unwrap_or_else(Instant::now)), if next_timer.is_some() => {
@@ -191,25 +180,43 @@ impl Sidecar {
                     }
                     self.fire_timers();
                 }
-                Some(loss) = lost.recv() => match loss {
-                    Loss::Reader => return Ok(Exit::Done),
-                    Loss::Parent => if self.leave("the parent process is gone") { return Ok(Exit::Done) },
-                },
-                _ = terminate.recv() => if self.leave("SIGTERM") { return Ok(Exit::Done) },
-                _ = interrupt.recv() => if self.leave("SIGINT") { return Ok(Exit::Done) },
-                _ = hang_up.recv() => if self.leave("SIGHUP") { return Ok(Exit::Done) },
+                Some(noticed) = lost.recv() => loss = Some(noticed),
             }
-            while self.outbox.has_room_for_clients() {
+            if self.options.deterministic && loss.is_none() {
+                loss = self.run_until_quiet(&mut reports, &mut written, &mut lost).await;
+            }
+            while loss.is_none() && self.leave_by.is_none() && self.outbox.has_room_for_clients() {
                 let Some(line) = unheard.next() else { break };
                 self.hear_line(line);
                 if self.options.deterministic {
-                    self.run_until_quiet(&mut reports, &mut written).await;
+                    loss = self.run_until_quiet(&mut reports, &mut written, &mut lost).await;
                 }
+            }
+            match loss {
+                None => {}
+                Some(Loss::Reader) => return Ok(Exit::Done),
+                Some(Loss::Writer(error)) => return Err(error).context("stdout cannot be written"),
+                Some(Loss::Parent) if self.leave("the parent process is gone") => return Ok(Exit::Done),
+                Some(Loss::Asked(signal)) if self.leave(signal) => return Ok(Exit::Done),
+                Some(Loss::Parent | Loss::Asked(_)) => {}
             }
             self.settle();
             if let Some(exit) = self.done.filter(|_| self.outbox.bytes() == 0) {
                 return Ok(exit);
             }
+        }
+    }
+
+    /// What became of the chunk that was given to the writer: a reason to leave when it could not be written.
+    fn hear_writer(&mut self, outcome: Option<Written>) -> Option<Loss> {
+        match outcome {
+            Some(Written::Bytes(bytes)) => {
+                self.outbox.written(bytes);
+                self.writer.acknowledged();
+                None
+            }
+            Some(Written::Failed(error)) => Some(Loss::Writer(error)),
+            Some(Written::Gone) | None => Some(Loss::Reader),
         }
     }
 
@@ -327,16 +334,20 @@ impl Sidecar {
         }
     }
 
-    /// Lets agents run until they wait for a client or a timer.
+    /// Lets agents run until they wait for a client or a timer, or until there is a reason to leave.
     async fn run_until_quiet(
         &mut self,
         reports: &mut mpsc::Receiver<Report>,
         written: &mut mpsc::UnboundedReceiver<Written>,
-    ) {
+        lost: &mut mpsc::UnboundedReceiver<Loss>,
+    ) -> Option<Loss> {
         let mut quiet = 0;
         while quiet < QUIET_TURNS {
             tokio::task::yield_now().await;
             quiet += 1;
+            if let Ok(loss) = lost.try_recv() {
+                return Some(loss);
+            }
             while let Ok(report) = reports.try_recv() {
                 self.hear_report(report);
                 quiet = 0;
@@ -346,13 +357,35 @@ impl Sidecar {
                 if self.outbox.has_room_for_agents() {
                     break;
                 }
-                let Some(Written::Bytes(bytes)) = written.recv().await else { return };
-                self.outbox.written(bytes);
-                self.writer.acknowledged();
+                let loss = tokio::select! {
+                    outcome = written.recv() => self.hear_writer(outcome),
+                    loss = lost.recv() => loss,
+                };
+                if loss.is_some() {
+                    return loss;
+                }
             }
         }
         self.feed(Input::Settled);
+        None
     }
+}
+
+/// Has the signals that ask a process to leave noticed, for as long as this process lives.
+fn catch_signals(losses: &mpsc::UnboundedSender<Loss>) -> anyhow::Result<()> {
+    let asked = [
+        (SignalKind::terminate(), "SIGTERM"),
+        (SignalKind::interrupt(), "SIGINT"),
+        (SignalKind::hangup(), "SIGHUP"),
+    ];
+    for (kind, name) in asked {
+        let mut signals = signal(kind).with_context(|| format!("cannot catch {name}"))?;
+        let losses = losses.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() && losses.send(Loss::Asked(name)).is_ok() {}
+        });
+    }
+    Ok(())
 }
 
 /// Whether something ran to its end, rather than panicking. A panic is logged where it happens.

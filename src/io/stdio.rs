@@ -90,12 +90,14 @@ fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Vec<Li
 }
 
 /// What became of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Written {
     /// So many bytes are out.
     Bytes(usize),
     /// Nobody reads any more.
     Gone,
+    /// It is lost, although somebody may read: a full disk, for one.
+    Failed(io::Error),
 }
 
 /// A chunk of up to this size is written without the thread if the pipe takes it at once.
@@ -156,14 +158,11 @@ fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, acknowledge: &mpsc
         let result = write_chunk(&mut stdout, chunk, &mut buffer);
         let outcome = match result {
             Ok(()) => Written::Bytes(bytes),
-            Err(error) => {
-                if error.kind() != ErrorKind::BrokenPipe {
-                    tracing::error!(%error, "stdout cannot be written");
-                }
-                Written::Gone
-            }
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Written::Gone,
+            Err(error) => Written::Failed(error),
         };
-        if acknowledge.send(outcome).is_err() || outcome == Written::Gone {
+        let goes_on = matches!(outcome, Written::Bytes(_));
+        if acknowledge.send(outcome).is_err() || !goes_on {
             return;
         }
     }

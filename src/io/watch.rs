@@ -1,6 +1,6 @@
 //! Those that we depend on: the reader of our stdout, and the process that started us.
 //!
-//! Owns: noticing that one of them is gone, also while there is nothing to write and a sibling holds the
+//! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while there is nothing to write and a sibling holds the
 //! pipe open.
 //! Never: decides what follows from it.
 
@@ -15,13 +15,17 @@ use tokio::sync::mpsc::UnboundedSender;
 /// How often the parent is looked for where the system cannot tell of its end.
 const PARENT_EVERY: Duration = Duration::from_secs(1);
 
-/// What was noticed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why we cannot go on.
+#[derive(Debug)]
 pub enum Loss {
     /// Nobody can read what we write any more.
     Reader,
+    /// What we write gets lost, for another reason.
+    Writer(std::io::Error),
     /// The process that started us is gone.
     Parent,
+    /// This signal asked us to leave.
+    Asked(&'static str),
 }
 
 /// The process that started us, unless that is the first process of all, which adopts orphans.

@@ -9,6 +9,7 @@
 
 mod client;
 mod laws;
+mod leaving;
 mod process;
 mod support;
 mod tidy;

@@ -1,0 +1,97 @@
+//! Leaving while there is much to do.
+//!
+//! Owns: what a process does that is asked to leave, or cannot write any more, in the middle of its work.
+//! Never: looks at what a conversation holds.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::{json, Value};
+
+use crate::support::{sidecar, Process};
+
+const SESSION: &str = "ahp-session:/1";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246LzE";
+
+fn initialize() -> String {
+    let params = json!({ "channel": "ahp-root://", "clientId": "tester", "protocolVersions": ["1.0.0"] });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params }).to_string()
+}
+
+fn turn(id: &str, program: &str) -> String {
+    let message = json!({ "text": program, "origin": { "kind": "user" } });
+    let action = json!({ "type": "chat/turnStarted", "turnId": id, "message": message });
+    let params = json!({ "channel": CHAT, "clientSeq": 1, "action": action });
+    json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params }).to_string()
+}
+
+fn open_chat(process: &mut Process) {
+    process.say(&initialize());
+    for (id, method, channel) in [(2, "createSession", SESSION), (3, "subscribe", CHAT)] {
+        let params = json!({ "channel": channel });
+        process.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+    }
+}
+
+fn terminate(process: &Process) {
+    let pid = Pid::from_raw(i32::try_from(process.child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+}
+
+fn count(messages: &[Value], action: &str) -> usize {
+    messages.iter().filter(|message| message["params"]["action"]["type"] == action).count()
+}
+
+#[test]
+fn a_signal_is_heard_while_a_deterministic_script_never_pauses() {
+    let mut process = Process::start(&["--deterministic"]);
+    open_chat(&mut process);
+    process.until(|message| message["id"] == 3);
+    // Nothing of it comes before it pauses, so there is nothing to wait for.
+    process.say(&turn("t", "/stream 1000000000 10"));
+    sleep(Duration::from_millis(300));
+    terminate(&process);
+    let rest = process.rest();
+    assert_eq!(process.wait().code(), Some(0));
+    assert_eq!((count(&rest, "chat/turnStarted"), count(&rest, "chat/turnCancelled")), (1, 1));
+}
+
+#[test]
+fn no_turn_is_accepted_that_nobody_would_end() {
+    let mut command = sidecar();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut say = |line: String| std::io::Write::write_all(&mut stdin, (line + "\n").as_bytes()).unwrap();
+    say(initialize());
+    say(json!({ "jsonrpc": "2.0", "id": 2, "method": "createSession", "params": { "channel": SESSION } })
+        .to_string());
+    say(json!({ "jsonrpc": "2.0", "id": 3, "method": "subscribe", "params": { "channel": CHAT } })
+        .to_string());
+    // More than a pipe holds, and nobody reads: the process has something to write when it is asked.
+    say(turn("first", "/stream 100 10000\n/hang"));
+    sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    sleep(Duration::from_millis(200));
+    say(turn("second", "/hang"));
+    sleep(Duration::from_millis(200));
+    let output = child.wait_with_output().unwrap();
+    let messages: Vec<Value> = output
+        .stdout
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect();
+    assert_eq!(count(&messages, "chat/turnStarted"), 1);
+    assert_eq!(count(&messages, "chat/turnCancelled"), 1);
+}
+
+#[test]
+fn output_that_gets_lost_is_a_failure() {
+    let mut command = sidecar();
+    let mut child = command.stdin(Stdio::piped()).stdout(File::create("/dev/full").unwrap()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), (initialize() + "\n").as_bytes()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
