@@ -14,6 +14,7 @@ use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
 use super::model::Target;
 use super::{Host, Step};
 use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::text;
 
 /// What stands before the params of an action's line, and after them.
 const LINE_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"action\",\"params\":";
@@ -87,7 +88,9 @@ impl Host {
         origin: &ActionOrigin,
         refusal: Option<&str>,
     ) {
-        let line = envelope_line(channel, action.get().as_bytes(), self.head, Some(origin), refusal);
+        let refusal = refusal.map(text::message);
+        let line =
+            envelope_line(channel, action.get().as_bytes(), self.head, Some(origin), refusal.as_deref());
         step.say(Output::Frame(connection, Frame::Answer(line)));
     }
 

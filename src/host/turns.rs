@@ -27,6 +27,7 @@ use super::effects::{
 use super::model::{AgentLink, OpenPart, Run, RunPhase, Target, TitleBy};
 use super::reduce::tool_call_id;
 use super::{catalogue, Host, Step};
+use crate::wire::text;
 
 /// How a turn ends for clients.
 #[derive(Debug)]
@@ -40,6 +41,11 @@ pub(super) enum Ending {
 pub(super) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     let once = options.iter().find(|option| option.kind == PermissionKind::RejectOnce);
     once.map(|option| option.id.clone())
+}
+
+/// An error as clients are told it.
+fn error_info(error_type: String, message: &str) -> ErrorInfo {
+    ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
 }
 
 impl Host {
@@ -166,10 +172,7 @@ impl Host {
             Ending::Failed { kind, message, resumable } => StateAction::ChatError(ChatErrorAction {
                 turn_id,
                 duration,
-                part: ErrorResponsePart {
-                    error: ErrorInfo { error_type: kind, message, stack: None, meta: None },
-                    resumable: Some(resumable),
-                },
+                part: ErrorResponsePart { error: error_info(kind, &message), resumable: Some(resumable) },
                 meta: None,
             }),
         };
@@ -409,12 +412,7 @@ impl Host {
         let session = chat.session;
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
         if self.is_creating(key) {
-            let error = ErrorInfo {
-                error_type: kind.to_owned(),
-                message: reason.to_owned(),
-                stack: None,
-                meta: None,
-            };
+            let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
             self.sequence(step, Target::Session(session), failed, None);
         }

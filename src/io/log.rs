@@ -1,7 +1,7 @@
 //! The log on stderr, which may be read by nobody.
 //!
-//! Owns: writing log lines on a thread of their own. When stderr is stuck, lines are dropped and counted;
-//! the protocol never waits for the log.
+//! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr is
+//! stuck, lines are dropped and counted; the protocol never waits for the log.
 //! Never: writes to stdout.
 
 use std::io::{self, Write};
@@ -18,6 +18,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// How many lines may wait.
 const LINES_MAX: usize = 1024;
+
+/// How much of a line is kept, in bytes: a line may quote a whole message of a client.
+const LINE_BYTES_MAX: usize = 8 << 10;
 
 /// How long the end of the process waits for the last lines.
 const FLUSH_MAX: Duration = Duration::from_millis(100);
@@ -63,7 +66,7 @@ impl Log {
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let count = match self.sender.try_send(line.to_vec()) {
+        let count = match self.sender.try_send(one_line(line)) {
             Ok(()) => &self.state.accepted,
             Err(_) => &self.state.dropped,
         };
@@ -84,6 +87,22 @@ impl MakeWriter<'_> for Log {
     }
 }
 
+/// An entry of the log as one line without anything that a terminal would obey.
+fn one_line(entry: &[u8]) -> Vec<u8> {
+    let entry = entry.strip_suffix(b"\n").unwrap_or(entry);
+    let kept = String::from_utf8_lossy(&entry[..entry.len().min(LINE_BYTES_MAX)]);
+    let mut line = String::with_capacity(kept.len() + 4);
+    for c in kept.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line.push_str(if entry.len() > LINE_BYTES_MAX { "…\n" } else { "\n" });
+    line.into_bytes()
+}
+
 fn write_lines(lines: &Receiver<Vec<u8>>, state: &State) {
     let mut stderr = io::stderr();
     for line in lines {
@@ -99,5 +118,26 @@ fn write_lines(lines: &Receiver<Vec<u8>>, state: &State) {
             // Nobody will ever read it.
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_one_line_that_no_terminal_obeys() {
+        assert_eq!(one_line("WARN ä \"x\\n\"\n".as_bytes()), "WARN ä \"x\\n\"\n".as_bytes());
+        assert_eq!(one_line(b"a\nERROR \x1b[31mb\n"), b"a\\nERROR \\u{1b}[31mb\n");
+    }
+
+    #[test]
+    fn a_long_entry_is_cut() {
+        let longest = [&[b'x'; LINE_BYTES_MAX][..], b"\n"].concat();
+        assert_eq!(one_line(&longest), longest);
+        assert_eq!(
+            one_line(&[b'x'; LINE_BYTES_MAX + 1]),
+            [&longest[..LINE_BYTES_MAX], "…\n".as_bytes()].concat()
+        );
     }
 }

@@ -7,6 +7,8 @@ use ahp_types::errors::{ahp_error_codes as ahp, json_rpc_error_codes as rpc};
 use serde::Serialize;
 use serde_json::{json, Value};
 
+use super::text;
+
 /// An error answer of JSON-RPC: what went wrong with one request, told to its sender.
 #[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
 #[error("{message} ({code})")]
@@ -21,8 +23,8 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    fn new(code: i32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
+    fn new(code: i32, message: impl AsRef<str>) -> Self {
+        Self { code, message: text::message(message.as_ref()), data: None }
     }
 
     /// The line is not JSON (or not UTF-8, or nested too deeply).
@@ -31,7 +33,7 @@ impl RpcError {
     }
 
     /// The line is JSON but not a request that can be served now.
-    pub fn invalid_request(detail: impl Into<String>) -> Self {
+    pub fn invalid_request(detail: impl AsRef<str>) -> Self {
         Self::new(rpc::INVALID_REQUEST, detail)
     }
 

@@ -1,9 +1,10 @@
 //! Shapes on the wire, and nothing that acts.
 //!
 //! Owns: what a line is ([`rpc`]), which methods exist ([`methods`]), which errors we give
-//! ([`errors`]). The types of the protocol itself are those of the crate `ahp-types`.
+//! ([`errors`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those of the crate `ahp-types`.
 //! Never: decides anything about state, does I/O, or knows another module of ours.
 
 pub mod errors;
 pub mod methods;
 pub mod rpc;
+pub mod text;
