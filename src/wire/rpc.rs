@@ -109,7 +109,7 @@ impl Incoming {
             Ok(text) => text,
             Err(error) => return malformed(RpcError::parse_error(error)),
         };
-        if !nesting_fits(line) {
+        if !nesting_fits(line, NESTING_MAX) {
             return malformed(RpcError::parse_error(format_args!(
                 "arrays and objects are nested deeper than {NESTING_MAX}"
             )));
@@ -205,11 +205,11 @@ impl<'de> Deserialize<'de> for Envelope<'de> {
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Whether no array or object lies deeper than [`NESTING_MAX`]. Counts brackets outside of strings only:
-/// whether they match is the parser's business.
-fn nesting_fits(line: &[u8]) -> bool {
+/// Whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets outside of
+/// strings only: whether they match is the parser's business.
+pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    for &byte in line {
+    for &byte in json {
         if in_string {
             match byte {
                 _ if escaped => escaped = false,
@@ -223,7 +223,7 @@ fn nesting_fits(line: &[u8]) -> bool {
             b'"' => in_string = true,
             b'[' | b'{' => {
                 depth += 1;
-                if depth > NESTING_MAX {
+                if depth > levels_max {
                     return false;
                 }
             }

@@ -20,6 +20,7 @@ use super::model::Target;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
+use crate::wire::rpc::nesting_fits;
 
 /// A channel kind that an action belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +107,11 @@ table! {
     Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
 }
 
+/// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action puts into a
+/// state lies up to seven levels deeper in a snapshot, and clients that read no more than
+/// [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
+const ACTION_NESTING_MAX: usize = 100;
+
 /// Why an action is refused: one sentence for the developer of the client.
 pub(super) type Refusal = String;
 
@@ -176,6 +182,9 @@ impl Host {
 
 /// Reads an action and checks that clients may dispatch it on this channel and that it is served.
 fn read_action(target: Target, raw: &RawValue) -> Result<StateAction, Refusal> {
+    if !nesting_fits(raw.get().as_bytes(), ACTION_NESTING_MAX) {
+        return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
+    }
     let mut members: Map<String, Value> =
         serde_json::from_str(raw.get()).map_err(|error| format!("`action` is not readable: {error}"))?;
     let name = match members.get("type") {
