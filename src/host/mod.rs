@@ -53,6 +53,9 @@ pub struct Config {
 /// How many client ids are remembered, to know a client that comes back.
 const CLIENTS_MAX: usize = 256;
 
+/// The longest client id, in bytes: it is remembered, and sent with each action of its client.
+const CLIENT_ID_BYTES_MAX: usize = 1024;
+
 /// The state machine. Feed it with [`Host::handle`].
 #[derive(Debug)]
 pub struct Host {

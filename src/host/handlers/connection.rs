@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::host::effects::ConnectionId;
 use crate::host::model::Target;
 use crate::host::sequence::envelope_of;
-use crate::host::{Host, CLIENTS_MAX};
+use crate::host::{Host, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
 use crate::wire::rpc::{to_json, to_sorted_json};
@@ -135,6 +135,11 @@ impl Host {
     fn admit(&mut self, connection: ConnectionId, client_id: &str) -> Result<(), RpcError> {
         if client_id.is_empty() {
             return Err(RpcError::invalid_params("`clientId` must not be empty"));
+        }
+        if client_id.len() > CLIENT_ID_BYTES_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
+            )));
         }
         self.connections.entry(connection).or_default().client_id = Some(client_id.to_owned());
         self.clients.retain(|known| known != client_id);
