@@ -10,7 +10,10 @@ use std::collections::{HashMap, HashSet};
 
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
-use ahp_types::state::{ChatState, InputRequestResponsePart, ResponsePart, SessionStatus, ToolCallState};
+use ahp_types::state::{
+    ActiveTurn, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart, SessionStatus,
+    ToolCallState,
+};
 use serde_json::Value;
 
 use super::model::with_activity;
@@ -118,18 +121,26 @@ impl Conversation {
         }
     }
 
-    /// Whether the official reducer would change anything. Shows it a copy of the state without the turns'
-    /// contents, so it answers for actions that do not start, end or remove turns.
+    /// Whether the official reducer would change anything. Shows it a copy of the state with nothing in it
+    /// but what the action can touch, so it answers for actions that do not start, end or remove turns.
     pub(super) fn would_change(&self, action: &StateAction) -> bool {
-        let at = match action {
-            StateAction::ChatInputAnswerChanged(a) => self.question_at(&a.request_id),
-            _ => None,
-        };
         let mut before = head_of(&self.state);
-        if let (Some(at), Some(active)) = (at, &self.state.active_turn) {
-            let mut turn = ahp_types::state::ActiveTurn { response_parts: Vec::new(), ..empty_turn(active) };
-            turn.response_parts.extend(active.response_parts.get(at).cloned());
-            before.active_turn = Some(turn);
+        let queued = self.state.queued_messages.as_ref();
+        match action {
+            StateAction::ChatInputAnswerChanged(a) => {
+                if let (Some(at), Some(active)) = (self.question_at(&a.request_id), &self.state.active_turn) {
+                    let response_parts = active.response_parts.get(at).cloned().into_iter().collect();
+                    before.active_turn = Some(ActiveTurn { response_parts, ..empty_turn(active) });
+                }
+            }
+            StateAction::ChatPendingMessageSet(a) => {
+                before.queued_messages = queued.map(|queued| one_of(queued, &a.id));
+            }
+            StateAction::ChatPendingMessageRemoved(a) => {
+                before.queued_messages = queued.map(|queued| one_of(queued, &a.id));
+            }
+            StateAction::ChatQueuedMessagesReordered(_) => before.queued_messages = queued.cloned(),
+            _ => {}
         }
         let mut after = before.clone();
         apply_action_to_chat(&mut after, action);
@@ -264,8 +275,8 @@ pub(super) fn tool_call_id(call: &ToolCallState) -> &str {
 }
 
 /// The active turn without its parts.
-fn empty_turn(turn: &ahp_types::state::ActiveTurn) -> ahp_types::state::ActiveTurn {
-    ahp_types::state::ActiveTurn {
+fn empty_turn(turn: &ActiveTurn) -> ActiveTurn {
+    ActiveTurn {
         id: turn.id.clone(),
         started_at: turn.started_at.clone(),
         message: turn.message.clone(),
@@ -274,7 +285,12 @@ fn empty_turn(turn: &ahp_types::state::ActiveTurn) -> ahp_types::state::ActiveTu
     }
 }
 
-/// Everything of a state that is not a turn.
+/// The queued message of this id alone, if there is one.
+fn one_of(queued: &[PendingMessage], id: &str) -> Vec<PendingMessage> {
+    queued.iter().find(|message| message.id == id).cloned().into_iter().collect()
+}
+
+/// Everything of a state that is neither a turn nor queued.
 fn head_of(state: &ChatState) -> ChatState {
     ChatState {
         resource: String::new(),
@@ -294,7 +310,7 @@ fn head_of(state: &ChatState) -> ChatState {
         turns_next_cursor: None,
         active_turn: None,
         steering_message: state.steering_message.clone(),
-        queued_messages: state.queued_messages.clone(),
+        queued_messages: None,
         draft: state.draft.clone(),
         meta: None,
     }

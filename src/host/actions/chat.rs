@@ -3,7 +3,7 @@
 //! Owns: their conditions, and which effect each has once it is accepted.
 //! Never: does the effect's work; that is in `turns` and `pending`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::actions::{
     ActionOrigin, ChatInputAnswerChangedAction, ChatInputCompletedAction, ChatPendingMessageSetAction,
@@ -339,25 +339,16 @@ impl Host {
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
-        let before: Vec<String> = chat
-            .conversation
-            .state()
-            .queued_messages
-            .iter()
-            .flatten()
-            .map(|message| message.id.clone())
-            .collect();
+        let queued = chat.conversation.state().queued_messages.iter().flatten();
+        let before: Vec<&String> = queued.map(|message| &message.id).collect();
         if before.is_empty() {
             return Err("no message is queued".to_owned());
         }
         // Those that are not named follow in the order that they had. Reducers differ in what they do with
         // them, so that order is said in full. A name that is unknown may just have been taken up.
-        let mut full: Vec<String> = Vec::with_capacity(before.len());
-        for id in action.order.iter().chain(&before) {
-            if before.contains(id) && !full.contains(id) {
-                full.push(id.clone());
-            }
-        }
+        let mut left: HashSet<&String> = before.iter().copied().collect();
+        let named = action.order.iter().chain(before.iter().copied());
+        let full: Vec<String> = named.filter(|id| left.remove(id)).cloned().collect();
         let partial = full != action.order;
         let verdict =
             self.change_plainly(step, key, StateAction::ChatQueuedMessagesReordered(action), origin)?;
