@@ -3,7 +3,7 @@
 //! Owns: the language of the steps (see the table in the README) and running it.
 //! Never: needs a model, a network, or a clock other than the timers that a script asks for.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use ahp_types::common::JsonObject;
@@ -120,12 +120,12 @@ struct Turn {
     /// How many tool calls and questions there were.
     calls: usize,
     /// What the user added and what has not been said back.
-    steering: Vec<Message>,
+    steering: VecDeque<Message>,
 }
 
 impl Turn {
     fn new(run: RunId) -> Self {
-        Self { run, done: 0, calls: 0, steering: Vec::new() }
+        Self { run, done: 0, calls: 0, steering: VecDeque::new() }
     }
 
     /// Goes on behind the step that failed last: a program fails resumably at one kind of step only, and each
@@ -414,7 +414,7 @@ impl Agent {
             None | Some(Command::Close) => Err(Stop::Closed),
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
             Some(Command::Steer { run, message }) if run == current => {
-                self.turn.steering.push(message);
+                self.turn.steering.push_back(message);
                 Ok(None)
             }
             Some(Command::Permission { run, tool_call_id, option, approved }) if run == current => {
@@ -438,8 +438,7 @@ impl Agent {
         while let Ok(command) = self.line.commands.try_recv() {
             self.obey(Some(command))?;
         }
-        while !self.turn.steering.is_empty() {
-            let message = self.turn.steering.remove(0);
+        while let Some(message) = self.turn.steering.pop_front() {
             self.tell(TurnEvent::Part(TextKind::Markdown, message.text)).await?;
         }
         Ok(())
