@@ -31,14 +31,16 @@ pub(in crate::host) struct NewSession {
     chat: ChatKey,
 }
 
-/// Whether a client may give a session this URI: any scheme but those that name other channels.
+/// Whether a client may give a session this URI: any scheme but those that name other channels, in whatever
+/// case, because URI libraries make it lower.
 fn may_name_a_session(uri: &str) -> bool {
     let well_formed = |scheme: &str| {
         scheme.starts_with(|c: char| c.is_ascii_alphabetic())
             && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
     };
     uri.split_once(':').is_some_and(|(scheme, path)| {
-        well_formed(scheme) && !path.is_empty() && (scheme == "ahp-session" || !scheme.starts_with("ahp-"))
+        let known = scheme.to_ascii_lowercase();
+        well_formed(scheme) && !path.is_empty() && (known == "ahp-session" || !known.starts_with("ahp-"))
     })
 }
 
