@@ -68,6 +68,8 @@ pub(super) struct Summaries {
     due: BTreeSet<SessionKey>,
     /// Those whose change can wait until the timer runs out.
     held: BTreeSet<SessionKey>,
+    /// The timer runs: one is enough, however often sessions are held and told meanwhile.
+    timed: bool,
 }
 
 impl Summaries {
@@ -291,7 +293,7 @@ impl Host {
                 self.tell_summary(step, key);
                 continue;
             }
-            if self.summaries.held.is_empty() {
+            if !std::mem::replace(&mut self.summaries.timed, true) {
                 step.say(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
             }
             self.summaries.held.insert(key);
@@ -300,6 +302,7 @@ impl Host {
 
     /// Tells the summaries that were held back.
     pub(super) fn tell_summaries(&mut self, step: &mut Step<'_>) {
+        self.summaries.timed = false;
         for key in std::mem::take(&mut self.summaries.held) {
             self.tell_summary(step, key);
         }
