@@ -62,7 +62,9 @@ impl Host {
             },
         };
         if outcome != ReduceOutcome::Applied {
-            tracing::error!(?outcome, ?action, "an action of ours was not taken by the reducer");
+            // Its name only: what people and agents say does not belong in the log.
+            let name = serde_json::to_value(&action).unwrap_or_default()["type"].take();
+            tracing::error!(?outcome, %name, "an action of ours was not taken by the reducer");
             return false;
         }
         self.head += 1;
