@@ -111,6 +111,13 @@ fn the_pure_modules_name_nothing_impure() {
 fn every_module_says_what_it_owns() {
     for file in files_under("src") {
         let source = fs::read_to_string(&file).unwrap();
-        assert!(source.starts_with("//! "), "{} has no header", file.display());
+        let header: String = source.lines().take_while(|line| line.starts_with("//!")).collect();
+        assert!(!header.is_empty(), "{} has no header", file.display());
+        // The two that own nothing but the others.
+        if !["src/main.rs", "src/lib.rs"].iter().any(|of_all| file.ends_with(of_all)) {
+            for word in ["Owns:", "Never:"] {
+                assert!(header.contains(word), "the header of {} does not say `{word}`", file.display());
+            }
+        }
     }
 }
