@@ -17,12 +17,13 @@ use ahp_types::actions::{
 };
 use ahp_types::commands::{
     CreateSessionParams, DisposeSessionParams, ListSessionsParams, ListSessionsResult, ReconnectResult,
+    SubscribeResult,
 };
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::state::{
     ChatInputAnswer, ChatInputAnswerValue, ChatInputAnswered, ChatInputResponseKind,
     ChatInputTextAnswerValue, ChatState, Message, MessageKind, MessageOrigin, PendingMessageKind,
-    ResponsePart, SnapshotState, ToolCallState, TurnState,
+    ResponsePart, SessionState, SnapshotState, ToolCallState, TurnState,
 };
 use ahp_types::version::SUPPORTED_PROTOCOL_VERSIONS;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -168,10 +169,7 @@ async fn a_whole_conversation() {
 
     create_session(&client).await;
     let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
-    let SnapshotState::Session(session) = session.snapshot.unwrap().state else {
-        panic!("a session, please")
-    };
-    let chat = session.default_chat.clone().unwrap();
+    let chat = session_in(session).default_chat.unwrap();
     let mut mirror = ChatMirror::subscribe(&client, &chat).await;
     let dispatch = |action| client.dispatch(chat.clone(), action);
 
@@ -251,6 +249,8 @@ async fn a_whole_conversation() {
     dispatch(turn_started("turn-4", "/say one\n/error-resumable flaky\n/say two")).await.unwrap();
     mirror.until(|state| state.turns.len() == 4).await;
     assert_eq!(mirror.state.turns[3].state, TurnState::Error);
+    let (before, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let mut session = session_in(before);
     let cursor = mirror.last_seen;
     let resume = StateAction::ChatTurnResume(ChatTurnResumeAction { turn_id: "turn-4".to_owned() });
     dispatch(resume).await.unwrap();
@@ -260,7 +260,6 @@ async fn a_whole_conversation() {
     let back = client.reconnect("tester".to_owned(), cursor, subscriptions).await.unwrap();
     let ReconnectResult::Replay(replay) = back else { panic!("a replay, please") };
     assert_eq!(replay.missing, ["ahp-session:/gone"]);
-    let mut session = *session;
     for envelope in &replay.actions {
         match envelope.channel.as_str() {
             SESSION => apply_action_to_session(&mut session, &envelope.action),
@@ -269,6 +268,13 @@ async fn a_whole_conversation() {
     }
     assert!(mirror.state.turns == live.state.turns, "the replay led elsewhere");
     assert_eq!(text_of(&mirror.state.turns[3].response_parts), "one|two");
+
+    let (fresh, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let fresh = session_in(fresh);
+    assert_ne!(replay.actions.iter().filter(|envelope| envelope.channel == SESSION).count(), 0);
+    // No action carries the activity bits of a session's status.
+    session.status = fresh.status;
+    assert!(session == fresh, "the session's mirror is not its state");
 
     let fresh = ChatMirror::subscribe(&client, &chat).await.state;
     assert!(ChatState { title: fresh.title.clone(), ..mirror.state } == fresh, "the mirror is not the state");
@@ -293,14 +299,18 @@ async fn a_client_of_0_9_0_is_served() {
     assert_eq!(opened.protocol_version, "0.9.0");
     create_session(&client).await;
     let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
-    let SnapshotState::Session(session) = session.snapshot.unwrap().state else {
-        panic!("a session, please")
-    };
-    let chat = session.default_chat.unwrap();
+    let chat = session_in(session).default_chat.unwrap();
     let mut mirror = ChatMirror::subscribe(&client, &chat).await;
     client.dispatch(chat, turn_started("turn-1", "Good day")).await.unwrap();
     mirror.until(|state| state.turns.len() == 1).await;
     assert_eq!(text_of(&mirror.state.turns[0].response_parts), "Good day");
+}
+
+fn session_in(subscribed: SubscribeResult) -> SessionState {
+    let SnapshotState::Session(state) = subscribed.snapshot.unwrap().state else {
+        panic!("a session's state, please")
+    };
+    *state
 }
 
 fn is_pending_confirmation(call: &ToolCallState) -> bool {
