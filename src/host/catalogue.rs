@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp_types::actions::{
-    PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction, SessionChatUpdatedAction,
-    SessionInputNeededRemovedAction, SessionInputNeededSetAction, SessionTitleChangedAction, StateAction,
+    ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction,
+    SessionChatUpdatedAction, SessionInputNeededRemovedAction, SessionInputNeededSetAction,
+    SessionIsReadChangedAction, SessionTitleChangedAction, StateAction,
 };
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{
@@ -250,6 +251,23 @@ impl Host {
         self.sequence(step, Target::Session(key), action, None);
         // The reducer judges the session's status by this list alone.
         self.sync_session(step, key);
+    }
+
+    /// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed since
+    /// its last modification". The reducers take it from a chat when a turn begins, and from nothing else.
+    pub(super) fn mark_unread(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
+        let Some(chat) = self.chats.get(&key) else { return };
+        let session = chat.session;
+        if is_read(chat.conversation.state().status) {
+            let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
+            self.sequence(step, Target::Chat(key), unread, None);
+        }
+        if self.sessions.get(&session).is_some_and(|session| is_read(session.state.status)) {
+            let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
+            self.sequence(step, Target::Session(session), unread, None);
+            self.summary_is_due(session);
+        }
     }
 
     /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.

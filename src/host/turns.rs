@@ -177,6 +177,7 @@ impl Host {
             }),
         };
         self.sequence(step, Target::Chat(key), action, origin);
+        self.mark_unread(step, key);
         self.sync_chat(step, key);
         if cancelled && run.phase == RunPhase::Started {
             if let Some(chat) = self.chats.get_mut(&key) {
