@@ -320,6 +320,15 @@ impl Host {
         if chat.consumed.contains(&action.id) {
             return Err(format!("the pending message `{}` has been taken up already", action.id));
         }
+        // A turn that names the one takes both away: the reducers look for the id among all that is pending.
+        let state = chat.conversation.state();
+        let taken = match action.kind {
+            PendingMessageKind::Steering => state.queued_messages.iter().flatten().any(|m| m.id == action.id),
+            PendingMessageKind::Queued => state.steering_message.iter().any(|m| m.id == action.id),
+        };
+        if taken {
+            return Err(format!("a pending message of the other kind has the id `{}`", action.id));
+        }
         self.check_can_run(chat)?;
         check_message(&action.message)?;
         let kind = action.kind;
