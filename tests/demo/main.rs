@@ -1,15 +1,18 @@
-//! `make demo`: pipes the transcript `fixtures/demo/conversation.txt` through the program and prints the
-//! conversation, so that a newcomer sees what it is for.
+//! `make demo`: holds the conversation of `fixtures/demo/conversation.txt` with the program and prints it, so
+//! that a newcomer sees what it is for.
 //!
-//! Owns: one readable line for each message.
+//! Owns: one readable line for each message, under the remark that the transcript has for it.
 //! Never: checks anything; that is what the tests do with the same transcript.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a demonstration talks to a person")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
+
+/// The id of the request whose answer tells that everything before it has been answered.
+const ALL_SAID: &str = "all said";
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -23,17 +26,33 @@ fn main() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    println!("client → host: what an editor says          host → client: what it gets back\n");
-    for line in transcript.lines().filter_map(|line| line.strip_prefix("> ")) {
-        println!("→ {}", told(&serde_json::from_str(line).unwrap()));
-        writeln!(stdin, "{line}").unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+    for group in transcript.split("\n\n") {
+        hold(group, &mut stdin, &mut stdout);
     }
     drop(stdin);
-    println!();
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        println!("← {}", told(&serde_json::from_str(&line.unwrap()).unwrap()));
+    println!("The input ends, and so does the host: exit status {}.", child.wait().unwrap().code().unwrap());
+}
+
+/// Says what a group of the transcript says, and prints what comes back.
+fn hold(group: &str, stdin: &mut ChildStdin, stdout: &mut Lines<BufReader<ChildStdout>>) {
+    for line in group.lines() {
+        if let Some(remark) = line.strip_prefix("# ") {
+            println!("{remark}");
+        } else if let Some(line) = line.strip_prefix("> ") {
+            println!("  → {}", told(&serde_json::from_str(line).unwrap()));
+            writeln!(stdin, "{line}").unwrap();
+        }
     }
-    println!("\nexit status {}", child.wait().unwrap().code().unwrap_or(-1));
+    writeln!(stdin, r#"{{"jsonrpc":"2.0","id":"{ALL_SAID}","method":"ping"}}"#).unwrap();
+    for line in stdout {
+        let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if message["id"] == ALL_SAID {
+            break;
+        }
+        println!("  ← {}", told(&message));
+    }
+    println!();
 }
 
 /// What a message says, in a line.
@@ -44,15 +63,16 @@ fn told(message: &Value) -> String {
         (Some("action" | "dispatchAction"), Some(name)) => (name.to_owned(), action),
         (Some(method), _) => (method.to_owned(), params),
         _ if message.get("error").is_some() => ("error".to_owned(), &message["error"]),
-        _ => (format!("answer {}", message["id"]), &message["result"]),
+        _ => (format!("answer to {}", message["id"]), &message["result"]),
     };
-    let number = params["serverSeq"].as_u64().map(|number| format!("#{number} ")).unwrap_or_default();
+    let number =
+        message["id"].as_u64().map(|id| format!("({id}) ")).filter(|_| message.get("method").is_some());
     let mut body = body.clone();
     if let Some(members) = body.as_object_mut() {
-        members.remove("type");
+        members.retain(|name, _| !matches!(name.as_str(), "type" | "turnId"));
     }
     let body = body.to_string();
-    let short: String = body.chars().take(100).collect();
+    let short: String = body.chars().take(90).collect();
     let dots = if short.len() < body.len() { "…" } else { "" };
-    format!("{number}{head}  {short}{dots}")
+    format!("{}{head}  {short}{dots}", number.unwrap_or_default())
 }
