@@ -120,7 +120,7 @@ struct Turn {
     /// How many tool calls and questions there were.
     calls: usize,
     /// What the user added and what has not been said back.
-    steering: VecDeque<Message>,
+    steering: VecDeque<(String, Message)>,
 }
 
 impl Turn {
@@ -413,8 +413,8 @@ impl Agent {
         match command {
             None | Some(Command::Close) => Err(Stop::Closed),
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
-            Some(Command::Steer { run, message }) if run == current => {
-                self.turn.steering.push_back(message);
+            Some(Command::Steer { run, id, message }) if run == current => {
+                self.turn.steering.push_back((id, message));
                 Ok(None)
             }
             Some(Command::Permission { run, tool_call_id, option, approved }) if run == current => {
@@ -438,8 +438,9 @@ impl Agent {
         while let Ok(command) = self.line.commands.try_recv() {
             self.obey(Some(command))?;
         }
-        while let Some(message) = self.turn.steering.pop_front() {
+        while let Some((id, message)) = self.turn.steering.pop_front() {
             self.tell(TurnEvent::Part(TextKind::Markdown, message.text)).await?;
+            self.tell(TurnEvent::Steered(id)).await?;
         }
         Ok(())
     }

@@ -238,10 +238,13 @@ pub enum Command {
         /// The answers by question id, in the order of their ids; drafts are none.
         answers: BTreeMap<String, ChatInputAnswer>,
     },
-    /// The user adds something while the turn runs.
+    /// The user adds something while the turn runs. Answered by [`TurnEvent::Steered`] once the agent has it:
+    /// what is not answered when the run ends is put back, for the next one.
     Steer {
         /// The running attempt.
         run: RunId,
+        /// The pending message's id.
+        id: String,
         /// What the user added.
         message: Message,
     },
@@ -345,6 +348,8 @@ pub enum TurnEvent {
         /// What is asked.
         questions: Vec<ChatInputQuestion>,
     },
+    /// The agent has taken in what the user added, so that it is not told again.
+    Steered(String),
     /// The run is over. Reported exactly once for each run, also for one that was cancelled.
     Ended(TurnEnd),
 }

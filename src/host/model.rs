@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use ahp_types::state::{SessionState, SessionStatus, SessionSummary};
+use ahp_types::state::{PendingMessage, SessionState, SessionStatus, SessionSummary};
 
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
 use super::reduce::Conversation;
@@ -83,7 +83,7 @@ pub(super) struct Chat {
     pub(super) settling: Option<RunId>,
     /// Every turn id that was ever accepted, those of truncated turns too: none runs twice.
     pub(super) turn_ids: HashSet<String>,
-    /// Ids of pending messages that were consumed: none is consumed twice.
+    /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
     /// The queue waits until a client asks for something on this chat.
     pub(super) queue_held: bool,
@@ -111,6 +111,8 @@ pub(super) struct Run {
     pub(super) open_part: Option<OpenPart>,
     /// What the agent offered for each tool call that waits for a permission.
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
+    /// Steering messages that the agent was handed and has not taken in yet, the newest last.
+    pub(super) handed_over: Vec<PendingMessage>,
 }
 
 /// How far an attempt has got.
@@ -142,6 +144,7 @@ impl Run {
             lasted_ms: 0,
             open_part: None,
             permissions: HashMap::new(),
+            handed_over: Vec::new(),
         }
     }
 

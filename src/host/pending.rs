@@ -2,10 +2,12 @@
 //! the agent while it works.
 //!
 //! Owns: when each is taken up, in the two steps of the protocol ("Pending Message Consumption" on the chat
-//! channel page of the specification).
+//! channel page of the specification), and putting back what an agent was handed but never took in.
 //! Never: pushes the queue into an agent.
 
-use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatTurnStartedAction, StateAction};
+use ahp_types::actions::{
+    ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatTurnStartedAction, StateAction,
+};
 use ahp_types::state::{PendingMessage, PendingMessageKind, SessionLifecycle};
 
 use super::effects::{ChatKey, Command};
@@ -49,14 +51,47 @@ impl Host {
 
     /// Hands the steering message to the agent, if it works on something.
     pub(super) fn hand_over_steering(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get(&key) else { return };
-        let Some(run) = chat.run.as_ref().filter(|run| run.phase == RunPhase::Started) else { return };
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
+        let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
+        run.handed_over.push(pending.clone());
         let run = run.id;
-        let Some(PendingMessage { id, message }) = chat.conversation.state().steering_message.clone() else {
+        let PendingMessage { id, message } = pending;
+        self.consume(step, key, PendingMessageKind::Steering, id.clone());
+        self.tell_agent(step, key, Command::Steer { run, id, message });
+    }
+
+    /// The agent has taken a steering message in.
+    pub(super) fn steering_arrived(&mut self, key: ChatKey, id: &str) {
+        if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+            run.handed_over.retain(|pending| pending.id != id);
+        }
+    }
+
+    /// Puts back what the agent of a run that is over was handed and has not taken in, so that the next run
+    /// is handed it. There is room for one message: a newer one replaces an older one, as it does while
+    /// they wait.
+    pub(super) fn put_back_steering(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        mut handed_over: Vec<PendingMessage>,
+    ) {
+        let Some(newest) = handed_over.pop() else { return };
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let newer = chat.conversation.state().steering_message.is_some();
+        let lost = handed_over.len() + usize::from(newer);
+        if lost > 0 {
+            tracing::warn!(chat = chat.channel.uri, lost, "steering messages that no agent took in");
+        }
+        if newer {
             return;
-        };
-        self.consume(step, key, PendingMessageKind::Steering, id);
-        self.tell_agent(step, key, Command::Steer { run, message });
+        }
+        chat.consumed.remove(&newest.id);
+        let PendingMessage { id, message } = newest;
+        let kind = PendingMessageKind::Steering;
+        let set = ChatPendingMessageSetAction { kind, id, message };
+        self.sequence(step, Target::Chat(key), StateAction::ChatPendingMessageSet(set), None);
     }
 
     fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {

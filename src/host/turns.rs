@@ -179,6 +179,7 @@ impl Host {
         self.sequence(step, Target::Chat(key), action, origin);
         self.mark_unread(step, key);
         self.sync_chat(step, key);
+        self.put_back_steering(step, key, run.handed_over);
         if cancelled && run.phase == RunPhase::Started {
             if let Some(chat) = self.chats.get_mut(&key) {
                 chat.settling = Some(run.id);
@@ -430,6 +431,7 @@ impl Host {
             TurnEvent::Text(kind, text) => self.append_text(step, key, run, turn_id, kind, text),
             TurnEvent::Part(kind, text) => self.open_part(step, key, turn_id, kind, text),
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
+            TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
                 self.sequence(step, Target::Chat(key), action, None);

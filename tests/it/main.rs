@@ -10,6 +10,7 @@
 mod client;
 mod laws;
 mod leaving;
+mod pending;
 mod process;
 mod support;
 mod tidy;

@@ -184,6 +184,10 @@ impl Host {
             return Err(RpcError::channel_not_found(&params.channel));
         };
         for chat in self.chats_of(key) {
+            // There is no next turn for what the agent has not taken in.
+            if let Some(run) = self.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+                run.handed_over.clear();
+            }
             self.cancel_turn(step, chat);
             let Some(uri) = self.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else { continue };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });

@@ -31,6 +31,8 @@ pub struct Agent {
     /// Those of this conversation that it has not reported the end of.
     unended: Vec<RunId>,
     known: HashSet<RunId>,
+    /// What it was handed and has not taken in, the newest last.
+    steering: Vec<(RunId, String)>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -59,9 +61,14 @@ impl Agent {
             Command::Cancel { run }
             | Command::Permission { run, .. }
             | Command::ResultConfirmed { run, .. }
-            | Command::Answer { run, .. }
-            | Command::Steer { run, .. } => {
+            | Command::Answer { run, .. } => {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
+            }
+            Command::Steer { run, id, .. } => {
+                ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
+                let twice = self.steering.iter().any(|(at, known)| (at, known) == (run, id));
+                ensure!(!twice, "handed `{id}` twice in {run:?}");
+                self.steering.push((*run, id.clone()));
             }
             Command::Close => {
                 ensure!(self.state != State::Closed, "closed twice");
@@ -74,6 +81,7 @@ impl Agent {
     fn close(&mut self) {
         self.state = State::Closed;
         self.unended.clear();
+        self.steering.clear();
     }
 
     /// Whether anything can be heard of it.
@@ -106,9 +114,19 @@ impl Agent {
                 if matches!(event, Happening::Ended(_)) {
                     self.unended.retain(|unended| *unended != run);
                 }
-                Event::Turn(run, happen(event))
+                if let Happening::Steered(index) = event {
+                    let (run, id) = self.take_in(*index)?;
+                    return Some(Event::Turn(run, TurnEvent::Steered(id)));
+                }
+                Event::Turn(run, happen(event)?)
             }
         })
+    }
+
+    /// A steering message that it was handed, of whatever run.
+    fn take_in(&mut self, index: u8) -> Option<(RunId, String)> {
+        let place = (self.steering.len().checked_sub(1)?).checked_sub(usize::from(index))?;
+        Some(self.steering.remove(place))
     }
 
     /// What is left to be said by a backend that keeps its promises; none when nothing is.
@@ -130,10 +148,11 @@ impl Agent {
     }
 }
 
-fn happen(event: &Happening) -> TurnEvent {
+/// What an event is that needs nothing but itself.
+fn happen(event: &Happening) -> Option<TurnEvent> {
     let call = |index: u8| CALLS[usize::from(index) % CALLS.len()].to_owned();
     let kind = |thought: bool| if thought { TextKind::Reasoning } else { TextKind::Markdown };
-    match event {
+    Some(match event {
         Happening::Part { thought, text: index } => TurnEvent::Part(kind(*thought), text(*index).to_owned()),
         Happening::Text { thought, text: index } => TurnEvent::Text(kind(*thought), text(*index).to_owned()),
         Happening::Activity(activity) => TurnEvent::Activity(activity.map(|index| text(index).to_owned())),
@@ -174,8 +193,9 @@ fn happen(event: &Happening) -> TurnEvent {
         Happening::Question { id, shape } => {
             TurnEvent::Question { id: format!("question-{}", id % 3), questions: questions(*shape) }
         }
+        Happening::Steered(_) => return None,
         Happening::Ended(how) => TurnEvent::Ended(end(*how)),
-    }
+    })
 }
 
 fn gate_of(index: u8) -> ToolGate {

@@ -224,16 +224,42 @@ pub enum Report {
 /// What happens in a run.
 #[derive(Debug, Clone)]
 pub enum Happening {
-    Part { thought: bool, text: u8 },
-    Text { thought: bool, text: u8 },
+    Part {
+        thought: bool,
+        text: u8,
+    },
+    Text {
+        thought: bool,
+        text: u8,
+    },
     Activity(Option<u8>),
     Usage(u8),
-    Started { call: u8 },
-    Input { call: u8, text: u8 },
-    Ready { call: u8, gate: u8 },
-    Content { call: u8, text: u8 },
-    Done { call: u8, success: bool, review: bool },
-    Question { id: u8, shape: u8 },
+    Started {
+        call: u8,
+    },
+    Input {
+        call: u8,
+        text: u8,
+    },
+    Ready {
+        call: u8,
+        gate: u8,
+    },
+    Content {
+        call: u8,
+        text: u8,
+    },
+    Done {
+        call: u8,
+        success: bool,
+        review: bool,
+    },
+    Question {
+        id: u8,
+        shape: u8,
+    },
+    /// A steering message is taken in, the newest or one before it.
+    Steered(u8),
     Ended(u8),
 }
 
@@ -362,13 +388,16 @@ fn question(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>>
 /// Messages that wait, put into another order, while a turn runs.
 fn queue(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     let order = vec(0u8..4, 0..4);
-    (chat, index(), index(), order, any::<bool>(), any::<bool>(), 0u8..4).prop_map(
+    let steered = proptest::option::of(any::<bool>());
+    (chat, index(), index(), order, steered, any::<bool>(), 0u8..4).prop_map(
         |(chat, client, text, order, steered, removed, ended)| {
             let queued = |id| dispatch(client, chat, Wish::Queue { id, text, steering: false });
             let mut steps = vec![queued(0), queued(8), queued(0), queued(10)];
             steps.push(dispatch(client, chat, Wish::Reorder { order }));
-            steps
-                .extend(steered.then(|| dispatch(client, chat, Wish::Queue { id: 0, text, steering: true })));
+            if let Some(taken_in) = steered {
+                steps.push(dispatch(client, chat, Wish::Queue { id: 0, text, steering: true }));
+                steps.extend(taken_in.then(|| run(chat, Happening::Steered(0))));
+            }
             steps.extend(removed.then(|| dispatch(client, chat, Wish::Unqueue { id: 1, steering: false })));
             steps.extend((0..ended).map(|_| run(chat, Happening::Ended(0))));
             steps
@@ -495,6 +524,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => (index(), any::<bool>(), any::<bool>())
             .prop_map(|(call, success, review)| Happening::Done { call, success, review }),
         3 => (index(), index()).prop_map(|(id, shape)| Happening::Question { id, shape }),
+        2 => index().prop_map(Happening::Steered),
         3 => index().prop_map(Happening::Ended),
     ]
 }
