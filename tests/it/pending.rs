@@ -1,12 +1,12 @@
 //! Messages that wait, where a transcript cannot go: a steering message that its agent may or may not have
-//! taken in when the turn ends.
+//! taken in when the turn ends, and a long queue.
 //!
 //! Owns: a host in memory, one chat of it, and an agent that says what a test has it say.
 //! Never: runs a real agent; when that says what is chance.
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Ids, Input, Now, Output, Record, RunId, TurnEnd, TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, RunId, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::host::{log::Window, Config, Host};
 use ahp_sidecar::wire::rpc::Incoming;
@@ -85,6 +85,13 @@ impl World {
         );
     }
 
+    fn queue(&mut self, id: &str) {
+        let message = json!({ "text": id, "origin": { "kind": "user" } });
+        self.dispatch(
+            json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": id, "message": message }),
+        );
+    }
+
     fn hear(&mut self, event: Event) {
         self.feed(Input::Agent(self.chat, event));
     }
@@ -127,7 +134,7 @@ impl World {
     fn shown(&mut self) -> Option<String> {
         self.say(json!({ "id": 3, "method": "subscribe", "params": { "channel": CHAT } }));
         let answer = self.outputs.iter().rev().find_map(|output| match output {
-            Output::Frame(_, ahp_sidecar::host::effects::Frame::Result { result, .. }) => Some(result),
+            Output::Frame(_, Frame::Result { result, .. }) => Some(result),
             _ => None,
         });
         let answer: Value = serde_json::from_slice(answer.unwrap()).unwrap();
@@ -181,10 +188,7 @@ fn what_the_agent_took_in_is_not_handed_over_again() {
 fn a_queued_turn_that_begins_at_once_gets_it() {
     let mut world = World::new();
     let first = world.start("t1");
-    let message = json!({ "text": "next", "origin": { "kind": "user" } });
-    world.dispatch(
-        json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": "q", "message": message }),
-    );
+    world.queue("q");
     world.steer("m");
     world.happened();
     world.report(first, TurnEvent::Ended(TurnEnd::Complete));
@@ -245,4 +249,34 @@ fn nothing_is_put_back_into_a_session_that_is_disposed_of() {
     world.say(json!({ "id": 9, "method": "disposeSession", "params": { "channel": SESSION } }));
     let (_, sequenced) = world.happened();
     assert_eq!(sequenced, ["chat/turnCancelled"]);
+}
+
+#[test]
+fn a_queue_has_a_longest_length() {
+    let mut world = World::new();
+    world.start("t1");
+    for number in 0..999 {
+        world.queue(&format!("m{number}"));
+    }
+    world.happened();
+    world.queue("the last one");
+    assert_eq!(world.happened().1, ["chat/pendingMessageSet"]);
+    world.queue("one too many");
+    let refusal = world.outputs.iter().find_map(|output| match output {
+        Output::Frame(_, Frame::Answer(line)) => serde_json::from_slice::<Value>(line).ok(),
+        _ => None,
+    });
+    let reason = "1000 messages are queued in this chat, which is all that it holds";
+    assert_eq!(refusal.unwrap()["params"]["rejectionReason"], reason);
+    assert_eq!(world.happened().1, [""; 0]);
+    // What is there may be changed, what is no queued message may be set, and room that is made is room.
+    let message = json!({ "text": "other words", "origin": { "kind": "user" } });
+    world.dispatch(
+        json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": "m7", "message": message }),
+    );
+    world.steer("m");
+    world.dispatch(json!({ "type": "chat/pendingMessageRemoved", "kind": "queued", "id": "m7" }));
+    world.queue("one more");
+    let [set, removed] = ["chat/pendingMessageSet", "chat/pendingMessageRemoved"];
+    assert_eq!(world.happened().1, [set, set, removed, removed, set]);
 }

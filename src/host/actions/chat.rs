@@ -22,6 +22,9 @@ use crate::host::model::{status_is, Chat, Target};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
 
+/// How many messages may be queued in a chat.
+const QUEUED_MAX: usize = 1000;
+
 impl Host {
     pub(super) fn change_chat(
         &mut self,
@@ -328,6 +331,11 @@ impl Host {
         };
         if taken {
             return Err(format!("a pending message of the other kind has the id `{}`", action.id));
+        }
+        let queued = state.queued_messages.as_deref().unwrap_or_default();
+        let adds = action.kind == PendingMessageKind::Queued && !queued.iter().any(|m| m.id == action.id);
+        if adds && queued.len() >= QUEUED_MAX {
+            return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
         self.check_can_run(chat)?;
         check_message(&action.message)?;
