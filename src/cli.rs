@@ -96,17 +96,24 @@ enum OnEof {
 }
 
 impl Cli {
-    /// What may be logged.
+    /// What may be logged, and what there is to say about the choice once there is a log. The environment
+    /// may be meant for other programs: a filter there that is none of ours keeps nobody from starting.
     ///
     /// # Errors
-    /// When the filter is none.
-    pub fn log_filter(&self) -> anyhow::Result<Targets> {
-        match &self.log {
-            Some(filter) => filter.parse().with_context(|| format!("--log: `{filter}` is no filter")),
-            None => match std::env::var("RUST_LOG") {
-                Ok(filter) => filter.parse().with_context(|| format!("RUST_LOG: `{filter}` is no filter")),
-                Err(_) => Ok(Targets::new().with_default(tracing::Level::WARN)),
-            },
+    /// When `--log` is no filter.
+    pub fn log_filter(&self) -> anyhow::Result<(Targets, Option<String>)> {
+        if let Some(filter) = &self.log {
+            let parsed = filter.parse().with_context(|| format!("--log: `{filter}` is no filter"))?;
+            return Ok((parsed, None));
+        }
+        let warnings = Targets::new().with_default(tracing::Level::WARN);
+        let Some(asked) = std::env::var_os("RUST_LOG") else { return Ok((warnings, None)) };
+        match asked.to_str().and_then(|filter| filter.parse().ok()) {
+            Some(parsed) => Ok((parsed, None)),
+            None => {
+                let complaint = format!("RUST_LOG: {asked:?} is no filter of this program; `warn` is used");
+                Ok((warnings, Some(complaint)))
+            }
         }
     }
 

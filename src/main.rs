@@ -10,16 +10,21 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let (filter, options) = match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?))) {
-        Ok(parsed) => parsed,
-        Err(error) => {
-            let mut stderr = std::io::stderr();
-            // Nobody reads stderr: the exit status says it.
-            std::io::Write::write_fmt(&mut stderr, format_args!("error: {error:#}\n")).unwrap_or_default();
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
+    let ((filter, complaint), options) =
+        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?))) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                let mut stderr = std::io::stderr();
+                // Nobody reads stderr: the exit status says it.
+                std::io::Write::write_fmt(&mut stderr, format_args!("error: {error:#}\n"))
+                    .unwrap_or_default();
+                return ExitCode::from(EXIT_USAGE);
+            }
+        };
     let log = log::start(filter);
+    if let Some(complaint) = complaint {
+        tracing::warn!("{complaint}");
+    }
     let status = match serve(options, vec![Box::new(Script)]) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),

@@ -1,6 +1,8 @@
 //! The command line: what is said where, and with which exit status.
 
+use std::ffi::OsStr;
 use std::io::{Cursor, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Output, Stdio};
 
 use super::{opening, ping, turn, Heard};
@@ -77,5 +79,16 @@ fn the_environment_may_say_what_is_logged() {
     let output = run("info");
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stderr).unwrap().contains("stdin has ended"));
-    assert_eq!(run("ahp_sidecar=shout").status.code(), Some(2));
+}
+
+/// It may be meant for other programs.
+#[test]
+fn an_environment_that_says_no_filter_keeps_nobody_from_starting() {
+    for filter in [OsStr::new("ahp_sidecar=shout"), OsStr::from_bytes(b"info\xff")] {
+        let output = sidecar().env("RUST_LOG", filter).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{filter:?}");
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(log.lines().count(), 1, "{log}");
+        assert!(log.contains("WARN") && log.contains("RUST_LOG"), "{log}");
+    }
 }
