@@ -83,7 +83,7 @@ const EXAMPLE: &str = r#"Try it:
 
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
-  1  internal failure, or stdout that cannot be written (reported on stderr)
+  1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
   2  wrong usage
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
 

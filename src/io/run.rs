@@ -15,7 +15,7 @@ use tokio::time::{sleep_until, Instant};
 use super::codec::Line;
 use super::outbox::{Outbox, OutboxLimits};
 use super::sources::{Clock, CountedIds, RandomIds};
-use super::stdio::{self, Writer, Written};
+use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Frame, Ids, Input, Output, Shutdown, Timer};
@@ -83,7 +83,11 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
         let (agents, reports) = Agents::new(backends);
         let mut sidecar = Sidecar::new(options, agents, writer);
-        sidecar.run(lines, reports, written, lost).await
+        let exit = sidecar.run(lines, reports, written, lost).await?;
+        match sidecar.unreadable {
+            None => Ok(exit),
+            Some(error) => Err(error).context("stdin cannot be read"),
+        }
     });
     // A thread may be stuck in a read or a write for ever.
     runtime.shutdown_background();
@@ -103,6 +107,8 @@ struct Sidecar {
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
     done: Option<Exit>,
+    /// Set when the input did not end but fail.
+    unreadable: Option<std::io::Error>,
     /// Set when we were asked to leave: by when.
     leave_by: Option<Instant>,
 }
@@ -136,13 +142,14 @@ impl Sidecar {
             writer,
             timers: Vec::new(),
             done: None,
+            unreadable: None,
             leave_by: None,
         }
     }
 
     async fn run(
         &mut self,
-        mut lines: mpsc::Receiver<Vec<Line>>,
+        mut lines: mpsc::Receiver<Batch>,
         mut reports: mpsc::Receiver<Report>,
         mut written: mpsc::UnboundedReceiver<Written>,
         mut lost: mpsc::UnboundedReceiver<Loss>,
@@ -162,10 +169,11 @@ impl Sidecar {
             tokio::select! {
                 outcome = written.recv() => loss = self.hear_writer(outcome),
                 batch = lines.recv(), if reads => match batch {
-                    Some(batch) => unheard = batch.into_iter(),
-                    None => {
+                    Some(Ok(batch)) => unheard = batch.into_iter(),
+                    end => {
                         listening = false;
-                        tracing::info!("stdin has ended");
+                        self.unreadable = end.and_then(Result::err);
+                        tracing::info!(failure = ?self.unreadable, "stdin has ended");
                         self.feed(Input::Shutdown(self.options.at_end));
                     }
                 },

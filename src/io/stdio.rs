@@ -13,6 +13,7 @@ use std::thread;
 use anyhow::Context;
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tokio_util::codec::Decoder;
 
@@ -50,17 +51,21 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 3)
 }
 
-/// Reads lines on a thread of their own. The channel ends when the input does.
-pub fn read_lines(stdin: File, line_bytes_max: usize) -> mpsc::Receiver<Vec<Line>> {
+/// Lines that were read at once, or why nothing more can be read.
+pub type Batch = io::Result<Vec<Line>>;
+
+/// Reads lines on a thread of their own. The channel ends when the input does, or after its failure.
+pub fn read_lines(stdin: File, line_bytes_max: usize) -> mpsc::Receiver<Batch> {
     let (sender, receiver) = mpsc::channel(BATCHES_MAX);
     thread::spawn(move || read_all(stdin, LineCodec::new(line_bytes_max), &sender));
     receiver
 }
 
-fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Vec<Line>>) {
+fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Batch>) {
     let mut chunk = vec![0; READ_BYTES];
     let mut buffer = BytesMut::new();
     loop {
+        let mut failure = None;
         let read = match stdin.read(&mut chunk) {
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -70,7 +75,7 @@ fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Vec<Li
                 continue;
             }
             Err(error) => {
-                tracing::error!(%error, "stdin cannot be read");
+                failure = Some(error).filter(|error| !is_an_end(error));
                 0
             }
         };
@@ -83,10 +88,19 @@ fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Vec<Li
             lines.push(line);
         }
         let stop = read == 0;
-        if (!lines.is_empty() && batches.blocking_send(lines).is_err()) || stop {
+        if (!lines.is_empty() && batches.blocking_send(Ok(lines)).is_err()) || stop {
+            // When nobody listens any more, nobody wants to know.
+            failure.and_then(|error| batches.blocking_send(Err(error)).ok());
             return;
         }
     }
+}
+
+/// Whether this is how an input ends whose other side went away: a terminal, or a socket that was not read
+/// to its end.
+fn is_an_end(error: &io::Error) -> bool {
+    let ends = [Errno::IO, Errno::CONNRESET];
+    ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
 }
 
 /// What became of a chunk.

@@ -141,6 +141,29 @@ fn a_stderr_whose_reader_is_gone_holds_up_nothing() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
+/// Nobody has said that it is over: what was to be said is missing.
+#[test]
+fn a_stdin_that_cannot_be_read_is_a_failure() {
+    let output = sidecar().stdin(File::open("/").unwrap()).output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{log}");
+    assert!(log.contains("stdin cannot be read"), "{log}");
+}
+
+/// A client that goes without having read everything that it was sent on the same socket.
+#[test]
+fn a_stdin_that_was_reset_has_ended() {
+    let (theirs, mut ours) = UnixStream::pair().unwrap();
+    (&theirs).write_all(b"not read").unwrap();
+    ours.write_all((opening() + &turn("/sleep 200\n/stream 10 10") + &ping(1)).as_bytes()).unwrap();
+    drop(ours);
+    let stdin: OwnedFd = theirs.into();
+    let output = sidecar().stdin(stdin).output().unwrap();
+    let heard = Heard::all(std::io::Cursor::new(output.stdout));
+    assert_eq!((heard.text, heard.pings, heard.endings.len()), (100, vec![1], 1));
+    assert_eq!(output.status.code(), Some(0));
+}
+
 /// What the program does when started with some of its descriptors closed.
 fn closed(redirections: &str) -> std::process::Output {
     let mut shell = Command::new("/bin/sh");
