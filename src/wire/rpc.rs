@@ -39,12 +39,12 @@ impl Params {
         Self(Some(json.into()))
     }
 
-    /// Reads them as `T`.
+    /// Reads them as `T`. `null` stands for none, as some libraries write it.
     ///
     /// # Errors
     /// `-32602`, naming the field that does not fit.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
-        let json: &[u8] = self.0.as_deref().unwrap_or(b"{}");
+        let json: &[u8] = self.0.as_deref().filter(|json| *json != b"null").unwrap_or(b"{}");
         match json.first() {
             Some(b'{') => {}
             Some(b'[') => return Err(RpcError::invalid_params("`params` must be an object, not an array")),
