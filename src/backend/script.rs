@@ -155,7 +155,15 @@ enum Reply {
 impl Agent {
     /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
     async fn open(config: &JsonObject, mut line: Line) -> Option<Self> {
-        let open_ms = config.get("openMs").and_then(Value::as_u64).unwrap_or(0);
+        let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
+            None => 0,
+            Some(Ok(open_ms)) => open_ms,
+            Some(Err(asked)) => {
+                let reason = format!("`config.openMs` must not be negative: {asked}");
+                line.reports.report(Event::OpenFailed { reason }).await;
+                return None;
+            }
+        };
         if open_ms > 0 {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(open_ms)) => {}
@@ -363,11 +371,12 @@ impl Agent {
 
     async fn usage(&mut self, rest: &str) -> Result<(), Stop> {
         let mut words = rest.split_whitespace();
-        let input_tokens = number("/usage INPUT", words.next().unwrap_or_default())?;
-        let output_tokens = number("/usage INPUT OUTPUT", words.next().unwrap_or_default())?;
+        // Counts: never negative.
+        let input_tokens: u32 = number("/usage INPUT", words.next().unwrap_or_default())?;
+        let output_tokens: u32 = number("/usage INPUT OUTPUT", words.next().unwrap_or_default())?;
         self.tell(TurnEvent::Usage(UsageInfo {
-            input_tokens: Some(input_tokens),
-            output_tokens: Some(output_tokens),
+            input_tokens: Some(input_tokens.into()),
+            output_tokens: Some(output_tokens.into()),
             model: None,
             cache_read_tokens: None,
             meta: None,
