@@ -8,11 +8,12 @@
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
-//! change), `turns` and `pending` (the life of a turn and of the queue), `catalogue` (what sessions and
-//! chats say of themselves), `shutdown`, and [`log`] (the replay window).
+//! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
+//! `catalogue` (what sessions and chats say of themselves), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
+mod calls;
 mod catalogue;
 mod dispatch;
 pub mod effects;

@@ -6,9 +6,9 @@
 
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
+use super::calls::rejection_among;
 use super::effects::{ChatKey, Command, Output, Shutdown, Timer};
 use super::reduce::tool_call_id;
-use super::turns::rejection_among;
 use super::{Host, Step};
 
 /// How far a shutdown is.

@@ -1,7 +1,7 @@
 //! Client actions on a chat's channel.
 //!
 //! Owns: their conditions, and which effect each has once it is accepted.
-//! Never: does the effect's work; that is in `turns` and `pending`.
+//! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
