@@ -9,16 +9,44 @@ use ahp_types::actions::{
     ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
     ChatToolCallReadyAction, ChatToolCallResultConfirmedAction, ChatToolCallStartAction, StateAction,
 };
+use ahp_types::common::StringOrMarkdown;
 use ahp_types::state::{
-    ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind,
-    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallResult, ToolCallState, ToolInput,
+    ChatInputQuestion, ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind,
+    ResponsePart, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallResult, ToolCallState,
+    ToolInput, ToolResultContent,
 };
 use serde_json::json;
 
-use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
+use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, ToolGate, ToolOutcome};
 use super::model::Target;
 use super::reduce::tool_call_id;
 use super::{Host, Step};
+
+/// A tool call of the running turn.
+#[derive(Debug, Clone)]
+pub(super) struct CallRef {
+    pub(super) key: ChatKey,
+    pub(super) turn_id: String,
+    pub(super) id: String,
+}
+
+/// What an agent says of a call whose input is complete.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    pub(super) input: String,
+    pub(super) message: StringOrMarkdown,
+    pub(super) gate: ToolGate,
+}
+
+/// How the host denies a call on its own behalf.
+#[derive(Debug)]
+pub(super) struct Denial {
+    /// The option that says so, of those that the agent offered.
+    pub(super) option: Option<String>,
+    pub(super) reason: ToolCallCancellationReason,
+    /// Why, for people.
+    pub(super) why: Option<&'static str>,
+}
 
 /// The option that denies just one call.
 pub(super) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
@@ -26,167 +54,194 @@ pub(super) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     once.map(|option| option.id.clone())
 }
 
+/// An option, as clients are shown it.
+fn shown(option: &PermissionOption) -> ConfirmationOption {
+    let approves = option.kind.approves();
+    ConfirmationOption {
+        id: option.id.clone(),
+        label: option.label.clone(),
+        kind: if approves { ConfirmationOptionKind::Approve } else { ConfirmationOptionKind::Deny },
+        group: None,
+    }
+}
+
 impl Host {
-    /// Takes in what an agent reports of a tool call, or a question that it asks.
-    pub(super) fn call_reports(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: String,
-        event: TurnEvent,
-    ) {
-        match event {
-            TurnEvent::ToolStarted { id, name, display_name } => {
-                if self.call(key, &id).is_some() {
-                    tracing::warn!(?key, id, "an agent began the same tool call twice");
-                    return;
-                }
-                self.end_part(key);
-                let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
-                    turn_id,
-                    tool_call_id: id,
-                    meta: None,
-                    tool_name: name,
-                    display_name,
-                    intention: None,
-                    contributor: None,
-                });
-                self.sequence(step, Target::Chat(key), action, None);
-            }
-            TurnEvent::ToolInput { id, delta } => {
-                if !matches!(self.call(key, &id), Some(ToolCallState::Streaming(_))) {
-                    tracing::debug!(?key, id, "input for a tool call that takes none was ignored");
-                    return;
-                }
-                let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
-                    turn_id,
-                    tool_call_id: id,
-                    meta: None,
-                    content: Some(delta),
-                    invocation_message: None,
-                });
-                self.sequence(step, Target::Chat(key), action, None);
-            }
-            TurnEvent::ToolReady { id, input, message, gate } => {
-                // A status report must not wipe out a question that the user is looking at.
-                let asked = matches!(self.call(key, &id), Some(ToolCallState::PendingConfirmation(_)));
-                if asked && !matches!(gate, ToolGate::Ask(_)) {
-                    return;
-                }
-                self.ready_call(step, key, turn_id, id, input, message, gate);
-            }
-            TurnEvent::ToolContent { id, content } => {
-                if !matches!(self.call(key, &id), Some(ToolCallState::Running(_))) {
-                    tracing::debug!(?key, id, "content for a tool call that does not run was ignored");
-                    return;
-                }
-                let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
-                    turn_id,
-                    tool_call_id: id,
-                    meta: None,
-                    content,
-                });
-                self.sequence(step, Target::Chat(key), action, None);
-            }
-            TurnEvent::ToolDone { id, outcome, review } => {
-                self.finish_call(step, key, &turn_id, id.clone(), outcome, review);
-                self.decline_if_alone(step, key, &id);
-            }
-            TurnEvent::Question { id, questions } => {
-                let request = ChatInputRequest {
-                    id: id.clone(),
-                    message: None,
-                    url: None,
-                    questions: Some(questions),
-                    answers: None,
-                };
-                self.end_part(key);
-                let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
-                self.sequence(step, Target::Chat(key), action, None);
-                self.question_changed(step, key, &id);
-                self.decline_if_alone(step, key, &id);
-            }
-            _ => tracing::error!(?key, "a report that is about no call was taken for one"),
+    fn call(&self, call: &CallRef) -> Option<&ToolCallState> {
+        self.chats.get(&call.key)?.conversation.tool(&call.id)
+    }
+
+    /// An agent begins a tool call.
+    pub(super) fn start_call(&mut self, step: &mut Step<'_>, call: CallRef, name: String, display: String) {
+        if self.call(&call).is_some() {
+            tracing::warn!(?call, "an agent began the same tool call twice");
+            return;
+        }
+        self.end_part(call.key);
+        let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
+            turn_id: call.turn_id,
+            tool_call_id: call.id,
+            meta: None,
+            tool_name: name,
+            display_name: display,
+            intention: None,
+            contributor: None,
+        });
+        self.sequence(step, Target::Chat(call.key), action, None);
+    }
+
+    /// More of a call's input has come.
+    pub(super) fn append_input(&mut self, step: &mut Step<'_>, call: CallRef, delta: String) {
+        if !matches!(self.call(&call), Some(ToolCallState::Streaming(_))) {
+            tracing::debug!(?call, "input for a tool call that takes none was ignored");
+            return;
+        }
+        let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
+            turn_id: call.turn_id,
+            tool_call_id: call.id,
+            meta: None,
+            content: Some(delta),
+            invocation_message: None,
+        });
+        self.sequence(step, Target::Chat(call.key), action, None);
+    }
+
+    /// An agent says that a call's input is complete.
+    pub(super) fn call_is_ready(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
+        // A status report must not wipe out a question that the user is looking at.
+        let asked = matches!(self.call(&call), Some(ToolCallState::PendingConfirmation(_)));
+        if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
+            self.ready_call(step, call, ready);
         }
     }
 
-    fn call(&self, key: ChatKey, id: &str) -> Option<&ToolCallState> {
-        self.chats.get(&key)?.conversation.tool(id)
+    /// What a running call has produced so far.
+    pub(super) fn set_content(
+        &mut self,
+        step: &mut Step<'_>,
+        call: CallRef,
+        content: Vec<ToolResultContent>,
+    ) {
+        if !matches!(self.call(&call), Some(ToolCallState::Running(_))) {
+            tracing::debug!(?call, "content for a tool call that does not run was ignored");
+            return;
+        }
+        let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
+            turn_id: call.turn_id,
+            tool_call_id: call.id,
+            meta: None,
+            content,
+        });
+        self.sequence(step, Target::Chat(call.key), action, None);
     }
 
-    pub(super) fn close_call(
+    /// An agent asks the user something.
+    pub(super) fn ask(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
-        turn_id: &str,
-        call: &ToolCallState,
+        id: String,
+        questions: Vec<ChatInputQuestion>,
     ) {
-        let id = tool_call_id(call).to_owned();
-        match call {
+        let request = ChatInputRequest {
+            id: id.clone(),
+            message: None,
+            url: None,
+            questions: Some(questions),
+            answers: None,
+        };
+        self.end_part(key);
+        let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
+        self.sequence(step, Target::Chat(key), action, None);
+        self.question_changed(step, key, &id);
+        self.decline_if_alone(step, key, &id);
+    }
+
+    /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls that
+    /// run have failed.
+    pub(super) fn close_open_parts(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
+        enum Open {
+            Question(String),
+            Call(Box<ToolCallState>),
+        }
+        let Some(chat) = self.chats.get(&key) else { return };
+        let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
+        let open: Vec<Open> = parts
+            .filter_map(|part| match part {
+                ResponsePart::InputRequest(part) if part.response.is_none() => {
+                    Some(Open::Question(part.request.id.clone()))
+                }
+                ResponsePart::ToolCall(part) => match &part.tool_call {
+                    ToolCallState::Completed(_) | ToolCallState::Cancelled(_) | ToolCallState::Unknown(_) => {
+                        None
+                    }
+                    call => Some(Open::Call(Box::new(call.clone()))),
+                },
+                _ => None,
+            })
+            .collect();
+        for open in open {
+            match open {
+                Open::Question(id) => self.settle_question(step, key, id, ChatInputResponseKind::Cancel),
+                Open::Call(state) => {
+                    let id = tool_call_id(&state).to_owned();
+                    self.close_call(step, CallRef { key, turn_id: turn_id.to_owned(), id }, &state);
+                }
+            }
+        }
+    }
+
+    fn close_call(&mut self, step: &mut Step<'_>, call: CallRef, state: &ToolCallState) {
+        match state {
             ToolCallState::PendingConfirmation(_) => {
                 let reason = ToolCallCancellationReason::Skipped;
-                self.refuse_call(step, key, turn_id, id, None, reason, None);
+                self.refuse_call(step, call, Denial { option: None, reason, why: None });
             }
-            ToolCallState::PendingResultConfirmation(_) => self.refuse_result(step, key, turn_id, id),
+            ToolCallState::PendingResultConfirmation(_) => self.refuse_result(step, call),
             _ => {
                 let outcome = ToolOutcome {
                     success: false,
                     message: "Stopped before it was done".into(),
-                    content: match call {
-                        ToolCallState::Running(call) => call.content.clone().unwrap_or_default(),
+                    content: match state {
+                        ToolCallState::Running(state) => state.content.clone().unwrap_or_default(),
                         _ => Vec::new(),
                     },
                     error: Some("the turn ended before the call did".to_owned()),
                 };
-                self.finish_call(step, key, turn_id, id, outcome, false);
+                self.finish_call(step, &call, outcome, false);
             }
         }
     }
 
     /// Denies a call that waits for a permission, on the host's own behalf.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn refuse_call(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: &str,
-        tool_call_id: String,
-        option: Option<String>,
-        reason: ToolCallCancellationReason,
-        why: Option<&str>,
-    ) {
+    pub(super) fn refuse_call(&mut self, step: &mut Step<'_>, call: CallRef, denial: Denial) {
+        let CallRef { key, turn_id, id } = call;
         let action = ChatToolCallConfirmedAction {
-            turn_id: turn_id.to_owned(),
-            tool_call_id: tool_call_id.clone(),
+            turn_id,
+            tool_call_id: id.clone(),
             meta: None,
             approved: false,
             confirmed: None,
-            reason: Some(reason),
+            reason: Some(denial.reason),
             edited_tool_input: None,
             user_suggestion: None,
-            reason_message: why.map(Into::into),
-            selected_option_id: option,
+            reason_message: denial.why.map(Into::into),
+            selected_option_id: denial.option,
         };
         self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), None);
-        self.tool_changed(step, key, &tool_call_id);
+        self.tool_changed(step, key, &id);
     }
 
     /// Denies a result that waits to be confirmed, on the host's own behalf.
-    pub(super) fn refuse_result(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: &str,
-        tool_call_id: String,
-    ) {
+    pub(super) fn refuse_result(&mut self, step: &mut Step<'_>, call: CallRef) {
+        let CallRef { key, turn_id, id } = call;
         let action = ChatToolCallResultConfirmedAction {
-            turn_id: turn_id.to_owned(),
-            tool_call_id: tool_call_id.clone(),
+            turn_id,
+            tool_call_id: id.clone(),
             meta: None,
             approved: false,
         };
         self.sequence(step, Target::Chat(key), StateAction::ChatToolCallResultConfirmed(action), None);
-        self.tool_changed(step, key, &tool_call_id);
+        self.tool_changed(step, key, &id);
     }
 
     /// Settles a question on the host's own behalf.
@@ -202,51 +257,18 @@ impl Host {
         self.question_changed(step, key, &request_id);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn ready_call(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: String,
-        id: String,
-        input: String,
-        message: ahp_types::common::StringOrMarkdown,
-        gate: ToolGate,
-    ) {
-        let takes = self.call(key, &id).is_some_and(|call| {
-            matches!(
-                call,
-                ToolCallState::Streaming(_)
-                    | ToolCallState::Running(_)
-                    | ToolCallState::PendingConfirmation(_)
-            )
-        });
-        if !takes {
-            tracing::debug!(?key, id, "a tool call that is unknown or over cannot be ready");
-            // Nobody can be shown the question, so the agent must not wait for an answer.
-            let run = self.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.id));
-            if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
-                let option = rejection_among(&options);
-                let refused = Command::Permission { run, tool_call_id: id, option, approved: false };
-                self.tell_agent(step, key, refused);
-            }
-            return;
+    fn ready_call(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
+        use ToolCallState::{PendingConfirmation, Running, Streaming};
+        if !matches!(self.call(&call), Some(Streaming(_) | Running(_) | PendingConfirmation(_))) {
+            tracing::debug!(?call, "a tool call that is unknown or over cannot be ready");
+            return self.refuse_unshown(step, call, ready.gate);
         }
-        let (confirmed, options) = match gate {
+        let CallRef { key, turn_id, id } = call;
+        let (confirmed, options) = match ready.gate {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
-                let shown = options.iter().map(|option| ConfirmationOption {
-                    id: option.id.clone(),
-                    label: option.label.clone(),
-                    kind: if option.kind.approves() {
-                        ConfirmationOptionKind::Approve
-                    } else {
-                        ConfirmationOptionKind::Deny
-                    },
-                    group: None,
-                });
-                let shown = shown.collect();
+                let shown = options.iter().map(shown).collect();
                 if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.permissions.insert(id.clone(), options);
                 }
@@ -259,8 +281,8 @@ impl Host {
             meta: None,
             contributor: None,
             intention: None,
-            invocation_message: message,
-            tool_input: Some(ToolInput::Inline(input)),
+            invocation_message: ready.message,
+            tool_input: Some(ToolInput::Inline(ready.input)),
             confirmation_title: None,
             risk_assessment: None,
             edits: None,
@@ -273,32 +295,41 @@ impl Host {
         self.decline_if_alone(step, key, &id);
     }
 
-    fn finish_call(
+    /// Nobody can be shown the question, so the agent must not wait for an answer.
+    fn refuse_unshown(&mut self, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
+        let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
+            let option = rejection_among(&options);
+            let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
+            self.tell_agent(step, call.key, refused);
+        }
+    }
+
+    /// A call is over.
+    pub(super) fn finish_call(
         &mut self,
         step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: &str,
-        id: String,
+        call: &CallRef,
         outcome: ToolOutcome,
         review: bool,
     ) {
-        match self.call(key, &id) {
+        match self.call(call) {
             Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
             // A call can only be over after it was ready.
-            Some(ToolCallState::Streaming(call)) => {
-                let message =
-                    call.invocation_message.clone().unwrap_or_else(|| call.display_name.clone().into());
-                let input = call.partial_input.clone().unwrap_or_default();
-                self.ready_call(step, key, turn_id.to_owned(), id.clone(), input, message, ToolGate::Open);
+            Some(ToolCallState::Streaming(state)) => {
+                let message = state.invocation_message.clone();
+                let message = message.unwrap_or_else(|| state.display_name.clone().into());
+                let input = state.partial_input.clone().unwrap_or_default();
+                self.ready_call(step, call.clone(), Readiness { input, message, gate: ToolGate::Open });
             }
             _ => {
-                tracing::debug!(?key, id, "a tool call that is unknown or over cannot end");
+                tracing::debug!(?call, "a tool call that is unknown or over cannot end");
                 return;
             }
         }
         let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
-            turn_id: turn_id.to_owned(),
-            tool_call_id: id.clone(),
+            turn_id: call.turn_id.clone(),
+            tool_call_id: call.id.clone(),
             meta: None,
             result: ToolCallResult {
                 success: outcome.success,
@@ -309,8 +340,8 @@ impl Host {
             },
             requires_result_confirmation: review.then_some(true),
         });
-        self.sequence(step, Target::Chat(key), action, None);
-        self.tool_changed(step, key, &id);
+        self.sequence(step, Target::Chat(call.key), action, None);
+        self.tool_changed(step, call.key, &call.id);
     }
 
     /// What follows from any change of a tool call's state.

@@ -5,7 +5,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use ahp_types::state::{PendingMessage, SessionState, SessionStatus, SessionSummary};
+use ahp_types::state::{
+    ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
+    SessionSummary,
+};
 
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
 use super::reduce::Conversation;
@@ -89,6 +92,24 @@ pub(super) struct Chat {
     pub(super) queue_held: bool,
 }
 
+impl Chat {
+    /// A chat in which nothing runs, and that nobody has named.
+    pub(super) fn new(channel: Channel, session: SessionKey, conversation: Conversation) -> Self {
+        Self {
+            channel,
+            session,
+            conversation,
+            title_by: TitleBy::Nobody,
+            agent: AgentLink::Closed,
+            run: None,
+            settling: None,
+            turn_ids: HashSet::new(),
+            consumed: HashSet::new(),
+            queue_held: false,
+        }
+    }
+}
+
 /// Whether the agent's side of a chat exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentLink {
@@ -152,6 +173,61 @@ impl Run {
     pub(super) fn again(id: RunId, turn_id: String, accepted_ms: u64, lasted_ms: u64) -> Self {
         let phase = RunPhase::Waiting { resume: true };
         Self { phase, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
+    }
+}
+
+/// The state of a chat in which nothing was said.
+pub(super) fn empty_chat(uri: String, title: &str, now: &str) -> ChatState {
+    ChatState {
+        resource: uri,
+        title: title.to_owned(),
+        status: SessionStatus::Idle.bits(),
+        activity: None,
+        modified_at: now.to_owned(),
+        changes: None,
+        origin: Some(ChatOrigin::User),
+        movable: Some(false),
+        interactivity: None,
+        working_directories: None,
+        changesets: None,
+        background_work: None,
+        canvases: None,
+        turns: Vec::new(),
+        turns_next_cursor: None,
+        active_turn: None,
+        steering_message: None,
+        queued_messages: None,
+        draft: None,
+        meta: None,
+    }
+}
+
+/// The state of a session that is being created, with its default chat, whose name it bears.
+pub(super) fn creating_session(
+    provider: String,
+    working_directories: Option<Vec<String>>,
+    chat: ChatSummary,
+) -> SessionState {
+    SessionState {
+        provider,
+        title: chat.title.clone(),
+        status: SessionStatus::Idle.bits(),
+        activity: None,
+        origin: None,
+        project: None,
+        working_directories,
+        annotations: None,
+        lifecycle: SessionLifecycle::Creating,
+        creation_error: None,
+        server_tools: None,
+        active_clients: Vec::new(),
+        default_chat: Some(chat.resource.clone()),
+        chats: vec![chat],
+        config: None,
+        customizations: None,
+        changesets: None,
+        input_needed: None,
+        meta: None,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
-use super::calls::rejection_among;
+use super::calls::{rejection_among, CallRef, Denial};
 use super::effects::{ChatKey, Command, Output, Shutdown, Timer};
 use super::reduce::tool_call_id;
 use super::{Host, Step};
@@ -72,11 +72,12 @@ impl Host {
                 let option = run.permissions.get(&id).and_then(|options| rejection_among(options));
                 let why = Some("nobody is left to answer");
                 let reason = ToolCallCancellationReason::Denied;
-                self.refuse_call(step, key, &turn_id, id.clone(), option.clone(), reason, why);
+                let call = CallRef { key, turn_id, id: id.clone() };
+                self.refuse_call(step, call, Denial { option: option.clone(), reason, why });
                 Command::Permission { run: run_id, tool_call_id: id, option, approved: false }
             }
             Some(ToolCallState::PendingResultConfirmation(_)) => {
-                self.refuse_result(step, key, &turn_id, id.clone());
+                self.refuse_result(step, CallRef { key, turn_id, id: id.clone() });
                 Command::ResultConfirmed { run: run_id, tool_call_id: id, approved: false }
             }
             _ if chat.conversation.question(&id).is_some() => {

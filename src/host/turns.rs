@@ -13,10 +13,10 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatInputResponseKind, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart,
-    ResponsePart, SessionLifecycle, ToolCallState,
+    ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SessionLifecycle,
 };
 
+use super::calls::{CallRef, Readiness};
 use super::effects::{
     ChatKey, Command, Event, OpenConversation, Output, PartKey, RunId, TextKind, TurnEnd, TurnEvent,
 };
@@ -177,37 +177,6 @@ impl Host {
         }
     }
 
-    /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls that
-    /// run have failed.
-    fn close_open_parts(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
-        enum Open {
-            Question(String),
-            Call(Box<ToolCallState>),
-        }
-        let Some(chat) = self.chats.get(&key) else { return };
-        let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
-        let open: Vec<Open> = parts
-            .filter_map(|part| match part {
-                ResponsePart::InputRequest(part) if part.response.is_none() => {
-                    Some(Open::Question(part.request.id.clone()))
-                }
-                ResponsePart::ToolCall(part) => match &part.tool_call {
-                    ToolCallState::Completed(_) | ToolCallState::Cancelled(_) | ToolCallState::Unknown(_) => {
-                        None
-                    }
-                    call => Some(Open::Call(Box::new(call.clone()))),
-                },
-                _ => None,
-            })
-            .collect();
-        for open in open {
-            match open {
-                Open::Question(id) => self.settle_question(step, key, id, ChatInputResponseKind::Cancel),
-                Open::Call(call) => self.close_call(step, key, turn_id, &call),
-            }
-        }
-    }
-
     /// Has the agent open the chat's conversation.
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let Some(chat) = self.chats.get_mut(&key) else { return };
@@ -343,6 +312,23 @@ impl Host {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
                 self.sequence(step, Target::Chat(key), action, None);
             }
+            TurnEvent::ToolStarted { id, name, display_name } => {
+                self.start_call(step, CallRef { key, turn_id, id }, name, display_name);
+            }
+            TurnEvent::ToolInput { id, delta } => {
+                self.append_input(step, CallRef { key, turn_id, id }, delta);
+            }
+            TurnEvent::ToolReady { id, input, message, gate } => {
+                self.call_is_ready(step, CallRef { key, turn_id, id }, Readiness { input, message, gate });
+            }
+            TurnEvent::ToolContent { id, content } => {
+                self.set_content(step, CallRef { key, turn_id, id }, content);
+            }
+            TurnEvent::ToolDone { id, outcome, review } => {
+                self.finish_call(step, &CallRef { key, turn_id, id: id.clone() }, outcome, review);
+                self.decline_if_alone(step, key, &id);
+            }
+            TurnEvent::Question { id, questions } => self.ask(step, key, id, questions),
             TurnEvent::Ended(end) => {
                 let ending = match end {
                     TurnEnd::Complete => Ending::Complete,
@@ -356,7 +342,6 @@ impl Host {
                 }
                 self.end_turn(step, key, ending, None);
             }
-            about_a_call => self.call_reports(step, key, turn_id, about_a_call),
         }
     }
 

@@ -9,16 +9,14 @@ use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedActi
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams, ListSessionsResult};
 use ahp_types::common::JsonObject;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
-use ahp_types::state::{
-    ChatOrigin, ChatState, SessionConfigSchema, SessionLifecycle, SessionState, SessionStatus,
-};
+use ahp_types::state::SessionConfigSchema;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 use serde_json::Value;
 
 use crate::host::catalogue::{row_of, summary_of, Place, FIRST_TITLE};
 use crate::host::effects::{ChatKey, Output, Record};
-use crate::host::model::{AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
@@ -87,67 +85,13 @@ impl Host {
         // The next number is that of the count of sessions, which is told with the session itself.
         let born_at = self.head + 1;
         let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
-        let chat_state = ChatState {
-            resource: chat_uri.clone(),
-            title: FIRST_TITLE.to_owned(),
-            status: SessionStatus::Idle.bits(),
-            activity: None,
-            modified_at: now.clone(),
-            changes: None,
-            origin: Some(ChatOrigin::User),
-            movable: Some(false),
-            interactivity: None,
-            working_directories: None,
-            changesets: None,
-            background_work: None,
-            canvases: None,
-            turns: Vec::new(),
-            turns_next_cursor: None,
-            active_turn: None,
-            steering_message: None,
-            queued_messages: None,
-            draft: None,
-            meta: None,
-        };
-        let state = SessionState {
-            provider,
-            title: FIRST_TITLE.to_owned(),
-            status: SessionStatus::Idle.bits(),
-            activity: None,
-            origin: None,
-            project: None,
-            working_directories: params.working_directories,
-            annotations: None,
-            lifecycle: SessionLifecycle::Creating,
-            creation_error: None,
-            server_tools: None,
-            active_clients: Vec::new(),
-            chats: vec![row_of(&chat_state)],
-            default_chat: Some(chat_uri.clone()),
-            config: None,
-            customizations: None,
-            changesets: None,
-            input_needed: None,
-            meta: None,
-        };
+        let chat_state = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
+        let state = creating_session(provider, params.working_directories, row_of(&chat_state));
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
         self.listing.insert(session, &now);
-        self.chats.insert(
-            chat,
-            Chat {
-                channel: Channel::new(chat_uri, born_at),
-                session,
-                conversation: Conversation::new(chat_state),
-                title_by: TitleBy::Nobody,
-                agent: AgentLink::Closed,
-                run: None,
-                settling: None,
-                turn_ids: Default::default(),
-                consumed: Default::default(),
-                queue_held: false,
-            },
-        );
+        let channel = Channel::new(chat_uri, born_at);
+        self.chats.insert(chat, Chat::new(channel, session, Conversation::new(chat_state)));
         step.say(Output::Record(Record::SessionCreated { session: uri.clone() }));
         self.sessions.insert(
             session,
