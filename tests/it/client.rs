@@ -294,16 +294,21 @@ async fn a_whole_conversation() {
 
 #[tokio::test]
 async fn a_client_of_0_9_0_is_served() {
-    let (_child, client) = connect(&[]).await;
+    let (mut child, client) = connect(&[]).await;
     let opened = client.initialize("old".to_owned(), vec!["0.9.0".to_owned()], vec![]).await.unwrap();
     assert_eq!(opened.protocol_version, "0.9.0");
     create_session(&client).await;
     let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let chat = session_in(session).default_chat.unwrap();
     let mut mirror = ChatMirror::subscribe(&client, &chat).await;
-    client.dispatch(chat, turn_started("turn-1", "Good day")).await.unwrap();
+    client.dispatch(chat.clone(), turn_started("turn-1", "Good day")).await.unwrap();
     mirror.until(|state| state.turns.len() == 1).await;
     assert_eq!(text_of(&mirror.state.turns[0].response_parts), "Good day");
+
+    let fresh = ChatMirror::subscribe(&client, &chat).await.state;
+    assert!(ChatState { title: fresh.title.clone(), ..mirror.state } == fresh, "the mirror is not the state");
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
 }
 
 fn session_in(subscribed: SubscribeResult) -> SessionState {
