@@ -33,6 +33,9 @@ pub struct Agent {
     known: HashSet<RunId>,
     /// What it was handed and has not taken in, the newest last.
     steering: Vec<(RunId, String)>,
+    /// What it has taken in, in runs that were its own to end.
+    taken_in: HashSet<String>,
+    cancelled: HashSet<RunId>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -58,8 +61,11 @@ impl Agent {
                 self.runs.push(*run);
                 self.unended.push(*run);
             }
-            Command::Cancel { run }
-            | Command::Permission { run, .. }
+            Command::Cancel { run } => {
+                ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
+                self.cancelled.insert(*run);
+            }
+            Command::Permission { run, .. }
             | Command::ResultConfirmed { run, .. }
             | Command::Answer { run, .. } => {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
@@ -68,6 +74,7 @@ impl Agent {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
                 let twice = self.steering.iter().any(|(at, known)| (at, known) == (run, id));
                 ensure!(!twice, "handed `{id}` twice in {run:?}");
+                ensure!(!self.taken_in.contains(id), "handed `{id}`, which it has taken in, again");
                 self.steering.push((*run, id.clone()));
             }
             Command::Close => {
@@ -126,7 +133,11 @@ impl Agent {
     /// A steering message that it was handed, of whatever run.
     fn take_in(&mut self, index: u8) -> Option<(RunId, String)> {
         let place = (self.steering.len().checked_sub(1)?).checked_sub(usize::from(index))?;
-        Some(self.steering.remove(place))
+        let (run, id) = self.steering.remove(place);
+        if self.unended.contains(&run) && !self.cancelled.contains(&run) {
+            self.taken_in.insert(id.clone());
+        }
+        Some((run, id))
     }
 
     /// What is left to be said by a backend that keeps its promises; none when nothing is.
