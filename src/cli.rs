@@ -19,6 +19,8 @@ use crate::io::run::Options;
 pub const EXIT_USAGE: u8 = 2;
 /// Exit status: failed inside.
 pub const EXIT_FAILURE: u8 = 1;
+/// Exit status: the state folder is unusable or held by another process.
+pub const EXIT_STATE: u8 = 3;
 /// Exit status: done, but something was declined or cut because nobody was left to answer.
 pub const EXIT_CUT: u8 = 4;
 
@@ -38,11 +40,11 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Keep sessions in this folder (not available yet)
+    /// Keep sessions in this folder, so that they outlive the process
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     state_dir: Option<PathBuf>,
 
-    /// Keep sessions in memory only (so far always the case)
+    /// Keep sessions in memory only; the default so far
     #[arg(long)]
     ephemeral: bool,
 
@@ -85,6 +87,7 @@ Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
   1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
   2  wrong usage
+  3  the state folder is unusable or held by another ahp-sidecar
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -128,9 +131,6 @@ impl Cli {
         if self.config.is_some() {
             bail!("--config is not available yet");
         }
-        if self.state_dir.is_some() {
-            bail!("--state-dir is not available yet: this version keeps sessions in memory only");
-        }
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
                 directory
@@ -153,6 +153,7 @@ impl Cli {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             outbox: OutboxLimits::default(),
+            state_dir: self.state_dir.clone(),
         })
     }
 }

@@ -15,5 +15,6 @@ pub mod backend;
 pub mod cli;
 pub mod host;
 pub mod io;
+pub mod store;
 pub mod versions;
 pub mod wire;

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::script::Script;
-use ahp_sidecar::cli::{Cli, EXIT_CUT, EXIT_FAILURE, EXIT_USAGE};
+use ahp_sidecar::cli::{Cli, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::io::log;
-use ahp_sidecar::io::run::{serve, Exit};
+use ahp_sidecar::io::run::{serve, Exit, StateError};
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),
         Err(error) => {
             tracing::error!("{error:#}");
-            ExitCode::from(EXIT_FAILURE)
+            ExitCode::from(if error.is::<StateError>() { EXIT_STATE } else { EXIT_FAILURE })
         }
     };
     log.flush_briefly();

@@ -76,6 +76,7 @@ impl Backend for Script {
                 ]),
                 required: None,
             },
+            resumes: true,
         }
     }
 
@@ -128,20 +129,18 @@ impl Turn {
         Self { run, done: 0, calls: 0, steering: VecDeque::new() }
     }
 
-    /// Goes on behind the step that failed last: a program fails resumably at one kind of step only, and each
-    /// failure has left a part.
-    fn resumed(run: RunId, program: &str, so_far: &[ResponsePart]) -> Self {
-        let failures = so_far.iter().filter(|part| matches!(part, ResponsePart::Error(_))).count();
+    /// Goes on behind the last step that was done. Where nobody remembers that, it is the one that failed: a
+    /// program fails resumably at one kind of step only, and each failure has left a part.
+    fn resumed(run: RunId, program: &str, so_far: &[ResponsePart], progress: Option<u64>) -> Self {
         let is_call =
             |part: &&ResponsePart| matches!(part, ResponsePart::ToolCall(_) | ResponsePart::InputRequest(_));
-        let fails = |step: &str| step.split_whitespace().next() == Some("/error-resumable");
-        let failing = program.lines().enumerate().filter(|(_, step)| fails(step));
-        let last = failing.map(|(at, _)| at).nth(failures.saturating_sub(1));
-        Self {
-            done: last.map_or(0, |at| at + 1),
-            calls: so_far.iter().filter(is_call).count(),
-            ..Self::new(run)
-        }
+        let done = progress.and_then(|done| usize::try_from(done).ok()).unwrap_or_else(|| {
+            let failures = so_far.iter().filter(|part| matches!(part, ResponsePart::Error(_))).count();
+            let fails = |step: &str| step.split_whitespace().next() == Some("/error-resumable");
+            let mut failing = program.lines().enumerate().filter(|(_, step)| fails(step));
+            failing.nth(failures.saturating_sub(1)).map_or(0, |(at, _)| at + 1)
+        });
+        Self { done, calls: so_far.iter().filter(is_call).count(), ..Self::new(run) }
     }
 }
 
@@ -185,8 +184,8 @@ impl Agent {
                     self.turn = Turn::new(run);
                     message
                 }
-                Command::ResumeTurn { run, message, so_far } => {
-                    self.turn = Turn::resumed(run, &message.text, &so_far);
+                Command::ResumeTurn { run, message, so_far, progress } => {
+                    self.turn = Turn::resumed(run, &message.text, &so_far, progress);
                     message
                 }
                 // Came after its turn had ended.
@@ -209,8 +208,13 @@ impl Agent {
     /// Runs the steps that are not done yet.
     async fn run(&mut self, program: &str) -> Result<(), Stop> {
         for step in program.lines().skip(self.turn.done) {
-            self.turn.done += 1;
-            self.step(step.trim_end_matches('\r')).await?;
+            let outcome = self.step(step.trim_end_matches('\r')).await;
+            // A step that fails is done too: a resumed turn goes on behind it.
+            if matches!(outcome, Ok(()) | Err(Stop::Failed { .. })) {
+                self.turn.done += 1;
+                self.tell(TurnEvent::Progress(self.turn.done as u64)).await?;
+            }
+            outcome?;
         }
         self.say_back().await
     }

@@ -6,8 +6,7 @@
 //! specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a chat.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ahp_types::actions::{
@@ -34,35 +33,6 @@ const TITLE_CHARS_MAX: usize = 80;
 /// How long changes of a streaming session's summary are held back to be merged.
 const SUMMARY_HOLD: Duration = Duration::from_millis(200);
 
-/// Every session by when it was modified, newest first; of two modified at the same time the one that was
-/// created later comes first.
-#[derive(Debug, Default)]
-pub(super) struct Listing(BTreeMap<Place, SessionKey>);
-
-/// A session's place in the list.
-pub(super) type Place = (Reverse<String>, Reverse<u64>);
-
-impl Listing {
-    fn place(key: SessionKey, modified_at: &str) -> Place {
-        (Reverse(modified_at.to_owned()), Reverse(key.0))
-    }
-
-    pub(super) fn insert(&mut self, key: SessionKey, modified_at: &str) {
-        self.0.insert(Self::place(key, modified_at), key);
-    }
-
-    pub(super) fn remove(&mut self, key: SessionKey, modified_at: &str) {
-        self.0.remove(&Self::place(key, modified_at));
-    }
-
-    /// The sessions after `place`, or all of them, in order, each with its own place.
-    pub(super) fn after(&self, place: Option<&Place>) -> impl Iterator<Item = (&Place, SessionKey)> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let start = place.map_or(Unbounded, Excluded);
-        self.0.range((start, Unbounded)).map(|(place, &key)| (place, key))
-    }
-}
-
 /// Sessions whose summary may differ from what the root channel's subscribers were told.
 #[derive(Debug, Default)]
 pub(super) struct Summaries {
@@ -74,6 +44,10 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
+    pub(super) fn mentions(&self, key: SessionKey) -> bool {
+        self.due.contains(&key) || self.held.contains(&key)
+    }
+
     pub(super) fn forget(&mut self, key: SessionKey) {
         self.due.remove(&key);
         self.held.remove(&key);
@@ -181,15 +155,13 @@ impl Host {
         let rows = session.state.chats.iter().map(|row| &row.modified_at);
         let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
         if newest != session.modified_at {
-            self.listing.remove(key, &session.modified_at);
-            self.listing.insert(key, &newest);
             session.modified_at = newest;
         }
         if session.state.activity != activity {
             let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
             self.sequence(step, Target::Session(key), action, None);
         }
-        self.summary_is_due(key);
+        self.session_changed(key);
     }
 
     /// Brings a session's list of open requests in line with a tool call of a chat.
@@ -266,7 +238,7 @@ impl Host {
         if self.sessions.get(&session).is_some_and(|session| is_read(session.state.status)) {
             let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
             self.sequence(step, Target::Session(session), unread, None);
-            self.summary_is_due(session);
+            self.session_changed(session);
         }
     }
 
@@ -280,7 +252,7 @@ impl Host {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
             self.sequence(step, Target::Session(key), action, None);
-            self.summary_is_due(key);
+            self.session_changed(key);
         }
     }
 
@@ -292,12 +264,17 @@ impl Host {
         self.sync_chat(step, key);
     }
 
-    pub(super) fn summary_is_due(&mut self, key: SessionKey) {
+    /// Something about a session has changed: it is to be told in summaries, and saved.
+    pub(super) fn session_changed(&mut self, key: SessionKey) {
         self.summaries.due.insert(key);
+        self.unsaved.sessions.insert(key);
     }
 
     /// Tells the changed summaries, except those of streaming sessions whose change can wait.
     pub(super) fn settle_summaries(&mut self, step: &mut Step<'_>) {
+        if self.failing.is_some() {
+            return;
+        }
         for key in std::mem::take(&mut self.summaries.due) {
             let Some(session) = self.sessions.get(&key) else { continue };
             let summary = session.summary();
@@ -321,6 +298,9 @@ impl Host {
     /// Tells the summaries that were held back.
     pub(super) fn tell_summaries(&mut self, step: &mut Step<'_>) {
         self.summaries.timed = false;
+        if self.failing.is_some() {
+            return;
+        }
         for key in std::mem::take(&mut self.summaries.held) {
             self.tell_summary(step, key);
         }
@@ -329,6 +309,9 @@ impl Host {
     /// Tells every summary that has changed, held back or not. Before sessions are listed: a change that is
     /// told later is counted from what was told last, and whoever lists now must know the same.
     pub(super) fn tell_summaries_now(&mut self, step: &mut Step<'_>) {
+        if self.failing.is_some() {
+            return;
+        }
         for key in std::mem::take(&mut self.summaries.due) {
             self.tell_summary(step, key);
         }

@@ -5,32 +5,33 @@
 
 use bytes::Bytes;
 
-use super::effects::{ConnectionId, Frame, Output};
+use super::effects::{ConnectionId, Frame, Output, Page};
 use super::handlers::catalogue::NewSession;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{Method, MethodKind};
-use crate::wire::rpc::{to_json, Incoming, Params};
+use crate::wire::rpc::{Incoming, Params};
 
 /// The result of methods that answer nothing.
-const NULL: &[u8] = b"null";
+const NULL: Bytes = Bytes::from_static(b"null");
 
 impl Host {
     pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
         match message {
             Incoming::Request { id, method: name, params } => {
-                let served = self
+                let answer = self
                     .route(connection, &name)
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
-                let (frame, created) = match served {
-                    Ok((method, Served { result, created })) => {
-                        (Frame::Result { id, method, result }, created)
+                let result =
+                    |id, method, result| Output::Frame(connection, Frame::Result { id, method, result });
+                match answer {
+                    Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
+                    Ok((method, Answer::Created(session))) => {
+                        step.say(result(id, method, NULL));
+                        self.announce_session(step, session);
                     }
-                    Err(error) => (Frame::Error { id: Some(id), error }, None),
-                };
-                step.say(Output::Frame(connection, frame));
-                if let Some(session) = created {
-                    self.announce_session(step, session);
+                    Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
+                    Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
                 }
             }
             Incoming::Notification { method: name, params } => {
@@ -77,27 +78,23 @@ impl Host {
         connection: ConnectionId,
         method: Method,
         params: &Params,
-    ) -> Result<Served, RpcError> {
-        let nothing = || Served::from(NULL.to_vec());
+    ) -> Result<Answer, RpcError> {
+        let json = |result: Vec<u8>| Answer::Json(result.into());
+        let nothing = |()| Answer::Json(NULL);
         match method {
-            Method::Ping => Ok(nothing()),
-            Method::Initialize => self.initialize(connection, &params.read()?).map(Served::from),
-            Method::Reconnect => self.reconnect(connection, &params.read()?).map(Served::from),
-            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Served::from),
-            Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(|()| nothing()),
+            Method::Ping => Ok(nothing(())),
+            Method::Initialize => self.initialize(connection, &params.read()?).map(json),
+            Method::Reconnect => self.reconnect(connection, &params.read()?).map(json),
+            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
+            Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(nothing),
             Method::ListSessions => {
-                let params = params.read()?;
+                let page = Self::page_of(&params.read()?)?;
                 self.tell_summaries_now(step);
-                self.list_sessions(&params).map(|result| Served::from(to_json(&result)))
+                Ok(Answer::Page(page))
             }
-            Method::CreateSession => {
-                let created = Some(self.create_session(step, params.read()?)?);
-                Ok(Served { created, ..nothing() })
-            }
-            Method::DisposeSession => self.dispose_session(step, &params.read()?).map(|()| nothing()),
-            Method::DispatchAction => {
-                self.dispatch_action(step, connection, params.read()?).map(|()| nothing())
-            }
+            Method::CreateSession => self.create_session(step, params.read()?).map(Answer::Created),
+            Method::DisposeSession => self.dispose_session(step, &params.read()?).map(nothing),
+            Method::DispatchAction => self.dispatch_action(step, connection, params.read()?).map(nothing),
         }
     }
 
@@ -112,15 +109,11 @@ impl Host {
 }
 
 /// What a handler gives back.
-struct Served {
-    /// JSON text.
-    result: Bytes,
+enum Answer {
+    /// A result; JSON text.
+    Json(Bytes),
     /// A session whose coming into being is told after the answer.
-    created: Option<NewSession>,
-}
-
-impl From<Vec<u8>> for Served {
-    fn from(result: Vec<u8>) -> Self {
-        Self { result: result.into(), created: None }
-    }
+    Created(NewSession),
+    /// A page of the list of sessions, which is answered when this step is safe.
+    Page(Page),
 }

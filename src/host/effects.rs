@@ -26,6 +26,21 @@ pub struct ConnectionId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChatKey(pub u64);
 
+/// A session, as the store knows it. Never given twice by one store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
+/// A channel, as the log and the store know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// The root channel.
+    Root,
+    /// A session's.
+    Session(SessionKey),
+    /// A chat's.
+    Chat(ChatKey),
+}
+
 /// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
 /// twice by one host, so that what a finished attempt still says is known for what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,8 +76,57 @@ pub enum Input {
     Timer(Timer),
     /// No client can say anything any more.
     Shutdown(Shutdown),
-    /// Everything that was waiting has been taken in: what was held back to be merged goes out.
+    /// Everything that was waiting has been taken in: what was held back to be merged is told.
     Settled,
+    /// A step ends: what has changed becomes records, before anything of the step goes out.
+    Save,
+    /// A session comes back from the store, because a message names it or its turn was interrupted.
+    Restored(Box<SavedSession>),
+    /// A session is there but cannot be read.
+    Unreadable {
+        /// The URIs of the session and its chats, as far as they are known.
+        uris: Vec<String>,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Nothing can be kept now, or everything is kept again.
+    Failing(Option<Failing>),
+    /// What the store still has of the actions after the cursor of the `reconnect` that follows; none when it
+    /// cannot continue exactly from there.
+    Past(Option<Vec<(Target, ActionLine)>>),
+}
+
+/// The store does not take anything now; what has happened since it did is told to nobody yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failing {
+    /// Why, for people.
+    pub reason: String,
+    /// The last sequence number that is safe.
+    pub safe: u64,
+}
+
+/// A session as it was saved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SavedSession {
+    /// Its row.
+    pub row: SessionRow,
+    /// Its chats, in no order.
+    pub chats: Vec<SavedChat>,
+    /// Taking up its interrupted turn has brought the process down too often: it is only to be read.
+    pub quarantined: bool,
+}
+
+/// A chat as it was saved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SavedChat {
+    /// Its row.
+    pub row: ChatRow,
+    /// Its completed turns (JSON text), oldest first.
+    pub turns: Vec<Bytes>,
+    /// The lines of the actions on it that are younger than its row, oldest first.
+    pub actions: Vec<Bytes>,
+    /// How far the agent had got in the turn that runs.
+    pub progress: Option<u64>,
 }
 
 /// How running turns are ended when nobody can say anything any more.
@@ -81,6 +145,8 @@ pub enum Timer {
     Drain,
     /// Summaries that were held back while turns stream are to be told.
     Summaries,
+    /// A session whose turn was taken up again has not brought the process down.
+    Trial(SessionKey),
 }
 
 /// Everything that the core asks of its surroundings, in order.
@@ -92,6 +158,8 @@ pub enum Output {
     Record(Record),
     /// Tell a backend.
     Agent(ChatKey, Command),
+    /// Answer a request with a page of the list of sessions, as it is when this step is safe.
+    List(ConnectionId, RequestId, Page),
     /// Come back with [`Input::Timer`] after this time.
     Timer(Timer, Duration),
     /// A shutdown is complete: no turn is left.
@@ -99,6 +167,19 @@ pub enum Output {
         /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
         cut: bool,
     },
+}
+
+impl Output {
+    /// How many bytes of text it holds that are to be written; nearly.
+    pub fn frame_bytes(&self) -> usize {
+        match self {
+            Self::Frame(_, Frame::Action(action)) => action.line.len(),
+            Self::Frame(_, Frame::Answer(line)) => line.len(),
+            Self::Frame(_, Frame::Result { result, .. }) => result.len(),
+            Self::Frame(_, Frame::Notification { params, .. }) => params.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// Something to be sent to one connection, as the newest version of the protocol says it.
@@ -156,18 +237,89 @@ pub struct PartKey {
 /// What the store keeps of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// A session came into being under this URI.
-    SessionCreated {
-        /// The session.
-        session: String,
-    },
-    /// A session is gone.
-    SessionRemoved {
-        /// The session.
-        session: String,
-    },
     /// An action was sequenced.
-    Action(ActionLine),
+    Action(Target, ActionLine),
+    /// A session is new or has changed.
+    Session(SessionRow),
+    /// A session is gone.
+    SessionRemoved(SessionKey),
+    /// A chat is new or has changed.
+    Chat(ChatRow),
+    /// A chat has a completed turn at this place, counted from 0; JSON text.
+    Turn(ChatKey, u64, Bytes),
+    /// A chat has no more completed turns than so many.
+    TurnsCut(ChatKey, u64),
+    /// The agent has got so far in the turn that runs.
+    Progress(ChatKey, u64),
+    /// What begins now may bring the process down: the store counts the deaths that follow.
+    Trial(SessionKey),
+    /// It did not.
+    Survived(SessionKey),
+    /// Something in this step must survive the loss of power.
+    Sync,
+}
+
+impl Record {
+    /// How many bytes it holds; nearly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Action(_, action) => action.line.len(),
+            Self::Session(row) => row.summary.len() + row.body.len(),
+            Self::Chat(row) => row.body.len(),
+            Self::Turn(_, _, turn) => turn.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// What is kept of a session besides its chats.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionRow {
+    /// Its key.
+    pub key: SessionKey,
+    /// Its URI.
+    pub uri: String,
+    /// When it was modified: what the list is sorted by.
+    pub modified_at: String,
+    /// What `listSessions` says of it; JSON text.
+    pub summary: Bytes,
+    /// Everything else; JSON text.
+    pub body: Bytes,
+}
+
+/// What is kept of a chat besides its completed turns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRow {
+    /// Its key.
+    pub key: ChatKey,
+    /// Whose chat it is.
+    pub session: SessionKey,
+    /// Its URI.
+    pub uri: String,
+    /// Whether a turn runs in it.
+    pub running: bool,
+    /// The last sequence number that the row knows of.
+    pub as_of: u64,
+    /// Everything else; JSON text.
+    pub body: Bytes,
+}
+
+/// A page of the list of sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Begins behind this place; at the newest when there is none.
+    pub after: Option<Place>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A session's place in the list: newest first, and of two modified at the same time the later one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// When it was modified.
+    pub modified_at: String,
+    /// Which.
+    pub key: SessionKey,
 }
 
 /// What a backend says of itself, without starting anything.
@@ -177,6 +329,8 @@ pub struct AgentDescription {
     pub info: AgentInfo,
     /// What `createSession.config` may hold.
     pub config: SessionConfigSchema,
+    /// Whether it can go on with a turn that was interrupted by the end of the process.
+    pub resumes: bool,
 }
 
 /// What a backend is told about one chat's conversation.
@@ -201,6 +355,8 @@ pub enum Command {
         /// What the turn holds so far, its error last: where to go on is to be found in it, because the
         /// conversation may have been opened anew since.
         so_far: Vec<ResponsePart>,
+        /// The last [`TurnEvent::Progress`] that was reported in this turn.
+        progress: Option<u64>,
     },
     /// Stop the run; it must still report its end, which tells that the next one may begin.
     Cancel {
@@ -295,6 +451,8 @@ pub enum TurnEvent {
     Text(TextKind, String),
     /// What the agent is doing now.
     Activity(Option<String>),
+    /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.
+    Progress(u64),
     /// Token usage so far.
     Usage(UsageInfo),
     /// A tool call begins; its input may stream.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::effects::ActionLine;
-use super::model::Target;
+use super::effects::Target;
 
 /// How far back a client can catch up.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +36,11 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn new(window: Window, head: u64) -> Self {
         Self { window, entries: VecDeque::new(), bytes: 0, floor: head }
+    }
+
+    /// The number before the oldest action's.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
     }
 
     pub(super) fn push(&mut self, target: Target, line: ActionLine) {

@@ -22,6 +22,7 @@ pub mod log;
 mod model;
 mod pending;
 pub mod reduce;
+mod save;
 mod sequence;
 mod shutdown;
 mod turns;
@@ -32,10 +33,13 @@ use ahp_types::commands::Implementation;
 use ahp_types::state::RootState;
 use jiff::Timestamp;
 
-use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, RunId, Timer};
+use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Record, RunId, Timer};
 use model::{Channel, Chat, Connection, Session, SessionKey, Target};
 
+use crate::wire::errors::RpcError;
 pub use actions::{client_actions, ClientAction, Scope};
+
+pub use handlers::catalogue::listing;
 pub use sequence::MergedDeltas;
 
 /// What the host is told once, at its start.
@@ -49,6 +53,23 @@ pub struct Config {
     pub agents: Vec<AgentDescription>,
     /// How far back clients can catch up.
     pub replay_window: log::Window,
+    /// Where the last life of this host ended.
+    pub start: Start,
+    /// So many sessions that nobody uses stay in memory; the store has them all.
+    pub idle_sessions_max: usize,
+}
+
+/// Where a host begins.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Start {
+    /// The number before the first one that may be given.
+    pub head: u64,
+    /// The last key that was given.
+    pub last_key: u64,
+    /// How many sessions there are.
+    pub sessions: u64,
+    /// The sequence goes on where another process ended it, so that cursors of its clients mean something.
+    pub continues: bool,
 }
 
 /// How many client ids are remembered, to know a client that comes back.
@@ -70,8 +91,18 @@ pub struct Host {
     chats: BTreeMap<ChatKey, Chat>,
     /// Every channel by its URI.
     channels: HashMap<String, Target>,
-    /// Every session in the order of listing.
-    listing: catalogue::Listing,
+    /// How many sessions there are, in memory or not.
+    session_count: u64,
+    /// How often any session was used.
+    uses: u64,
+    /// Sessions and chats that the store does not know as they are.
+    unsaved: save::Unsaved,
+    /// Set while the store takes nothing.
+    failing: Option<effects::Failing>,
+    /// URIs of sessions and chats that cannot be read, each with the reason.
+    unreadable: HashMap<String, String>,
+    /// What the store has of the actions after the cursor of the next `reconnect`.
+    past: Option<Vec<(Target, effects::ActionLine)>>,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
@@ -106,25 +137,30 @@ impl Host {
     pub fn new(config: Config) -> Self {
         let root = RootState {
             agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
-            active_sessions: Some(0),
+            active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
             terminals: None,
             config: None,
             meta: None,
         };
         let uri = ahp_types::common::ROOT_RESOURCE_URI.to_owned();
         Self {
-            head: 0,
-            log: log::Log::new(config.replay_window, 0),
+            head: config.start.head,
+            log: log::Log::new(config.replay_window, config.start.head),
             root,
             channels: HashMap::from([(uri.clone(), Target::Root)]),
             root_channel: Channel::new(uri, 0),
             sessions: BTreeMap::new(),
             chats: BTreeMap::new(),
-            listing: catalogue::Listing::default(),
+            session_count: config.start.sessions,
+            uses: 0,
+            unsaved: save::Unsaved::default(),
+            failing: None,
+            unreadable: HashMap::new(),
+            past: None,
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
             runs: 0,
-            last_key: 0,
+            last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
             config,
@@ -133,7 +169,8 @@ impl Host {
 
     /// Takes one input in and appends everything that follows from it to `out`, in order.
     ///
-    /// After each batch of inputs the caller says [`Input::Settled`].
+    /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything out
+    /// [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let step = &mut Step { now, ids, out };
         match input {
@@ -145,8 +182,19 @@ impl Host {
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
+            Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::Settled => self.settle_summaries(step),
+            Input::Save => self.save(step),
+            Input::Restored(saved) => self.restore(step, *saved),
+            Input::Unreadable { uris, reason } => {
+                self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
+            }
+            Input::Past(past) => self.past = past,
+            Input::Failing(failing) => {
+                self.failing = failing;
+                self.tell_summaries(step);
+            }
         }
         self.check_done(step);
     }
@@ -170,6 +218,14 @@ impl Host {
         match uri {
             "ahp-root:" | "ahp-root:/" => Some(Target::Root),
             uri => self.channels.get(uri).copied(),
+        }
+    }
+
+    /// The error about a URI that names no channel in memory.
+    fn not_found(&self, uri: &str) -> RpcError {
+        match self.unreadable.get(uri) {
+            Some(reason) => RpcError::unavailable(format_args!("`{uri}` cannot be read: {reason}")),
+            None => RpcError::channel_not_found(uri),
         }
     }
 

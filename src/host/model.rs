@@ -9,25 +9,14 @@ use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
     SessionSummary,
 };
+use serde::{Deserialize, Serialize};
 
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
+pub(super) use super::effects::{SessionKey, Target};
 use super::reduce::Conversation;
-use super::ChatKey;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
 pub(super) const ACTIVITY_BITS: u32 = (1 << 5) - 1;
-
-/// A session, as the core knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SessionKey(pub(super) u64);
-
-/// A channel that can be subscribed to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Target {
-    Root,
-    Session(SessionKey),
-    Chat(ChatKey),
-}
 
 /// What all channels have.
 #[derive(Debug)]
@@ -36,11 +25,13 @@ pub(super) struct Channel {
     pub(super) subscribers: Vec<ConnectionId>,
     /// The sequence's head when the channel came into being: a cursor before it knows nothing of it.
     pub(super) born_at: u64,
+    /// The number of the last action on it, in this life.
+    pub(super) last_seq: u64,
 }
 
 impl Channel {
     pub(super) fn new(uri: String, born_at: u64) -> Self {
-        Self { uri, subscribers: Vec::new(), born_at }
+        Self { uri, subscribers: Vec::new(), born_at, last_seq: 0 }
     }
 }
 
@@ -60,12 +51,17 @@ pub(super) struct Session {
     pub(super) modified_at: String,
     pub(super) config: ahp_types::common::JsonObject,
     pub(super) title_by: TitleBy,
+    /// It brought the process down too often: it can be read, and nothing more.
+    pub(super) quarantined: bool,
+    /// When it was last used, counted in uses of any session.
+    pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
     pub(super) told: SessionSummary,
 }
 
 /// Who named a session or chat; a later one only replaces an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) enum TitleBy {
     Nobody,
     FirstMessage,
@@ -88,6 +84,10 @@ pub(super) struct Chat {
     pub(super) turn_ids: HashSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
+    /// The last turn that the agent told its progress in, and how far it had got.
+    pub(super) progress: Option<(String, u64)>,
+    /// What the store knows of this chat.
+    pub(super) saved: Saved,
     /// The queue waits until a client asks for something on this chat.
     pub(super) queue_held: bool,
 }
@@ -105,9 +105,25 @@ impl Chat {
             settling: None,
             turn_ids: HashSet::new(),
             consumed: HashSet::new(),
+            progress: None,
+            saved: Saved { row_due: true, ..Saved::default() },
             queue_held: false,
         }
     }
+}
+
+/// How much of a chat the store knows.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    /// The row is out of date in a way that the saved actions do not make up for.
+    pub(super) row_due: bool,
+    /// So many completed turns are saved, and of these the first `turns_kept` are still true.
+    pub(super) turns: usize,
+    pub(super) turns_kept: usize,
+    /// Bytes of saved actions that the row does not know of, while a turn runs.
+    pub(super) behind_bytes: usize,
+    /// The size of the last row, in bytes.
+    pub(super) row_bytes: usize,
 }
 
 /// Whether the agent's side of a chat exists.
@@ -128,6 +144,8 @@ pub(super) struct Run {
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
     pub(super) lasted_ms: u64,
+    /// The store counts the deaths of the process while it runs.
+    pub(super) on_trial: bool,
     /// The part that text of this kind goes on in.
     pub(super) open_part: Option<OpenPart>,
     /// What the agent offered for each tool call that waits for a permission.
@@ -163,6 +181,7 @@ impl Run {
             phase: RunPhase::Waiting { resume: false },
             accepted_ms,
             lasted_ms: 0,
+            on_trial: false,
             open_part: None,
             permissions: HashMap::new(),
             handed_over: Vec::new(),

@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart, SessionStatus,
-    ToolCallState,
+    ActiveTurn, ChatState, ErrorResponsePart, InputRequestResponsePart, PendingMessage, ResponsePart,
+    SessionStatus, ToolCallState, Turn, TurnState,
 };
 use serde_json::Value;
 
@@ -48,6 +48,34 @@ impl Conversation {
     /// The state as clients see it.
     pub fn state(&self) -> &ChatState {
         &self.state
+    }
+
+    /// The state without its completed turns, as JSON text.
+    pub(super) fn head_json(&mut self) -> Value {
+        let turns = std::mem::take(&mut self.state.turns);
+        let head = serde_json::to_value(&self.state).unwrap_or_default();
+        self.state.turns = turns;
+        head
+    }
+
+    /// Turns the active turn into one that failed, outside of the sequence: for a state that is only read.
+    pub(super) fn end_for_reading(&mut self, error: ErrorResponsePart) {
+        if let Some(active) = self.state.active_turn.take() {
+            let mut response_parts = active.response_parts;
+            response_parts.push(ResponsePart::Error(error));
+            self.state.turns.push(Turn {
+                id: active.id,
+                started_at: Some(active.started_at),
+                duration: None,
+                message: active.message,
+                response_parts,
+                usage: active.usage,
+                state: TurnState::Error,
+            });
+        }
+        self.state.activity = None;
+        self.state.status = with_activity(self.state.status, SessionStatus::Error.bits());
+        self.index = PartIndex::default();
     }
 
     /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.

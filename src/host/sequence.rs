@@ -10,9 +10,10 @@ use ahp_types::state::{Snapshot, SnapshotState};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::effects::Target;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
-use super::model::Target;
 use super::{Host, Step};
+use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::text;
 
@@ -51,13 +52,13 @@ impl Host {
         delta: Option<PartKey>,
     ) -> bool {
         let (outcome, channel) = match target {
-            Target::Root => (apply_action_to_root(&mut self.root, &action), &self.root_channel),
+            Target::Root => (apply_action_to_root(&mut self.root, &action), &mut self.root_channel),
             Target::Session(key) => match self.sessions.get_mut(&key) {
-                Some(session) => (apply_action_to_session(&mut session.state, &action), &session.channel),
+                Some(session) => (apply_action_to_session(&mut session.state, &action), &mut session.channel),
                 None => return false,
             },
             Target::Chat(key) => match self.chats.get_mut(&key) {
-                Some(chat) => (chat.conversation.apply(&action), &chat.channel),
+                Some(chat) => (chat.conversation.apply(&action), &mut chat.channel),
                 None => return false,
             },
         };
@@ -68,14 +69,16 @@ impl Host {
             return false;
         }
         self.head += 1;
+        channel.last_seq = self.head;
         let json = action_json(&action);
         let line = envelope_line(&channel.uri, &json, self.head, origin.as_ref(), None);
         let line = ActionLine { line, server_seq: self.head, delta };
         self.log.push(target, line.clone());
-        step.say(Output::Record(Record::Action(line.clone())));
+        step.say(Output::Record(Record::Action(target, line.clone())));
         for &connection in &channel.subscribers {
             step.say(Output::Frame(connection, Frame::Action(line.clone())));
         }
+        self.note_change(step, target, &action, line.line.len());
         true
     }
 
@@ -91,9 +94,33 @@ impl Host {
         refusal: Option<&str>,
     ) {
         let refusal = refusal.map(text::message);
-        let line =
-            envelope_line(channel, action.get().as_bytes(), self.head, Some(origin), refusal.as_deref());
+        let line = envelope_line(
+            channel,
+            action.get().as_bytes(),
+            self.told_head(),
+            Some(origin),
+            refusal.as_deref(),
+        );
         step.say(Output::Frame(connection, Frame::Answer(line)));
+    }
+
+    /// The last sequence number that may be told: the head, unless the store does not take it.
+    pub(super) fn told_head(&self) -> u64 {
+        self.failing.as_ref().map_or(self.head, |failing| failing.safe)
+    }
+
+    /// Whether all of a channel's state may be told. What the store does not take yet may not: a process that
+    /// starts anew would not know it.
+    ///
+    /// # Errors
+    /// `-32603`, saying why not.
+    pub(super) fn check_safe(&self, target: Target) -> Result<(), RpcError> {
+        match &self.failing {
+            Some(failing) if self.channel(target).is_some_and(|channel| channel.last_seq > failing.safe) => {
+                Err(RpcError::unavailable(&failing.reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The channel's state now.
@@ -106,7 +133,7 @@ impl Host {
             }
         };
         let resource = self.channel(target)?.uri.clone();
-        Some(Snapshot { resource, state, from_seq: i64::try_from(self.head).unwrap_or(i64::MAX) })
+        Some(Snapshot { resource, state, from_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX) })
     }
 
     /// Delivers a channel to a connection from now on.

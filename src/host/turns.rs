@@ -5,6 +5,8 @@
 //! resume is followed by exactly one ending.
 //! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for clients.
 
+use std::time::Duration;
+
 use ahp_types::actions::{
     ActionOrigin, ChatActivityChangedAction, ChatDeltaAction, ChatErrorAction, ChatReasoningAction,
     ChatResponsePartAction, ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnCompleteAction,
@@ -18,11 +20,16 @@ use ahp_types::state::{
 
 use super::calls::{CallRef, Readiness};
 use super::effects::{
-    ChatKey, Command, Event, OpenConversation, Output, PartKey, RunId, TextKind, TurnEnd, TurnEvent,
+    ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer, TurnEnd,
+    TurnEvent,
 };
 use super::model::{AgentLink, OpenPart, Run, RunPhase, Target, TitleBy};
+use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::wire::text;
+
+/// A turn that was taken up again and has not brought the process down within this time will not.
+const TRIAL: Duration = Duration::from_secs(2);
 
 /// How a turn ends for clients.
 #[derive(Debug)]
@@ -30,6 +37,11 @@ pub(super) enum Ending {
     Complete,
     Cancelled { meta: Option<JsonObject> },
     Failed { kind: String, message: String, resumable: bool },
+}
+
+/// How far the agent has got in this turn, if it told and no later turn has made us forget it.
+fn progress_in(progress: &Option<(String, u64)>, turn_id: &str) -> Option<u64> {
+    progress.as_ref().filter(|(turn, _)| turn == turn_id).map(|(_, progress)| *progress)
 }
 
 /// An error as clients are told it.
@@ -82,13 +94,17 @@ impl Host {
         // counts; a wall clock that was set back must not take any of it away.
         let turn = chat.conversation.state().turns.last();
         let lasted_ms = turn.map_or(0, |turn| {
-            let started = turn.started_at.as_deref().and_then(|start| start.parse::<jiff::Timestamp>().ok());
-            let since = started.map_or(0, |start| step.now.unix_ms - start.as_millisecond());
-            u64::try_from(since.max(turn.duration.unwrap_or(0))).unwrap_or(0)
+            let before = u64::try_from(turn.duration.unwrap_or(0)).unwrap_or(0);
+            lasted_since(step, turn.started_at.as_deref()).max(before)
         });
         let turn_id = action.turn_id.clone();
-        chat.run = Some(Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms));
+        let run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
+        chat.run = Some(Run { on_trial: true, ..run });
         self.runs += 1;
+        // What ended the turn before may do so again, and the process with it.
+        let session = chat.session;
+        step.say(Output::Record(Record::Trial(session)));
+        step.say(Output::Timer(Timer::Trial(session), TRIAL));
         self.sequence(step, Target::Chat(key), StateAction::ChatTurnResume(action), origin);
         self.sync_chat(step, key);
         self.advance(step, key);
@@ -136,7 +152,7 @@ impl Host {
     }
 
     /// Ends the running turn, once: everything in it that is open is closed before its ending.
-    fn end_turn_quietly(
+    pub(super) fn end_turn_quietly(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -169,6 +185,9 @@ impl Host {
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
+        if let Some(chat) = self.chats.get(&key).filter(|_| run.on_trial) {
+            step.say(Output::Record(Record::Survived(chat.session)));
+        }
         if cancelled && run.phase == RunPhase::Started {
             if let Some(chat) = self.chats.get_mut(&key) {
                 chat.settling = Some(run.id);
@@ -221,7 +240,12 @@ impl Host {
                 run.phase = RunPhase::Started;
                 let (run, message) = (run.id, turn.message.clone());
                 let command = if resume {
-                    Command::ResumeTurn { run, message, so_far: turn.response_parts.clone() }
+                    Command::ResumeTurn {
+                        run,
+                        message,
+                        so_far: turn.response_parts.clone(),
+                        progress: progress_in(&chat.progress, &turn.id),
+                    }
                 } else {
                     Command::StartTurn { run, message }
                 };
@@ -308,6 +332,12 @@ impl Host {
             TurnEvent::Part(kind, text) => self.open_part(step, key, turn_id, kind, text),
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
+            TurnEvent::Progress(progress) => {
+                if let Some(chat) = self.chats.get_mut(&key) {
+                    chat.progress = Some((turn_id, progress));
+                    step.say(Output::Record(Record::Progress(key, progress)));
+                }
+            }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
                 self.sequence(step, Target::Chat(key), action, None);

@@ -55,14 +55,14 @@ impl Outbox {
         self.waiting + self.taken
     }
 
-    /// Whether there is room for what agents say.
-    pub fn has_room_for_agents(&self) -> bool {
-        self.bytes() < self.limits.agents_above
+    /// Whether there is room for what agents say, when so many bytes more are on their way here.
+    pub fn has_room_for_agents(&self, coming: usize) -> bool {
+        self.bytes() + coming < self.limits.agents_above
     }
 
-    /// Whether there is room for answers to what clients say.
-    pub fn has_room_for_clients(&self) -> bool {
-        self.bytes() < self.limits.clients_above
+    /// Whether there is room for answers to what clients say, when so many bytes more are on their way here.
+    pub fn has_room_for_clients(&self, coming: usize) -> bool {
+        self.bytes() + coming < self.limits.clients_above
     }
 
     /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the line before.
@@ -208,16 +208,16 @@ mod tests {
         let mut outbox = Outbox::new(EAGER);
         let push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]), None);
         push(&mut outbox, 99);
-        assert!(outbox.has_room_for_agents());
+        assert!(outbox.has_room_for_agents(0));
         let taken = outbox.take(usize::MAX);
         push(&mut outbox, 1);
-        assert!(!outbox.has_room_for_agents() && outbox.has_room_for_clients());
+        assert!(!outbox.has_room_for_agents(0) && outbox.has_room_for_clients(0));
         push(&mut outbox, 99);
-        assert!(outbox.has_room_for_clients());
+        assert!(outbox.has_room_for_clients(0));
         push(&mut outbox, 1);
-        assert!(!outbox.has_room_for_clients());
+        assert!(!outbox.has_room_for_clients(0));
         outbox.written(taken.iter().map(Bytes::len).sum());
-        assert!(outbox.has_room_for_clients() && !outbox.has_room_for_agents());
+        assert!(outbox.has_room_for_clients(0) && !outbox.has_room_for_agents(0));
     }
 
     #[test]

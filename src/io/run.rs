@@ -5,23 +5,29 @@
 //! Never: answers a client by itself, except when serving it failed inside.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{bail, Context};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use super::codec::Line;
+use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, OutboxLimits};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Frame, Ids, Input, Output, Shutdown, Timer};
-use crate::host::{self, Host};
+use crate::host::effects::{ConnectionId, Failing, Frame, Ids, Input, Output, SessionKey, Shutdown, Timer};
+use crate::host::log::Window;
+use crate::host::{self, Host, Start};
+use crate::store::memory::Memory;
+use crate::store::sqlite::Reader;
 use crate::versions::Edge;
 use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
 
 /// How a process serves.
@@ -39,6 +45,8 @@ pub struct Options {
     pub deterministic: bool,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
+    /// Where sessions are kept; in memory when there is none.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// Why the process ends.
@@ -59,6 +67,9 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// How many reports of agents are taken in one step.
 const REPORTS_AT_ONCE: usize = 256;
 
+/// So many sessions that nobody uses stay in memory when the store has them all.
+const IDLE_SESSIONS_MAX: usize = 64;
+
 /// How long the last frames may take to get out when we were asked to leave.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
@@ -72,6 +83,7 @@ const QUIET_TURNS: usize = 4;
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
+    let (keeper, start, kept) = open_keeper(options.state_dir.as_deref())?;
     let (stdin, stdout) = stdio::take()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
@@ -82,8 +94,8 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let lines = stdio::read_lines(stdin, options.line_bytes_max);
         let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
         let (agents, reports) = Agents::new(backends);
-        let mut sidecar = Sidecar::new(options, agents, writer);
-        let exit = sidecar.run(lines, reports, written, lost).await?;
+        let mut sidecar = Sidecar::new(options, agents, writer, keeper, start);
+        let exit = sidecar.run(Events { lines, reports, written, lost, kept }).await?;
         match sidecar.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
@@ -94,6 +106,32 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
     exit
 }
 
+/// Why a host cannot begin to serve: its state folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub struct StateError(anyhow::Error);
+
+fn open_keeper(
+    state_dir: Option<&Path>,
+) -> Result<(Keeper, Start, mpsc::UnboundedReceiver<Kept>), StateError> {
+    match state_dir {
+        Some(folder) => Keeper::open(folder, Window::default()).map_err(StateError),
+        None => {
+            let (_, kept) = mpsc::unbounded_channel();
+            Ok((Keeper::Memory(Memory::default()), Start::default(), kept))
+        }
+    }
+}
+
+/// Everything that the loop waits for, besides timers and signals.
+struct Events {
+    lines: mpsc::Receiver<Batch>,
+    reports: mpsc::Receiver<Report>,
+    written: mpsc::UnboundedReceiver<Written>,
+    lost: mpsc::UnboundedReceiver<Loss>,
+    kept: mpsc::UnboundedReceiver<Kept>,
+}
+
 struct Sidecar {
     options: Options,
     host: Host,
@@ -101,7 +139,10 @@ struct Sidecar {
     agents: Agents,
     clock: Clock,
     ids: Box<dyn Ids>,
+    /// What the core asks for in this step.
     outputs: Vec<Output>,
+    unsettled_bytes: usize,
+    keeper: Keeper,
     outbox: Outbox,
     writer: Writer,
     timers: Vec<(Instant, Timer)>,
@@ -111,10 +152,12 @@ struct Sidecar {
     unreadable: Option<std::io::Error>,
     /// Set when we were asked to leave: by when.
     leave_by: Option<Instant>,
+    /// The time that turns were given after the end of input is up.
+    drained: bool,
 }
 
 impl Sidecar {
-    fn new(options: Options, agents: Agents, writer: Writer) -> Self {
+    fn new(options: Options, agents: Agents, writer: Writer, keeper: Keeper, start: Start) -> Self {
         let host = Host::new(host::Config {
             server_info: ahp_types::commands::Implementation {
                 name: env!("CARGO_PKG_NAME").to_owned(),
@@ -123,7 +166,9 @@ impl Sidecar {
             },
             default_directory: options.default_directory.clone(),
             agents: agents.describe(),
-            replay_window: host::log::Window::default(),
+            replay_window: Window::default(),
+            start,
+            idle_sessions_max: if keeper.reader().is_some() { IDLE_SESSIONS_MAX } else { usize::MAX },
         });
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
             (Clock::Fixed, Box::new(CountedIds::default()))
@@ -139,45 +184,46 @@ impl Sidecar {
             clock,
             ids,
             outputs: Vec::new(),
+            unsettled_bytes: 0,
+            keeper,
             writer,
             timers: Vec::new(),
             done: None,
             unreadable: None,
             leave_by: None,
+            drained: false,
         }
     }
 
-    async fn run(
-        &mut self,
-        mut lines: mpsc::Receiver<Batch>,
-        mut reports: mpsc::Receiver<Report>,
-        mut written: mpsc::UnboundedReceiver<Written>,
-        mut lost: mpsc::UnboundedReceiver<Loss>,
-    ) -> anyhow::Result<Exit> {
+    async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
         let mut batch = Vec::with_capacity(REPORTS_AT_ONCE);
         let mut listening = true;
         // Lines that were read; each is heard only while there is room for its answer.
         let mut unheard = Vec::new().into_iter();
+        self.end_interrupted_turns();
         self.feed(Input::Opened(STDIO));
+        self.settle();
         loop {
             let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).min();
             let reads = listening
                 && unheard.as_slice().is_empty()
                 && self.leave_by.is_none()
-                && self.outbox.has_room_for_clients();
+                && self.has_room_for_clients();
             let mut loss = None;
             tokio::select! {
-                outcome = written.recv() => loss = self.hear_writer(outcome),
-                batch = lines.recv(), if reads => match batch {
+                outcome = events.written.recv() => loss = self.hear_writer(outcome),
+                Some(kept) = events.kept.recv() => self.hear_keeper(kept),
+                batch = events.lines.recv(), if reads => match batch {
                     Some(Ok(batch)) => unheard = batch.into_iter(),
                     end => {
                         listening = false;
                         self.unreadable = end.and_then(Result::err);
                         tracing::info!(failure = ?self.unreadable, "stdin has ended");
+                        self.drained = self.options.at_end == Shutdown::Cancel;
                         self.feed(Input::Shutdown(self.options.at_end));
                     }
                 },
-                _ = reports.recv_many(&mut batch, REPORTS_AT_ONCE), if self.outbox.has_room_for_agents() => {
+                _ = events.reports.recv_many(&mut batch, REPORTS_AT_ONCE), if self.has_room_for_agents() => {
                     for report in batch.drain(..) {
                         self.hear_report(report);
                     }
@@ -188,16 +234,18 @@ impl Sidecar {
                     }
                     self.fire_timers();
                 }
-                Some(noticed) = lost.recv() => loss = Some(noticed),
+                Some(noticed) = events.lost.recv() => loss = Some(noticed),
             }
             if self.options.deterministic && loss.is_none() {
-                loss = self.run_until_quiet(&mut reports, &mut written, &mut lost).await;
+                loss = self.run_until_quiet(&mut events).await;
             }
-            while loss.is_none() && self.leave_by.is_none() && self.outbox.has_room_for_clients() {
+            while loss.is_none() && self.leave_by.is_none() && self.has_room_for_clients() {
                 let Some(line) = unheard.next() else { break };
-                self.hear_line(line);
+                self.hear_line(line, &mut events).await;
                 if self.options.deterministic {
-                    loss = self.run_until_quiet(&mut reports, &mut written, &mut lost).await;
+                    loss = self.run_until_quiet(&mut events).await;
+                } else if self.unsettled_bytes > CHUNK_BYTES {
+                    self.end_step();
                 }
             }
             match loss {
@@ -209,8 +257,119 @@ impl Sidecar {
                 Some(Loss::Parent | Loss::Asked(_)) => {}
             }
             self.settle();
-            if let Some(exit) = self.done.filter(|_| self.outbox.bytes() == 0) {
+            if self.drained && self.keeper.is_failing() {
+                bail!("the store took nothing to the end: what was not told is lost");
+            }
+            if let Some(exit) = self.done.filter(|_| self.keeper.is_settled() && self.outbox.bytes() == 0) {
                 return Ok(exit);
+            }
+        }
+    }
+
+    fn has_room_for_agents(&self) -> bool {
+        !self.keeper.is_failing()
+            && self.outbox.has_room_for_agents(self.keeper.held_bytes() + self.unsettled_bytes)
+    }
+
+    fn has_room_for_clients(&self) -> bool {
+        self.outbox.has_room_for_clients(self.keeper.held_bytes() + self.unsettled_bytes)
+    }
+
+    /// Ends, once, what ran when the process before this one ended.
+    fn end_interrupted_turns(&mut self) {
+        let interrupted = match self.keeper.reader().map(Reader::interrupted) {
+            Some(Ok(keys)) => keys,
+            Some(Err(error)) => {
+                tracing::error!(%error, "interrupted turns cannot be looked for");
+                return;
+            }
+            None => return,
+        };
+        for key in interrupted {
+            self.bring_back(key, "an interrupted session".to_owned());
+        }
+    }
+
+    /// Brings a session from the store into memory.
+    fn bring_back(&mut self, key: SessionKey, uri: String) {
+        let Some(reader) = self.keeper.reader() else { return };
+        let input = match reader.load(key) {
+            Ok(Some(saved)) => Input::Restored(Box::new(saved)),
+            Ok(None) => return,
+            Err(error) => {
+                tracing::error!(%error, uri, "a session cannot be read");
+                Input::Unreadable { uris: vec![uri], reason: error.to_string() }
+            }
+        };
+        self.feed(input);
+    }
+
+    /// Brings what a message needs from the store into memory.
+    async fn prepare(&mut self, message: &Incoming, events: &mut Events) {
+        if self.keeper.reader().is_none() {
+            return;
+        }
+        let absent = self.host.absent(message);
+        let cursor = self.host.cursor_into_the_past(message);
+        if absent.is_empty() && cursor.is_none() {
+            return;
+        }
+        // What was let out of memory a moment ago is not in the store before its step is.
+        self.end_step();
+        while !self.keeper.is_settled() && !self.keeper.is_failing() {
+            let Some(kept) = events.kept.recv().await else { return };
+            self.hear_keeper(kept);
+        }
+        let Some(reader) = self.keeper.reader() else { return };
+        if let Some(cursor) = cursor {
+            let past = reader.actions_since(cursor).unwrap_or_else(|error| {
+                tracing::error!(%error, "old actions cannot be read");
+                None
+            });
+            self.feed(Input::Past(past));
+        }
+        for uri in absent {
+            match self.keeper.reader().map(|reader| reader.find(&uri)) {
+                Some(Ok(Some(key))) => self.bring_back(key, uri),
+                Some(Err(error)) => {
+                    let reason = error.to_string();
+                    self.feed(Input::Unreadable { uris: vec![uri], reason });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn hear_keeper(&mut self, kept: Kept) {
+        let was_failing = self.keeper.is_failing();
+        match kept {
+            Kept::Safe(step) => {
+                for output in self.keeper.release(step) {
+                    self.carry_out(output);
+                }
+                if was_failing {
+                    tracing::warn!("everything is kept again");
+                    self.feed(Input::Failing(None));
+                }
+            }
+            Kept::Listed(id, listed) => {
+                self.keeper.listed();
+                let frame = match listed {
+                    Ok(listed) => {
+                        let result = host::listing(&listed.summaries, listed.next.as_ref());
+                        Frame::Result { id, method: Method::ListSessions, result }
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the list of sessions cannot be read");
+                        Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
+                    }
+                };
+                let line = self.edge.down(&frame);
+                self.outbox.push(line, None);
+            }
+            Kept::Failing(reason) => {
+                let safe = self.keeper.fail();
+                self.feed(Input::Failing(Some(Failing { reason, safe })));
             }
         }
     }
@@ -239,7 +398,7 @@ impl Sidecar {
         false
     }
 
-    fn hear_line(&mut self, line: Line) {
+    async fn hear_line(&mut self, line: Line, events: &mut Events) {
         let message = match line {
             Line::Complete(line) => Incoming::parse(&line),
             Line::Unterminated(line) => match Incoming::parse(&line) {
@@ -259,6 +418,7 @@ impl Sidecar {
             },
         };
         let message = self.edge.up(message);
+        self.prepare(&message, events).await;
         self.feed(Input::Said(STDIO, message));
     }
 
@@ -275,17 +435,19 @@ impl Sidecar {
         let mut due: Vec<(Instant, Timer)> = due;
         due.sort_by_key(|&(at, _)| at);
         for (_, timer) in due {
+            self.drained |= timer == Timer::Drain;
             self.feed(Input::Timer(timer));
         }
     }
 
-    /// Feeds the core and does what it asks.
+    /// Feeds the core. What it asks is done when the step ends.
     fn feed(&mut self, input: Input) {
         let request = match &input {
             Input::Said(_, Incoming::Request { id, .. }) => Some(id.clone()),
             _ => None,
         };
         let now = self.clock.now();
+        let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
         if !survives(|| host.handle(now, ids, input, outputs)) {
             if let Some(id) = request.filter(|id| !answers(outputs, id)) {
@@ -293,11 +455,7 @@ impl Sidecar {
                 outputs.push(Output::Frame(STDIO, failed));
             }
         }
-        let mut outputs = std::mem::take(&mut self.outputs);
-        for output in outputs.drain(..) {
-            self.carry_out(output);
-        }
-        self.outputs = outputs;
+        self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
     }
 
     fn carry_out(&mut self, output: Output) {
@@ -310,8 +468,13 @@ impl Sidecar {
                 let line = self.edge.down(&frame);
                 self.outbox.push(line, delta);
             }
-            // Everything is in memory so far: there is nowhere to keep it.
+            // Taken by the keeper.
             Output::Record(_) => {}
+            Output::List(_, id, page) => {
+                if let Some(listed) = self.keeper.list(id, page) {
+                    self.hear_keeper(listed);
+                }
+            }
             Output::Agent(chat, command) => self.agents.carry_out(chat, command),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
@@ -321,11 +484,24 @@ impl Sidecar {
         }
     }
 
-    /// Ends a step: what was held back to be merged goes out, and the writer gets its next chunk.
+    /// Takes it that everything that waited has been taken in, and ends the step.
     fn settle(&mut self) {
         self.feed(Input::Settled);
         if self.done.is_some() {
             self.feed(Input::Timer(Timer::Summaries));
+        }
+        self.end_step();
+    }
+
+    /// Ends a step: what has changed is kept, what may be told is told, and the writer gets its next chunk.
+    fn end_step(&mut self) {
+        self.feed(Input::Save);
+        self.unsettled_bytes = 0;
+        let outputs = std::mem::take(&mut self.outputs);
+        if !outputs.is_empty() {
+            for output in self.keeper.keep(outputs) {
+                self.carry_out(output);
+            }
         }
         self.write();
     }
@@ -343,38 +519,32 @@ impl Sidecar {
     }
 
     /// Lets agents run until they wait for a client or a timer, or until there is a reason to leave.
-    async fn run_until_quiet(
-        &mut self,
-        reports: &mut mpsc::Receiver<Report>,
-        written: &mut mpsc::UnboundedReceiver<Written>,
-        lost: &mut mpsc::UnboundedReceiver<Loss>,
-    ) -> Option<Loss> {
+    async fn run_until_quiet(&mut self, events: &mut Events) -> Option<Loss> {
         let mut quiet = 0;
         while quiet < QUIET_TURNS {
-            tokio::task::yield_now().await;
-            quiet += 1;
-            if let Ok(loss) = lost.try_recv() {
+            self.end_step();
+            if let Ok(loss) = events.lost.try_recv() {
                 return Some(loss);
             }
-            while let Ok(report) = reports.try_recv() {
-                self.hear_report(report);
-                quiet = 0;
-            }
-            while !self.outbox.has_room_for_agents() {
-                self.write();
-                if self.outbox.has_room_for_agents() {
-                    break;
-                }
+            if !self.keeper.is_settled() || !self.has_room_for_agents() {
                 let loss = tokio::select! {
-                    outcome = written.recv() => self.hear_writer(outcome),
-                    loss = lost.recv() => loss,
+                    Some(kept) = events.kept.recv() => { self.hear_keeper(kept); None }
+                    outcome = events.written.recv() => self.hear_writer(outcome),
+                    loss = events.lost.recv() => loss,
                 };
                 if loss.is_some() {
                     return loss;
                 }
+                continue;
+            }
+            tokio::task::yield_now().await;
+            quiet += 1;
+            while let Ok(report) = events.reports.try_recv() {
+                self.hear_report(report);
+                quiet = 0;
             }
         }
-        self.feed(Input::Settled);
+        self.settle();
         None
     }
 }

@@ -60,6 +60,11 @@ impl RpcError {
         Self::new(rpc::INTERNAL_ERROR, "internal error; the log has the details")
     }
 
+    /// We cannot do it now, for a reason that the client may know.
+    pub fn unavailable(reason: impl std::fmt::Display) -> Self {
+        Self::new(rpc::INTERNAL_ERROR, format!("not possible now: {reason}"))
+    }
+
     /// The channel URI names no channel of ours.
     pub fn channel_not_found(channel: &str) -> Self {
         Self::new(ahp::SESSION_NOT_FOUND, format!("no channel `{channel}`"))

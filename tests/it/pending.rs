@@ -8,7 +8,7 @@ use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
     ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, RunId, TurnEnd, TurnEvent,
 };
-use ahp_sidecar::host::{log::Window, Config, Host};
+use ahp_sidecar::host::{log::Window, Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
@@ -41,6 +41,8 @@ impl World {
             default_directory: None,
             agents: vec![Script.describe()],
             replay_window: Window::default(),
+            start: Start::default(),
+            idle_sessions_max: usize::MAX,
         };
         let host = Host::new(config);
         let mut world = Self { host, ids: CountedIds(0), chat: ChatKey(0), outputs: Vec::new() };
@@ -119,7 +121,7 @@ impl World {
                     assert_eq!(message.text, id);
                     handed.push((run, id));
                 }
-                Output::Record(Record::Action(action)) => {
+                Output::Record(Record::Action(_, action)) => {
                     let line: Value = serde_json::from_slice(&action.line).unwrap();
                     let kind = line["params"]["action"]["type"].as_str().unwrap();
                     sequenced.extend(kind.starts_with("chat/").then(|| kind.to_owned()));

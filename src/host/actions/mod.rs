@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::effects::ConnectionId;
-use super::model::Target;
+use super::effects::Target;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
@@ -136,14 +136,22 @@ impl Host {
         params: DispatchActionParams,
     ) -> Result<(), RpcError> {
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
-        let Some(target) = self.find(&params.channel) else {
+        let target = self.find(&params.channel);
+        let unreadable = self.unreadable.get(&params.channel);
+        if target.is_none() && unreadable.is_none() {
             tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
             return Ok(());
-        };
+        }
         let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
-        let verdict = read_action(target, &params.action)
-            .and_then(|action| self.carry_out(step, target, action, origin.clone()));
+        let verdict = match (target, &self.failing) {
+            (None, _) => {
+                Err(format!("the session cannot be read: {}", unreadable.map_or("", String::as_str)))
+            }
+            (_, Some(failing)) => Err(format!("nothing can be kept now: {}", failing.reason)),
+            (Some(target), None) => read_action(target, &params.action)
+                .and_then(|action| self.carry_out(step, target, action, origin.clone())),
+        };
         let mut answer = |refusal| {
             self.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
         };
@@ -154,7 +162,7 @@ impl Host {
         }
         // What a queue waited for may have come. Only now: an acknowledgement after what follows would put
         // a message back that was just taken up, where its sender applies it.
-        if let Target::Chat(chat) = target {
+        if let (Some(Target::Chat(chat)), None) = (target, &self.failing) {
             self.take_next_queued(step, chat);
         }
         Ok(())
@@ -167,6 +175,14 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
+        let session = match target {
+            Target::Root => None,
+            Target::Session(key) => Some(key),
+            Target::Chat(key) => self.chats.get(&key).map(|chat| chat.session),
+        };
+        if session.and_then(|key| self.sessions.get(&key)).is_some_and(|session| session.quarantined) {
+            return Err(super::save::QUARANTINED.to_owned());
+        }
         match (target, action) {
             (Target::Session(key), action) => self.change_session(step, key, action, origin),
             // Real clients rename a chat this way.

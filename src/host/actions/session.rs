@@ -35,7 +35,7 @@ impl Host {
             return Ok(Verdict::Unchanged);
         }
         self.sequence(step, Target::Session(key), action, Some(origin));
-        self.summary_is_due(key);
+        self.session_changed(key);
         Ok(Verdict::Done)
     }
 }

@@ -3,24 +3,24 @@
 //! Owns: bringing sessions and their default chats into being and out of it, and the pages of the list.
 //! Never: opens a conversation by itself; it asks the agent to, after the answer.
 
-use std::cmp::Reverse;
-
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
-use ahp_types::commands::{CreateSessionParams, DisposeSessionParams, ListSessionsResult};
+use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
 use ahp_types::common::JsonObject;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
 use ahp_types::state::SessionConfigSchema;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
+use bytes::Bytes;
 use serde_json::Value;
 
-use crate::host::catalogue::{row_of, summary_of, Place, FIRST_TITLE};
-use crate::host::effects::{ChatKey, Output, Record};
+use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
+use crate::host::effects::{ChatKey, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
+use crate::wire::rpc::to_json;
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -56,7 +56,8 @@ impl Host {
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel;
         let chat_uri = default_chat_uri(&uri);
-        if self.find(&uri).is_some() || self.channels.contains_key(&chat_uri) {
+        let taken = |uri: &str| self.find(uri).is_some() || self.unreadable.contains_key(uri);
+        if taken(&uri) || taken(&chat_uri) {
             return Err(RpcError::session_already_exists(&uri));
         }
         if !may_name_a_session(&uri) {
@@ -89,10 +90,11 @@ impl Host {
         let state = creating_session(provider, params.working_directories, row_of(&chat_state));
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
-        self.listing.insert(session, &now);
         let channel = Channel::new(chat_uri, born_at);
         self.chats.insert(chat, Chat::new(channel, session, Conversation::new(chat_state)));
-        step.say(Output::Record(Record::SessionCreated { session: uri.clone() }));
+        self.session_count += 1;
+        self.unsaved.sessions.insert(session);
+        self.unsaved.chats.insert(chat);
         self.sessions.insert(
             session,
             Session {
@@ -103,6 +105,8 @@ impl Host {
                 modified_at: now,
                 config,
                 title_by: TitleBy::Nobody,
+                quarantined: false,
+                used: self.uses,
             },
         );
         Ok(NewSession { session, chat })
@@ -125,7 +129,7 @@ impl Host {
         params: &DisposeSessionParams,
     ) -> Result<(), RpcError> {
         let Some(Target::Session(key)) = self.find(&params.channel) else {
-            return Err(RpcError::channel_not_found(&params.channel));
+            return Err(self.not_found(&params.channel));
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.
@@ -142,21 +146,18 @@ impl Host {
         }
         self.remove_channel(Target::Session(key));
         let Some(session) = self.sessions.remove(&key) else { return Ok(()) };
-        self.listing.remove(key, &session.modified_at);
         self.summaries.forget(key);
         let uri = session.channel.uri;
-        step.say(Output::Record(Record::SessionRemoved { session: uri.clone() }));
+        self.session_count = self.session_count.saturating_sub(1);
+        step.say(Output::Record(Record::SessionRemoved(key)));
         self.count_sessions(step);
         let params = SessionRemovedParams { channel: self.root_channel.uri.clone(), session: uri };
         self.notify_root(step, "root/sessionRemoved", params);
         Ok(())
     }
 
-    /// The sessions, newest first: all of them, or a page and the cursor of the next.
-    pub(in crate::host) fn list_sessions(
-        &self,
-        params: &ListSessionsParams,
-    ) -> Result<ListSessionsResult, RpcError> {
+    /// Which page of the list of sessions is asked for; all of them when no limit is given.
+    pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcError> {
         let limit = match params.limit {
             None => usize::MAX,
             Some(limit) => match usize::try_from(limit) {
@@ -164,25 +165,17 @@ impl Host {
                 _ => return Err(RpcError::invalid_params("`limit` must be at least 1")),
             },
         };
-        let start = match params.cursor.as_deref() {
+        let after = match params.cursor.as_deref() {
             None => None,
             Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
                 RpcError::invalid_params("`cursor` is none of ours; leave it out to begin anew")
             })?),
         };
-        let mut rest = self.listing.after(start.as_ref());
-        let mut items = Vec::new();
-        let mut last = None;
-        for (place, key) in rest.by_ref().take(limit) {
-            items.extend(self.sessions.get(&key).map(Session::summary));
-            last = Some(place);
-        }
-        let next_cursor = last.filter(|_| rest.next().is_some()).map(write_cursor);
-        Ok(ListSessionsResult { next_cursor, items })
+        Ok(Page { after, limit })
     }
 
     /// The chats of a session, in the order of its catalogue.
-    fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
+    pub(in crate::host) fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
         let rows = self.sessions.get(&key).map(|session| session.state.chats.as_slice()).unwrap_or_default();
         let target = |uri: &str| self.channels.get(uri).copied();
         rows.iter()
@@ -194,7 +187,7 @@ impl Host {
     }
 
     fn count_sessions(&mut self, step: &mut Step<'_>) {
-        let active_sessions = i64::try_from(self.sessions.len()).unwrap_or(i64::MAX);
+        let active_sessions = i64::try_from(self.session_count).unwrap_or(i64::MAX);
         let action =
             StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
         self.sequence(step, Target::Root, action, None);
@@ -214,14 +207,32 @@ impl Host {
 /// What a cursor begins with, so that one that was made elsewhere is known.
 const CURSOR_MARK: &str = "ahp-sidecar:sessions:";
 
-fn write_cursor((Reverse(modified_at), Reverse(number)): &Place) -> String {
+fn write_cursor(Place { modified_at, key: SessionKey(number) }: &Place) -> String {
     URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{modified_at}:{number}"))
 }
 
 fn read_cursor(cursor: &str) -> Option<Place> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
     let (modified_at, number) = text.strip_prefix(CURSOR_MARK)?.rsplit_once(':')?;
-    Some((Reverse(modified_at.to_owned()), Reverse(number.parse().ok()?)))
+    Some(Place { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
+}
+
+/// The result of `listSessions` (JSON text) out of the summaries of a page; `next` is the place of its last
+/// session when there are more behind it.
+pub fn listing(summaries: &[Bytes], next: Option<&Place>) -> Bytes {
+    let mut result = b"{".to_vec();
+    if let Some(place) = next {
+        result.extend_from_slice(b"\"nextCursor\":");
+        result.extend_from_slice(&to_json(&write_cursor(place)));
+        result.push(b',');
+    }
+    result.extend_from_slice(b"\"items\":[");
+    for (at, summary) in summaries.iter().enumerate() {
+        result.extend_from_slice(if at == 0 { b"" } else { b"," });
+        result.extend_from_slice(summary);
+    }
+    result.extend_from_slice(b"]}");
+    result.into()
 }
 
 /// Whether a configuration fits what the agent published.
@@ -278,7 +289,7 @@ mod tests {
 
     #[test]
     fn cursors_come_back_and_foreign_ones_do_not() {
-        let place = (Reverse("2026-01-02T03:04:05.678Z".to_owned()), Reverse(17));
+        let place = Place { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
         assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
         for foreign in
             ["", "x", "%%%", &URL_SAFE_NO_PAD.encode("somebody's:1"), &URL_SAFE_NO_PAD.encode([255])]

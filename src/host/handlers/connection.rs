@@ -10,7 +10,7 @@ use ahp_types::commands::{InitializeResult, SubscribeParams, SubscribeResult, Un
 use ahp_types::state::Snapshot;
 use serde_json::json;
 
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::model::Target;
 use crate::host::sequence::envelope_of;
 use crate::host::{Host, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
@@ -25,6 +25,8 @@ impl Host {
         connection: ConnectionId,
         params: &InitializeParams,
     ) -> Result<Vec<u8>, RpcError> {
+        let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
+        self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
         match &params.client_info {
             Some(info) => tracing::info!(
@@ -35,11 +37,10 @@ impl Host {
             ),
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
-        let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         let (snapshots, _) = self.take_up(connection, wanted);
         let mut result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
-            server_seq: i64::try_from(self.head).unwrap_or(i64::MAX),
+            server_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX),
             server_info: Some(self.config.server_info.clone()),
             meta: None,
             snapshots,
@@ -63,8 +64,9 @@ impl Host {
         connection: ConnectionId,
         params: &ReconnectParams,
     ) -> Result<Vec<u8>, RpcError> {
+        self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
-        let known = self.clients.contains(&params.client_id);
+        let known = self.config.start.continues || self.clients.contains(&params.client_id);
         self.admit(connection, &params.client_id)?;
         let held = self.connections.get(&connection).map(|client| client.subscriptions.clone());
         for target in held.unwrap_or_default() {
@@ -75,7 +77,8 @@ impl Host {
         let cursor = cursor.filter(|&cursor| {
             wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
         });
-        let replay = cursor.and_then(|cursor| self.replay(cursor, &wanted));
+        let past = self.past.take();
+        let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
             result.extend_from_slice(&actions);
@@ -93,17 +96,34 @@ impl Host {
         Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
     }
 
-    /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when the log
-    /// does not hold all of them.
-    fn replay(&self, cursor: u64, wanted: &[Target]) -> Option<Vec<u8>> {
+    /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not all of
+    /// them are known. `past` is what the store has of them, as far as memory does not reach back to the
+    /// cursor.
+    fn replay(
+        &self,
+        cursor: u64,
+        past: Option<Vec<(Target, ActionLine)>>,
+        wanted: &[Target],
+    ) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let mut actions = Vec::new();
-        for (target, line) in self.log.since(cursor)? {
+        let mut add = |target: &Target, line: &ActionLine| {
             if wanted.contains(target) {
                 actions.extend_from_slice(if actions.is_empty() { b"" } else { b"," });
                 actions.extend_from_slice(&envelope_of(&line.line));
             }
-        }
+        };
+        let floor = self.log.floor();
+        let cursor = if cursor < floor {
+            past?
+                .iter()
+                .filter(|(_, line)| line.server_seq <= floor)
+                .for_each(|(target, line)| add(target, line));
+            floor
+        } else {
+            cursor
+        };
+        self.log.since(cursor)?.for_each(|(target, line)| add(target, line));
         Some(actions)
     }
 
@@ -129,6 +149,11 @@ impl Host {
             self.unsubscribe(connection, target);
         }
         Ok(())
+    }
+
+    /// [`Host::check_safe`] for all of these channels that exist.
+    fn check_all_safe(&self, uris: &[String]) -> Result<(), RpcError> {
+        uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_safe(target))
     }
 
     /// Marks a connection as open, for this client.

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, Shutdown, Timer,
+    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SessionKey, Shutdown, Timer,
 };
-use ahp_sidecar::host::{log::Window, Config, Host};
+use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
+use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::Edge;
+use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -62,6 +64,9 @@ pub struct World {
     done: Vec<bool>,
     /// Sessions that are gone since the step began.
     gone: Vec<String>,
+    /// The URIs of the sessions that are kept.
+    sessions: BTreeMap<SessionKey, String>,
+    kept: Memory,
     merge: bool,
     pub truth: Truth,
     /// Everything that the host has ever put out.
@@ -129,6 +134,8 @@ impl World {
             default_directory: None,
             agents: vec![Script.describe()],
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
+            start: Start::default(),
+            idle_sessions_max: usize::MAX,
         };
         let client = |number| Client {
             id: format!("client-{number}"),
@@ -148,6 +155,8 @@ impl World {
             timers: Vec::new(),
             done: Vec::new(),
             gone: Vec::new(),
+            sessions: BTreeMap::new(),
+            kept: Memory::default(),
             merge: schedule.merge,
             truth: Truth::default(),
             outputs: Vec::new(),
@@ -563,7 +572,14 @@ impl World {
         let now = Now { unix_ms: self.unix_ms, monotonic_ms: self.monotonic_ms };
         let mut outputs = Vec::new();
         self.host.handle(now, &mut self.ids, input, &mut outputs);
+        self.host.handle(now, &mut self.ids, Input::Save, &mut outputs);
         let mut seen = Seen::default();
+        // What is to be kept is kept before anything goes out.
+        for output in &outputs {
+            if let Output::Record(record) = output {
+                self.keep(record, &mut seen);
+            }
+        }
         for output in &outputs {
             self.take(output, &mut seen)?;
         }
@@ -582,10 +598,23 @@ impl World {
         Ok(seen)
     }
 
+    fn keep(&mut self, record: &Record, seen: &mut Seen) {
+        match record {
+            Record::Session(row) => {
+                if self.sessions.insert(row.key, row.uri.clone()).is_none() {
+                    seen.created.push(row.uri.clone());
+                }
+            }
+            Record::SessionRemoved(key) => self.gone.extend(self.sessions.remove(key)),
+            _ => {}
+        }
+        self.kept.keep(record.clone());
+    }
+
     fn take(&mut self, output: &Output, seen: &mut Seen) -> Result<()> {
         match output {
             Output::Frame(connection, frame) => self.take_frame(*connection, frame, seen)?,
-            Output::Record(Record::Action(action)) => {
+            Output::Record(Record::Action(_, action)) => {
                 let message = lines::parse(&action.line)?;
                 let envelope = lines::read_sequenced(&message["params"])?;
                 ensure!(envelope.server_seq == action.server_seq, "two numbers: {message}");
@@ -593,8 +622,13 @@ impl World {
                 seen.sequenced.insert(action.server_seq, (envelope.channel, action.line.clone()));
                 seen.origins.extend(envelope.origin.map(|origin| (origin.client_id, origin.client_seq)));
             }
-            Output::Record(Record::SessionCreated { session }) => seen.created.push(session.clone()),
-            Output::Record(Record::SessionRemoved { session }) => self.gone.push(session.clone()),
+            Output::Record(_) => {}
+            Output::List(connection, id, page) => {
+                let listed = self.kept.list(page);
+                let result = listing(&listed.summaries, listed.next.as_ref());
+                let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
+                self.take_frame(*connection, &frame, seen)?;
+            }
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
                 agent.obey(command).with_context(|| format!("{chat:?}"))?;

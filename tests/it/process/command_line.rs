@@ -58,7 +58,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_served() {
         (&["--on-eof", "later"], "later"),
         (&["--drain-timeout", "soon"], "soon"),
         (&["--max-frame-bytes", "-1"], "-1"),
-        (&["--state-dir", "x"], not_yet),
+        (&["--state-dir", "x", "--ephemeral"], "--ephemeral"),
         (&["--agent", "a=b"], not_yet),
         (&["--config", "x"], not_yet),
         (&["--log", "ahp_sidecar=shout"], "--log"),

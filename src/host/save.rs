@@ -1,0 +1,444 @@
+//! What is kept of the state, and how it comes back.
+//!
+//! Owns: which rows a step leaves to be saved, the JSON text of those rows, and making sessions, chats and
+//! interrupted turns out of it again.
+//! Never: reads or writes anything itself; rows go out as records and come in as inputs.
+//!
+//! A session's row is saved whole whenever it has changed. A chat's row is its state without its completed
+//! turns, which are rows of their own. While a turn runs the saved actions make up for what the chat's row
+//! does not know, so the row is saved again only when they have grown larger than it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ahp::reducers::ReduceOutcome;
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ChatState, ErrorInfo, ErrorResponsePart, SessionLifecycle, SessionState, SessionStatus, Turn,
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::row_of;
+use super::effects::{ChatRow, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
+use super::model::{
+    with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
+};
+use super::reduce::Conversation;
+use super::sequence::envelope_of;
+use super::turns::Ending;
+use super::{ChatKey, Host, Step};
+use crate::wire::rpc::{to_json, to_sorted_json, Incoming};
+
+/// A running turn's row is saved again only after so many bytes of actions, however small it is.
+const BEHIND_BYTES_MIN: usize = 1 << 20;
+
+/// How long after an interrupted turn was ended that counts as survived.
+const SURVIVED_AFTER: Duration = Duration::from_millis(1);
+
+/// Why nothing can be done with a session that is only to be read.
+pub(super) const QUARANTINED: &str =
+    "taking up this session's interrupted turn has ended the host three times; the session can only be read";
+
+/// Sessions and chats with something that the store does not know.
+#[derive(Debug, Default)]
+pub(super) struct Unsaved {
+    pub(super) sessions: BTreeSet<SessionKey>,
+    pub(super) chats: BTreeSet<ChatKey>,
+}
+
+/// What a session's row holds.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SessionBody {
+    state: SessionState,
+    created_at: String,
+    born_at: u64,
+    config: JsonObject,
+    title_by: TitleBy,
+}
+
+/// What a chat's row holds.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ChatBody {
+    state: ChatState,
+    born_at: u64,
+    title_by: TitleBy,
+    /// Turn ids that are known although their turns are not in the chat any more.
+    removed_turns: BTreeSet<String>,
+    consumed: BTreeSet<String>,
+    progress: Option<(String, u64)>,
+}
+
+impl Host {
+    /// Takes note of what an action, just sequenced, leaves to be saved.
+    pub(super) fn note_change(
+        &mut self,
+        step: &mut Step<'_>,
+        target: Target,
+        action: &StateAction,
+        bytes: usize,
+    ) {
+        let key = match target {
+            Target::Root => return,
+            Target::Session(key) => {
+                self.unsaved.sessions.insert(key);
+                return;
+            }
+            Target::Chat(key) => key,
+        };
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let saved = &mut chat.saved;
+        saved.behind_bytes += bytes;
+        match action {
+            StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
+                saved.turns_kept = saved.turns_kept.min(chat.conversation.state().turns.len());
+                saved.row_due = true;
+            }
+            StateAction::ChatTurnStarted(_) => saved.row_due = true,
+            StateAction::ChatTurnComplete(_)
+            | StateAction::ChatTurnCancelled(_)
+            | StateAction::ChatError(_) => {
+                saved.row_due = true;
+                step.say(Output::Record(Record::Sync));
+            }
+            StateAction::ChatToolCallConfirmed(_) | StateAction::ChatInputCompleted(_) => {
+                step.say(Output::Record(Record::Sync));
+            }
+            _ => {}
+        }
+        saved.row_due |= chat.run.is_none() || saved.behind_bytes > saved.row_bytes.max(BEHIND_BYTES_MIN);
+        if saved.row_due {
+            self.unsaved.chats.insert(key);
+        }
+    }
+
+    /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
+    pub(super) fn save(&mut self, step: &mut Step<'_>) {
+        let unsaved = std::mem::take(&mut self.unsaved);
+        if !unsaved.sessions.is_empty() || !unsaved.chats.is_empty() {
+            self.uses += 1;
+            let of_chats =
+                unsaved.chats.iter().filter_map(|key| self.chats.get(key).map(|chat| chat.session));
+            let used: Vec<SessionKey> = unsaved.sessions.iter().copied().chain(of_chats).collect();
+            for key in used {
+                if let Some(session) = self.sessions.get_mut(&key) {
+                    session.used = self.uses;
+                }
+            }
+        }
+        for key in unsaved.sessions {
+            if let Some(session) = self.sessions.get(&key) {
+                step.say(Output::Record(Record::Session(session_row(key, session))));
+            }
+        }
+        for key in unsaved.chats {
+            if let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.saved.row_due) {
+                save_chat(step, key, chat, self.head);
+            }
+        }
+        if self.sessions.len() > self.config.idle_sessions_max {
+            self.let_idle_sessions_go(step);
+        }
+    }
+
+    /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
+    /// store has all of them as they are.
+    fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
+        let idle = self.sessions.iter().filter(|(key, session)| self.is_idle(**key, session));
+        let mut idle: Vec<(u64, SessionKey)> = idle.map(|(key, session)| (session.used, *key)).collect();
+        let Some(surplus) = idle.len().checked_sub(self.config.idle_sessions_max) else { return };
+        idle.sort_unstable();
+        for (_, key) in idle.into_iter().take(surplus) {
+            for chat in self.chats_of(key) {
+                self.close_conversation(step, chat);
+                if let Some(chat) = self.chats.remove(&chat) {
+                    self.channels.remove(&chat.channel.uri);
+                }
+            }
+            if let Some(session) = self.sessions.remove(&key) {
+                self.channels.remove(&session.channel.uri);
+            }
+        }
+    }
+
+    /// Whether nobody would notice that a session is not in memory.
+    fn is_idle(&self, key: SessionKey, session: &Session) -> bool {
+        let chats = self.chats_of(key);
+        let mut chats = chats.iter().filter_map(|key| self.chats.get(key));
+        session.channel.subscribers.is_empty()
+            && session.state.lifecycle != SessionLifecycle::Creating
+            && !self.summaries.mentions(key)
+            && chats.all(|chat| {
+                chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
+            })
+    }
+
+    /// The URIs that a message names and that are not in memory.
+    pub fn absent(&self, message: &Incoming) -> Vec<String> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Names {
+            channel: Option<String>,
+            initial_subscriptions: Option<Vec<String>>,
+            subscriptions: Option<Vec<String>>,
+        }
+        let (Incoming::Request { params, .. } | Incoming::Notification { params, .. }) = message else {
+            return Vec::new();
+        };
+        let names: Names = params.read().unwrap_or_default();
+        let lists = [names.initial_subscriptions, names.subscriptions].into_iter().flatten().flatten();
+        let uris: BTreeSet<String> = names.channel.into_iter().chain(lists).collect();
+        uris.into_iter().filter(|uri| self.find(uri).is_none()).collect()
+    }
+
+    /// The cursor of a `reconnect` that reaches further back than what is in memory.
+    pub fn cursor_into_the_past(&self, message: &Incoming) -> Option<u64> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Cursor {
+            last_seen_server_seq: u64,
+        }
+        let Incoming::Request { method, params, .. } = message else { return None };
+        if method != crate::wire::methods::Method::Reconnect.name() {
+            return None;
+        }
+        let cursor = params.read::<Cursor>().ok()?.last_seen_server_seq;
+        self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
+    }
+
+    /// Takes a session back from the store. A turn that ran when its process ended is ended now: once, with
+    /// an error, resumable if its agent can go on.
+    pub(super) fn restore(&mut self, step: &mut Step<'_>, saved: SavedSession) {
+        let uris: Vec<String> = std::iter::once(&saved.row.uri)
+            .chain(saved.chats.iter().map(|chat| &chat.row.uri))
+            .cloned()
+            .collect();
+        if uris.iter().any(|uri| self.channels.contains_key(uri)) {
+            return;
+        }
+        let key = saved.row.key;
+        let quarantined = saved.quarantined;
+        let restored = read_session(&saved.row).and_then(|session| {
+            let chats = saved.chats.into_iter().map(|mut chat| {
+                if quarantined {
+                    chat.actions.clear();
+                }
+                Ok((chat.row.key, read_chat(chat)?))
+            });
+            Ok((session, chats.collect::<Result<Vec<_>, String>>()?))
+        });
+        let (session, chats) = match restored {
+            Ok(restored) => restored,
+            Err(reason) => {
+                tracing::error!(session = uris[0], reason, "a session cannot be read");
+                self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
+                return;
+            }
+        };
+        for uri in &uris {
+            self.unreadable.remove(uri);
+        }
+        self.channels.insert(session.channel.uri.clone(), Target::Session(key));
+        let creating = session.state.lifecycle == SessionLifecycle::Creating;
+        self.uses += 1;
+        self.sessions.insert(key, Session { used: self.uses, quarantined, ..session });
+        let keys: Vec<ChatKey> = chats.iter().map(|(key, _)| *key).collect();
+        for (key, chat) in chats {
+            self.channels.insert(chat.channel.uri.clone(), Target::Chat(key));
+            self.chats.insert(key, chat);
+        }
+        if quarantined {
+            self.put_in_quarantine(key);
+            return;
+        }
+        for chat in keys {
+            self.end_interrupted_turn(step, chat);
+            if creating {
+                self.open_conversation(step, chat);
+            }
+        }
+    }
+
+    /// Makes a session that is only to be read look like that: failed, with nothing that runs. Nothing of it
+    /// is saved or told, so that it can be taken up as it is once its cause is mended.
+    fn put_in_quarantine(&mut self, key: SessionKey) {
+        let error = || ErrorInfo {
+            error_type: "quarantined".to_owned(),
+            message: QUARANTINED.to_owned(),
+            stack: None,
+            meta: None,
+        };
+        for chat in self.chats_of(key) {
+            if let Some(chat) = self.chats.get_mut(&chat) {
+                chat.conversation.end_for_reading(ErrorResponsePart { error: error(), resumable: None });
+            }
+        }
+        let rows: Vec<_> = self
+            .chats_of(key)
+            .iter()
+            .filter_map(|key| self.chats.get(key))
+            .map(|chat| row_of(chat.conversation.state()))
+            .collect();
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.state.lifecycle = SessionLifecycle::Failed;
+            session.state.creation_error = Some(error());
+            session.state.input_needed = None;
+            session.state.activity = None;
+            session.state.status = with_activity(session.state.status, SessionStatus::Error.bits());
+            session.state.chats = rows;
+        }
+    }
+
+    fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let run = self.fresh_run();
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(turn) = &chat.conversation.state().active_turn else { return };
+        let lasted_ms = lasted_since(step, Some(&turn.started_at));
+        let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
+        run.phase = RunPhase::Over;
+        chat.run = Some(run);
+        self.runs += 1;
+        let session = chat.session;
+        // Held back until what the recovery did is safe: then it was survived.
+        step.say(Output::Timer(Timer::Trial(session), SURVIVED_AFTER));
+        let provider = self.sessions.get(&session);
+        let provider = provider.map(|session| session.state.provider.clone());
+        let resumable = self
+            .config
+            .agents
+            .iter()
+            .any(|agent| Some(&agent.info.provider) == provider.as_ref() && agent.resumes);
+        let message = "the host ended while the turn ran".to_owned();
+        let ending = Ending::Failed { kind: "interrupted".to_owned(), message, resumable };
+        self.end_turn_quietly(step, key, ending, None);
+    }
+}
+
+/// How long a turn has lasted that began at this time by the wall clock.
+pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
+    let started = started_at.and_then(|start| start.parse::<jiff::Timestamp>().ok());
+    let since = started.map_or(0, |start| step.now.unix_ms - start.as_millisecond());
+    u64::try_from(since).unwrap_or(0)
+}
+
+fn session_row(key: SessionKey, session: &Session) -> SessionRow {
+    let body = SessionBody {
+        state: session.state.clone(),
+        created_at: session.created_at.clone(),
+        born_at: session.channel.born_at,
+        config: session.config.clone(),
+        title_by: session.title_by,
+    };
+    SessionRow {
+        key,
+        uri: session.channel.uri.clone(),
+        modified_at: session.modified_at.clone(),
+        summary: to_json(&session.summary()).into(),
+        body: to_sorted_json(&body).into(),
+    }
+}
+
+fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
+    let saved = &mut chat.saved;
+    if saved.turns_kept < saved.turns {
+        step.say(Output::Record(Record::TurnsCut(key, saved.turns_kept as u64)));
+        saved.turns = saved.turns_kept;
+    }
+    let turns = &chat.conversation.state().turns;
+    for (place, turn) in turns.iter().enumerate().skip(saved.turns) {
+        step.say(Output::Record(Record::Turn(key, place as u64, to_sorted_json(turn).into())));
+    }
+    (saved.turns, saved.turns_kept) = (turns.len(), turns.len());
+    let there: BTreeSet<&String> = turns.iter().map(|turn| &turn.id).collect();
+    let active = chat.conversation.state().active_turn.as_ref().map(|turn| &turn.id);
+    let removed = chat.turn_ids.iter().filter(|id| !there.contains(id) && Some(*id) != active);
+    let body = serde_json::json!({
+        "bornAt": chat.channel.born_at,
+        "titleBy": chat.title_by,
+        "removedTurns": removed.collect::<BTreeSet<_>>(),
+        "consumed": chat.consumed.iter().collect::<BTreeSet<_>>(),
+        "progress": chat.progress,
+    });
+    let mut body = body;
+    body["state"] = chat.conversation.head_json();
+    let body = Bytes::from(to_json(&body));
+    chat.saved.row_due = false;
+    chat.saved.behind_bytes = 0;
+    chat.saved.row_bytes = body.len();
+    step.say(Output::Record(Record::Chat(ChatRow {
+        key,
+        session: chat.session,
+        uri: chat.channel.uri.clone(),
+        running: chat.run.is_some(),
+        as_of: head,
+        body,
+    })));
+}
+
+fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| format!("the saved {what} cannot be read: {error}"))
+}
+
+fn read_session(row: &SessionRow) -> Result<Session, String> {
+    let body: SessionBody = read("session", &row.body)?;
+    let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
+    Ok(Session {
+        channel: Channel::new(row.uri.clone(), body.born_at),
+        state: body.state,
+        created_at: body.created_at,
+        modified_at: row.modified_at.clone(),
+        config: body.config,
+        title_by: body.title_by,
+        quarantined: false,
+        used: 0,
+        told,
+    })
+}
+
+fn read_chat(saved: SavedChat) -> Result<Chat, String> {
+    let SavedChat { row, turns, actions, progress } = saved;
+    let body: ChatBody = read("chat", &row.body)?;
+    let mut state = body.state;
+    state.turns = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<_, _>>()?;
+    let turn_count = state.turns.len();
+    let mut turn_ids: std::collections::HashSet<String> =
+        state.turns.iter().map(|turn| turn.id.clone()).collect();
+    turn_ids.extend(state.active_turn.iter().map(|turn| turn.id.clone()));
+    turn_ids.extend(body.removed_turns);
+    // What was told since the row was saved is about the turn that runs.
+    let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
+    let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
+    let mut conversation = Conversation::new(state);
+    for line in &actions {
+        let envelope: ActionEnvelope = read("action", &envelope_of(line))?;
+        if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
+            return Err(format!("the saved action {} does not fit its chat", envelope.server_seq));
+        }
+        if let (StateAction::ChatPendingMessageRemoved(a), None) = (&envelope.action, &envelope.origin) {
+            consumed.insert(a.id.clone());
+        }
+    }
+    Ok(Chat {
+        channel: Channel::new(row.uri, body.born_at),
+        session: row.session,
+        conversation,
+        title_by: body.title_by,
+        agent: AgentLink::Closed,
+        run: None,
+        settling: None,
+        turn_ids,
+        consumed,
+        progress: running.zip(progress).or(body.progress),
+        saved: Saved {
+            turns: turn_count,
+            turns_kept: turn_count,
+            row_bytes: row.body.len(),
+            ..Saved::default()
+        },
+        // What waits is not taken up before a client asks for something.
+        queue_held: true,
+    })
+}

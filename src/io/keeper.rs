@@ -1,0 +1,265 @@
+//! What keeps the records of each step, and holds back what the step says until they are safe.
+//!
+//! Owns: the threads that commit and list, so that a slow disk holds up nobody who is not waiting for it; the order of
+//! what is held back; trying again while nothing can be committed.
+//! Never: lets a frame or a command out before the records of its step are safe, or drops either.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
+
+use crate::host::effects::{Output, Page, Record};
+use crate::host::log::Window;
+use crate::host::Start;
+use crate::store::folder::Folder;
+use crate::store::memory::Memory;
+use crate::store::sqlite::{self, Reader, StoreError, Writer};
+use crate::store::Listed;
+use crate::wire::rpc::RequestId;
+
+/// How long a commit that failed waits before it is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(250);
+
+/// What the thread that commits tells.
+#[derive(Debug)]
+pub enum Kept {
+    /// Every step up to this one is safe.
+    Safe(u64),
+    /// Nothing can be committed, for this reason; it is tried again.
+    Failing(String),
+    /// A page of the list of sessions that was asked for.
+    Listed(RequestId, Result<Listed, StoreError>),
+}
+
+/// Keeps everything in memory, or in a state folder.
+#[derive(Debug)]
+pub enum Keeper {
+    /// Nothing outlives the process.
+    Memory(Memory),
+    /// Everything does.
+    Disk(Box<Disk>),
+}
+
+/// A state folder, and what waits for it.
+#[derive(Debug)]
+pub struct Disk {
+    reader: Reader,
+    steps: Sender<(u64, Vec<Record>)>,
+    last_step: u64,
+    lists: Sender<(RequestId, Page)>,
+    /// How many pages were asked for and have not come.
+    lists_due: usize,
+    /// What each step says, in order, until it is safe.
+    held: VecDeque<Held>,
+    held_bytes: usize,
+    /// The last sequence number that is safe.
+    safe: u64,
+    /// Nothing can be committed now.
+    failing: bool,
+    _folder: Folder,
+}
+
+/// What one step says.
+#[derive(Debug)]
+struct Held {
+    step: u64,
+    outputs: Vec<Output>,
+    /// What the step takes up in memory until it is safe, nearly.
+    bytes: usize,
+    /// The last sequence number of the step, if it has any.
+    head: Option<u64>,
+}
+
+impl Keeper {
+    /// A keeper for this folder, where its last life ended, and the channel on which it tells.
+    ///
+    /// # Errors
+    /// When the folder or the database in it cannot be used.
+    pub fn open(folder: &Path, window: Window) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
+        let folder = Folder::hold(folder)?;
+        let path = folder.private_file(sqlite::FILE_NAME)?;
+        let (writer, start) = Writer::open(&path, window)?;
+        let reader = Reader::open(&path, window)?;
+        let lister = Reader::open(&path, window)?;
+        let (steps, receiver) = channel();
+        let (lists, asked) = channel();
+        let (tell, told) = unbounded_channel();
+        let answer = tell.clone();
+        thread::spawn(move || commit_all(writer, &receiver, &tell));
+        thread::spawn(move || list_all(&lister, &asked, &answer));
+        let disk = Disk {
+            reader,
+            steps,
+            last_step: 0,
+            lists,
+            lists_due: 0,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            safe: start.head,
+            failing: false,
+            _folder: folder,
+        };
+        Ok((Self::Disk(Box::new(disk)), start, told))
+    }
+
+    /// Takes what a step left behind, and gives back what may go out now.
+    pub fn keep(&mut self, outputs: Vec<Output>) -> Vec<Output> {
+        let is_record = |output: &Output| matches!(output, Output::Record(_));
+        match self {
+            Self::Memory(memory) => {
+                let mut rest = Vec::with_capacity(outputs.len());
+                for output in outputs {
+                    match output {
+                        Output::Record(record) => memory.keep(record),
+                        output => rest.push(output),
+                    }
+                }
+                rest
+            }
+            // While nothing can be committed the core changes nothing and tells only what is safe: that
+            // need not wait.
+            Self::Disk(disk) if (disk.held.is_empty() || disk.failing) && !outputs.iter().any(is_record) => {
+                outputs
+            }
+            Self::Disk(disk) => {
+                disk.hold(outputs);
+                Vec::new()
+            }
+        }
+    }
+
+    /// What may go out because every step up to this one is safe.
+    pub fn release(&mut self, up_to: u64) -> Vec<Output> {
+        let mut released = Vec::new();
+        if let Self::Disk(disk) = self {
+            disk.failing = false;
+            while disk.held.front().is_some_and(|held| held.step <= up_to) {
+                let Some(held) = disk.held.pop_front() else { break };
+                disk.safe = held.head.unwrap_or(disk.safe);
+                disk.held_bytes -= held.bytes;
+                released.extend(held.outputs);
+            }
+        }
+        released
+    }
+
+    /// Nothing can be committed now. Returns the last sequence number that is safe.
+    pub fn fail(&mut self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Disk(disk) => {
+                disk.failing = true;
+                disk.safe
+            }
+        }
+    }
+
+    /// Whether nothing can be committed now.
+    pub fn is_failing(&self) -> bool {
+        matches!(self, Self::Disk(disk) if disk.failing)
+    }
+
+    /// Bytes that are held back, nearly.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Disk(disk) => disk.held_bytes,
+        }
+    }
+
+    /// Whether nothing is held back, and no page of a list is due.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Disk(disk) => disk.held.is_empty() && disk.lists_due == 0,
+        }
+    }
+
+    /// Reads a page of the list of sessions, as far as they are safe: at once from memory, else on a thread of
+    /// its own, so that a long list holds up nobody; then it comes as [`Kept::Listed`].
+    pub fn list(&mut self, id: RequestId, page: Page) -> Option<Kept> {
+        match self {
+            Self::Memory(memory) => Some(Kept::Listed(id, Ok(memory.list(&page)))),
+            Self::Disk(disk) => {
+                disk.lists_due += 1;
+                if disk.lists.send((id, page)).is_err() {
+                    tracing::error!("the thread that lists sessions has ended");
+                }
+                None
+            }
+        }
+    }
+
+    /// A page that was asked for has come.
+    pub fn listed(&mut self) {
+        if let Self::Disk(disk) = self {
+            disk.lists_due = disk.lists_due.saturating_sub(1);
+        }
+    }
+
+    /// The store to read from, if there is one.
+    pub fn reader(&self) -> Option<&Reader> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Disk(disk) => Some(&disk.reader),
+        }
+    }
+}
+
+impl Disk {
+    fn hold(&mut self, outputs: Vec<Output>) {
+        let (mut records, mut rest) = (Vec::new(), Vec::new());
+        for output in outputs {
+            match output {
+                Output::Record(record) => records.push(record),
+                output => rest.push(output),
+            }
+        }
+        self.last_step += 1;
+        // A frame shares its bytes with its record; a chat that nobody follows has records alone.
+        let frames = rest.iter().map(Output::frame_bytes).sum::<usize>();
+        let bytes = frames.max(records.iter().map(Record::bytes).sum());
+        self.held_bytes += bytes;
+        let head = records.iter().rev().find_map(|record| match record {
+            Record::Action(_, line) => Some(line.server_seq),
+            _ => None,
+        });
+        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head });
+        if self.steps.send((self.last_step, records)).is_err() {
+            tracing::error!("the thread that commits has ended; nothing goes out any more");
+        }
+    }
+}
+
+/// Reads every page that is asked for.
+fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &UnboundedSender<Kept>) {
+    for (id, page) in asked {
+        if answer.send(Kept::Listed(id, reader.list(&page))).is_err() {
+            return;
+        }
+    }
+}
+
+/// Commits every step that waits in one transaction, and tells when it is safe.
+fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
+    while let Ok((mut last, mut records)) = steps.recv() {
+        while let Ok((step, more)) = steps.try_recv() {
+            last = step;
+            records.extend(more);
+        }
+        while let Err(error) = writer.commit(&records) {
+            tracing::error!(%error, "nothing can be committed; it is tried again");
+            if tell.send(Kept::Failing(error.to_string())).is_err() {
+                return;
+            }
+            thread::sleep(RETRY_AFTER);
+        }
+        if tell.send(Kept::Safe(last)).is_err() {
+            return;
+        }
+    }
+}

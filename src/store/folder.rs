@@ -1,0 +1,106 @@
+//! The state folder.
+//!
+//! Owns: making it for us alone, and holding it against a second process with a lock of the operating system,
+//! which ends with the process that holds it, however that ends.
+//! Never: looks into the database.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Another process holds it.
+    #[error(
+        "the state folder {folder} is held by {holder}: end it, or give this one another folder with --state-dir"
+    )]
+    Held {
+        /// The folder.
+        folder: String,
+        /// Who holds it, as far as it told.
+        holder: String,
+    },
+    /// It is somebody else's.
+    #[error("the state folder {folder} {what}: give another one with --state-dir")]
+    Foreign {
+        /// The folder.
+        folder: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// It cannot be made or opened.
+    #[error("the state folder {folder} cannot be used: {error}")]
+    Io {
+        /// The folder.
+        folder: String,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A folder that is ours until this is dropped.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Locked while it is open.
+    _lock: File,
+}
+
+impl Folder {
+    /// Makes the folder if it is not there, and takes hold of it.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn hold(path: &Path) -> Result<Self, FolderError> {
+        let folder = path.display().to_string();
+        let failed = |error| FolderError::Io { folder: folder.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+        let us = rustix::process::geteuid().as_raw();
+        let is_link = fs::symlink_metadata(path).map_err(failed)?.is_symlink();
+        let owner = fs::metadata(path).map_err(failed)?.uid();
+        if owner != us {
+            let what =
+                if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
+            return Err(FolderError::Foreign { folder, what });
+        }
+        // Whatever the umask, and whoever made it.
+        fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(failed)?;
+        let mut lock = private_file(&path.join("lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                lock.read_to_string(&mut holder).map_err(failed)?;
+                let holder = match holder.trim() {
+                    "" => "another ahp-sidecar".to_owned(),
+                    process => format!("another ahp-sidecar (process {process})"),
+                };
+                return Err(FolderError::Held { folder, holder });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        lock.set_len(0).and_then(|()| lock.rewind()).map_err(failed)?;
+        write!(lock, "{}", std::process::id()).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// A file in the folder that only we can read, made if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn private_file(&self, name: &str) -> Result<PathBuf, FolderError> {
+        let path = self.path.join(name);
+        private_file(&path)
+            .map_err(|error| FolderError::Io { folder: self.path.display().to_string(), error })?;
+        Ok(path)
+    }
+}
+
+fn private_file(path: &Path) -> io::Result<File> {
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}

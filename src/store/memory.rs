@@ -1,0 +1,56 @@
+//! The stand-in for a store in a host that keeps everything in memory.
+//!
+//! Owns: the order of the list of sessions.
+//! Never: keeps anything else; such a host never lets a session out of memory.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
+
+use bytes::Bytes;
+
+use super::Listed;
+use crate::host::effects::{Page, Place, Record, SessionKey};
+
+/// Every session's summary, newest first.
+#[derive(Debug, Default)]
+pub struct Memory {
+    summaries: BTreeMap<Reverse<Place>, Bytes>,
+    places: HashMap<SessionKey, Place>,
+}
+
+impl Memory {
+    /// Takes in what a step leaves to be kept.
+    pub fn keep(&mut self, record: Record) {
+        match record {
+            Record::Session(row) => {
+                self.forget(row.key);
+                let place = Place { modified_at: row.modified_at, key: row.key };
+                self.places.insert(row.key, place.clone());
+                self.summaries.insert(Reverse(place), row.summary);
+            }
+            Record::SessionRemoved(key) => self.forget(key),
+            _ => {}
+        }
+    }
+
+    /// A page of the list.
+    pub fn list(&self, page: &Page) -> Listed {
+        let start = page.after.clone().map_or(Unbounded, |place| Excluded(Reverse(place)));
+        let mut rest = self.summaries.range((start, Unbounded));
+        let mut listed = Listed::default();
+        let mut last = None;
+        for (Reverse(place), summary) in rest.by_ref().take(page.limit) {
+            listed.summaries.push(summary.clone());
+            last = Some(place.clone());
+        }
+        listed.next = last.filter(|_| rest.next().is_some());
+        listed
+    }
+
+    fn forget(&mut self, key: SessionKey) {
+        if let Some(place) = self.places.remove(&key) {
+            self.summaries.remove(&Reverse(place));
+        }
+    }
+}
