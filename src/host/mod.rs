@@ -27,7 +27,7 @@ mod sequence;
 mod shutdown;
 mod turns;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use ahp_types::commands::Implementation;
 use ahp_types::state::RootState;
@@ -99,6 +99,8 @@ pub struct Host {
     unsaved: save::Unsaved,
     /// Set while the store takes nothing.
     failing: Option<effects::Failing>,
+    /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
+    disposed: HashSet<SessionKey>,
     /// URIs of sessions and chats that cannot be read, each with the reason.
     unreadable: HashMap<String, String>,
     /// What the store has of the actions after the cursor of the next `reconnect`.
@@ -155,6 +157,7 @@ impl Host {
             uses: 0,
             unsaved: save::Unsaved::default(),
             failing: None,
+            disposed: HashSet::new(),
             unreadable: HashMap::new(),
             past: None,
             connections: BTreeMap::new(),

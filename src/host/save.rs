@@ -216,10 +216,10 @@ impl Host {
             .chain(saved.chats.iter().map(|chat| &chat.row.uri))
             .cloned()
             .collect();
-        if uris.iter().any(|uri| self.channels.contains_key(uri)) {
+        let key = saved.row.key;
+        if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.contains_key(uri)) {
             return;
         }
-        let key = saved.row.key;
         let quarantined = saved.quarantined;
         let restored = read_session(&saved.row).and_then(|session| {
             let chats = saved.chats.into_iter().map(|mut chat| {

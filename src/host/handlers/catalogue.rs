@@ -146,6 +146,7 @@ impl Host {
         }
         self.remove_channel(Target::Session(key));
         let Some(session) = self.sessions.remove(&key) else { return Ok(()) };
+        self.disposed.insert(key);
         self.summaries.forget(key);
         let uri = session.channel.uri;
         self.session_count = self.session_count.saturating_sub(1);
