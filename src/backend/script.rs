@@ -129,17 +129,11 @@ impl Turn {
         Self { run, done: 0, calls: 0, steering: VecDeque::new() }
     }
 
-    /// Goes on behind the last step that was done. Where nobody remembers that, it is the one that failed: a
-    /// program fails resumably at one kind of step only, and each failure has left a part.
-    fn resumed(run: RunId, program: &str, so_far: &[ResponsePart], progress: Option<u64>) -> Self {
+    /// Goes on behind the last step that was done.
+    fn resumed(run: RunId, so_far: &[ResponsePart], progress: Option<u64>) -> Self {
         let is_call =
             |part: &&ResponsePart| matches!(part, ResponsePart::ToolCall(_) | ResponsePart::InputRequest(_));
-        let done = progress.and_then(|done| usize::try_from(done).ok()).unwrap_or_else(|| {
-            let failures = so_far.iter().filter(|part| matches!(part, ResponsePart::Error(_))).count();
-            let fails = |step: &str| step.split_whitespace().next() == Some("/error-resumable");
-            let mut failing = program.lines().enumerate().filter(|(_, step)| fails(step));
-            failing.nth(failures.saturating_sub(1)).map_or(0, |(at, _)| at + 1)
-        });
+        let done = progress.and_then(|done| usize::try_from(done).ok()).unwrap_or(0);
         Self { done, calls: so_far.iter().filter(is_call).count(), ..Self::new(run) }
     }
 }
@@ -185,7 +179,7 @@ impl Agent {
                     message
                 }
                 Command::ResumeTurn { run, message, so_far, progress } => {
-                    self.turn = Turn::resumed(run, &message.text, &so_far, progress);
+                    self.turn = Turn::resumed(run, &so_far, progress);
                     message
                 }
                 // Came after its turn had ended.

@@ -3,7 +3,7 @@
 //! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
 //! Never: sequences an action or says anything to anybody.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
@@ -84,8 +84,8 @@ pub(super) struct Chat {
     pub(super) turn_ids: HashSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
-    /// The last turn that the agent told its progress in, and how far it had got.
-    pub(super) progress: Option<(String, u64)>,
+    /// How far the agent had got, as it told, in each turn that runs or can be resumed.
+    pub(super) progress: BTreeMap<String, u64>,
     /// What the store knows of this chat.
     pub(super) saved: Saved,
     /// The queue waits until a client asks for something on this chat.
@@ -105,7 +105,7 @@ impl Chat {
             settling: None,
             turn_ids: HashSet::new(),
             consumed: HashSet::new(),
-            progress: None,
+            progress: Default::default(),
             saved: Saved { row_due: true, ..Saved::default() },
             queue_held: false,
         }

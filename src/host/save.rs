@@ -8,7 +8,7 @@
 //! turns, which are rows of their own. While a turn runs the saved actions make up for what the chat's row
 //! does not know, so the row is saved again only when they have grown larger than it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp::reducers::ReduceOutcome;
@@ -69,7 +69,7 @@ struct ChatBody {
     /// Turn ids that are known although their turns are not in the chat any more.
     removed_turns: BTreeSet<String>,
     consumed: BTreeSet<String>,
-    progress: Option<(String, u64)>,
+    progress: BTreeMap<String, u64>,
 }
 
 impl Host {
@@ -431,7 +431,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         settling: None,
         turn_ids,
         consumed,
-        progress: running.zip(progress).or(body.progress),
+        progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         saved: Saved {
             turns: turn_count,
             turns_kept: turn_count,

@@ -39,11 +39,6 @@ pub(super) enum Ending {
     Failed { kind: String, message: String, resumable: bool },
 }
 
-/// How far the agent has got in this turn, if it told and no later turn has made us forget it.
-fn progress_in(progress: &Option<(String, u64)>, turn_id: &str) -> Option<u64> {
-    progress.as_ref().filter(|(turn, _)| turn == turn_id).map(|(_, progress)| *progress)
-}
-
 /// An error as clients are told it.
 fn error_info(error_type: String, message: &str) -> ErrorInfo {
     ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
@@ -121,6 +116,10 @@ impl Host {
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
         self.sequence(step, Target::Chat(key), StateAction::ChatTruncated(action), origin);
+        if let Some(chat) = self.chats.get_mut(&key) {
+            let turns = &chat.conversation.state().turns;
+            chat.progress.retain(|id, _| turns.iter().any(|turn| turn.id == *id));
+        }
         self.sync_chat(step, key);
         if !self.is_creating(key) {
             self.close_conversation(step, key);
@@ -159,8 +158,12 @@ impl Host {
         ending: Ending,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.take()) else { return };
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(run) = chat.run.take() else { return };
         self.runs -= 1;
+        if !matches!(ending, Ending::Failed { resumable: true, .. }) {
+            chat.progress.remove(&run.turn_id);
+        }
         self.close_open_parts(step, key, &run.turn_id);
         self.set_activity(step, key, None);
         let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
@@ -244,7 +247,7 @@ impl Host {
                         run,
                         message,
                         so_far: turn.response_parts.clone(),
-                        progress: progress_in(&chat.progress, &turn.id),
+                        progress: chat.progress.get(&turn.id).copied(),
                     }
                 } else {
                     Command::StartTurn { run, message }
@@ -334,7 +337,7 @@ impl Host {
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::Progress(progress) => {
                 if let Some(chat) = self.chats.get_mut(&key) {
-                    chat.progress = Some((turn_id, progress));
+                    chat.progress.insert(turn_id, progress);
                     step.say(Output::Record(Record::Progress(key, progress)));
                 }
             }
