@@ -118,6 +118,8 @@ struct Turn {
     run: RunId,
     /// How many steps are done.
     done: usize,
+    /// How many steps the host knows to be done.
+    told: usize,
     /// How many tool calls and questions there were.
     calls: usize,
     /// What the user added and what has not been said back.
@@ -126,7 +128,7 @@ struct Turn {
 
 impl Turn {
     fn new(run: RunId) -> Self {
-        Self { run, done: 0, calls: 0, steering: VecDeque::new() }
+        Self { run, done: 0, told: 0, calls: 0, steering: VecDeque::new() }
     }
 
     /// Goes on behind the last step that was done.
@@ -206,7 +208,9 @@ impl Agent {
             // A step that fails is done too: a resumed turn goes on behind it.
             if matches!(outcome, Ok(()) | Err(Stop::Failed { .. })) {
                 self.turn.done += 1;
-                self.tell(TurnEvent::Progress(self.turn.done as u64)).await?;
+                if self.turn.told < self.turn.done {
+                    self.tell(TurnEvent::Progress(self.turn.done as u64)).await?;
+                }
             }
             outcome?;
         }
@@ -220,8 +224,8 @@ impl Agent {
         }
         let (name, rest) = step.split_once(' ').map_or((step, ""), |(name, rest)| (name, rest.trim()));
         match name {
-            "/say" => self.tell(TurnEvent::Part(TextKind::Markdown, rest.to_owned())).await,
-            "/think" => self.tell(TurnEvent::Part(TextKind::Reasoning, rest.to_owned())).await,
+            "/say" => self.finish(TurnEvent::Part(TextKind::Markdown, rest.to_owned())).await,
+            "/think" => self.finish(TurnEvent::Part(TextKind::Reasoning, rest.to_owned())).await,
             "/stream" => self.stream(rest).await,
             "/activity" => self.tell(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await,
             "/tool" => self.call(rest, Gate::None, false).await,
@@ -245,8 +249,14 @@ impl Agent {
             return Ok(());
         }
         self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
-        for word in text.split_inclusive(' ') {
-            self.tell(TurnEvent::Text(TextKind::Markdown, word.to_owned())).await?;
+        let mut words = text.split_inclusive(' ').peekable();
+        while let Some(word) = words.next() {
+            let event = TurnEvent::Text(TextKind::Markdown, word.to_owned());
+            if words.peek().is_some() {
+                self.tell(event).await?;
+            } else {
+                self.finish(event).await?;
+            }
         }
         Ok(())
     }
@@ -263,9 +273,14 @@ impl Agent {
         let digits: String = "0123456789".chars().cycle().take(size + 10).collect();
         self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
         let mut start = 0;
-        for _ in 0..count {
+        for number in 1..=count {
             let delta = digits[start..start + size].to_owned();
-            self.tell(TurnEvent::Text(TextKind::Markdown, delta)).await?;
+            let event = TurnEvent::Text(TextKind::Markdown, delta);
+            if number < count {
+                self.tell(event).await?;
+            } else {
+                self.finish(event).await?;
+            }
             start = (start + size) % 10;
             if delay_ms > 0 {
                 self.sleep(delay_ms).await?;
@@ -301,11 +316,12 @@ impl Agent {
         self.tell(TurnEvent::ToolContent { id: id.clone(), content: content.clone() }).await?;
         let message = format!("Ran {name}").into();
         let outcome = ToolOutcome { success: true, message, content, error: None };
-        self.tell(TurnEvent::ToolDone { id: id.clone(), outcome, review }).await?;
-        if review {
-            self.reply_about(&id).await?;
+        let done = TurnEvent::ToolDone { id: id.clone(), outcome, review };
+        if !review {
+            return self.finish(done).await;
         }
-        Ok(())
+        self.tell(done).await?;
+        self.reply_about(&id).await.map(|_| ())
     }
 
     async fn fail_call(&mut self, rest: &str) -> Result<(), Stop> {
@@ -321,7 +337,7 @@ impl Agent {
             content: text_content(text),
             error: Some(text.to_owned()),
         };
-        self.tell(TurnEvent::ToolDone { id, outcome, review: false }).await
+        self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
     }
 
     /// Starts a tool call and streams its input.
@@ -364,7 +380,7 @@ impl Agent {
             ChatInputResponseKind::Decline => "(declined)".to_owned(),
             ChatInputResponseKind::Cancel => "(cancelled)".to_owned(),
         };
-        self.tell(TurnEvent::Part(TextKind::Markdown, said)).await
+        self.finish(TurnEvent::Part(TextKind::Markdown, said)).await
     }
 
     async fn usage(&mut self, rest: &str) -> Result<(), Stop> {
@@ -454,6 +470,12 @@ impl Agent {
 
     async fn tell(&mut self, event: TurnEvent) -> Result<(), Stop> {
         self.report(Event::Turn(self.turn.run, event)).await
+    }
+
+    /// Tells the last event of a step, with which the step is done.
+    async fn finish(&mut self, event: TurnEvent) -> Result<(), Stop> {
+        self.turn.told = self.turn.done + 1;
+        self.tell(TurnEvent::Last(Box::new(event), self.turn.told as u64)).await
     }
 
     /// Reports as soon as there is room, obeying meanwhile.

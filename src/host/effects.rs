@@ -453,6 +453,9 @@ pub enum TurnEvent {
     Activity(Option<String>),
     /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.
     Progress(u64),
+    /// An event after which the agent has got so far: both are kept, or neither, so that nothing which was
+    /// told is done again when the turn is resumed.
+    Last(Box<TurnEvent>, u64),
     /// Token usage so far.
     Usage(UsageInfo),
     /// A tool call begins; its input may stream.

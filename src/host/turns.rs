@@ -341,6 +341,10 @@ impl Host {
                     step.say(Output::Record(Record::Progress(key, progress)));
                 }
             }
+            TurnEvent::Last(event, progress) => {
+                self.turn_reports(step, key, run, *event);
+                self.turn_reports(step, key, run, TurnEvent::Progress(progress));
+            }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
                 self.sequence(step, Target::Chat(key), action, None);
