@@ -1,7 +1,7 @@
 # The same verbs by hand and in CI. `make help` lists them.
 CARGO ?= cargo
 
-.PHONY: help demo test lint bless bench test-node
+.PHONY: help demo test soak lint bless bench test-node
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -12,6 +12,9 @@ demo: ## build, hold a short conversation, and print it
 
 test: ## all tests
 	$(CARGO) test --all-targets
+
+soak: ## the crash test for longer: CRASH_KILLS kills (5000), from the seed CRASH_SEED (the clock's)
+	CRASH_KILLS=$${CRASH_KILLS:-5000} $(CARGO) test --test it crash -- --nocapture
 
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --check

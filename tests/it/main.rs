@@ -8,6 +8,7 @@
 )]
 
 mod client;
+mod crash;
 mod laws;
 mod leaving;
 mod pending;
