@@ -108,11 +108,6 @@ impl History {
         self.seen.get(&number).is_some_and(|(channel, _)| channels.contains(channel))
     }
 
-    /// Whether this action is known as a piece of text, which may come as a part of a longer one.
-    pub fn is_text(&self, number: u64) -> bool {
-        self.seen.get(&number).is_some_and(|(_, action)| is_text(action))
-    }
-
     /// Takes note of an action that was sequenced.
     pub fn see(&mut self, envelope: &ActionEnvelope) {
         let action = serde_json::to_value(&envelope.action).unwrap();

@@ -6,6 +6,9 @@
 //! | `> LINE` | the client says LINE |
 //! | `< LINE` | the host says LINE |
 //! | `@ run ARGUMENT ...` | more arguments for the program; before anything is said |
+//! | `@ state` | all programs of this transcript share a fresh state folder; before anything is said |
+//! | `@ kill` | the program is killed, when all that follows from what was said has been read |
+//! | `@ start` | another program begins, with the same arguments; after `@ kill` or `@ end` |
 //! | `@ until TEXT` | waits for a line with TEXT in it, where a real timer is at work |
 //! | `@ end` | the client's side ends; what follows is all that comes up to the end |
 //! | `@ exit STATUS` | the exit status, 0 when nothing is written |
@@ -23,6 +26,9 @@ pub enum Step {
     Say(String),
     Host(String),
     Run(Vec<String>),
+    State,
+    Kill,
+    Start,
     Until(String),
     End,
     Exit(i32),
@@ -48,13 +54,13 @@ impl Transcript {
         if !text.starts_with("# ") {
             return Err("the first line must be a `# ` note that says what must hold".to_owned());
         }
-        let late_run = steps
-            .iter()
-            .skip_while(|step| step.is_comment())
-            .skip(1)
-            .any(|step| matches!(step, Step::Run(_)));
-        if late_run {
-            return Err("`@ run` comes first, once".to_owned());
+        let sets_up = |step: &&Step| matches!(step, Step::Run(_) | Step::State);
+        let mut later = steps.iter().skip_while(|step| step.is_comment() || sets_up(step));
+        if later.any(|step| sets_up(&step)) {
+            return Err("`@ run` and `@ state` come first".to_owned());
+        }
+        if steps.iter().filter(|step| matches!(step, Step::Run(_))).count() > 1 {
+            return Err("`@ run` comes once".to_owned());
         }
         Ok(Self { steps })
     }
@@ -62,6 +68,11 @@ impl Transcript {
     /// Whether the host says anything in it.
     pub fn shows_something(&self) -> bool {
         self.steps.iter().any(Step::is_host)
+    }
+
+    /// Whether its programs share a state folder.
+    pub fn keeps_state(&self) -> bool {
+        self.steps.contains(&Step::State)
     }
 
     /// What the program is given in addition.
@@ -93,6 +104,9 @@ impl Step {
             |step| if rest.is_empty() { Ok(step) } else { Err(format!("`@ {name}` takes nothing")) };
         match name {
             "run" => Ok(Self::Run(rest.split_whitespace().map(str::to_owned).collect())),
+            "state" => no_rest(Self::State),
+            "kill" => no_rest(Self::Kill),
+            "start" => no_rest(Self::Start),
             "until" if !rest.is_empty() => Ok(Self::Until(rest.to_owned())),
             "end" => no_rest(Self::End),
             "exit" => Ok(Self::Exit(rest.parse().map_err(|_| format!("no exit status: `{rest}`"))?)),
@@ -116,7 +130,7 @@ impl Step {
 
     /// Whether it can only be done while stdin is open.
     pub fn needs_input(&self) -> bool {
-        !matches!(self, Self::Comment(_) | Self::Exit(_) | Self::Host(_))
+        !matches!(self, Self::Comment(_) | Self::Exit(_) | Self::Host(_) | Self::Start)
     }
 
     /// Whether what it says may still go on: nothing else can be said now.
@@ -135,6 +149,9 @@ impl fmt::Display for Step {
             Self::Say(line) => write!(formatter, "> {line}"),
             Self::Host(line) => write!(formatter, "< {line}"),
             Self::Run(arguments) => write!(formatter, "@ run {}", arguments.join(" ")),
+            Self::State => formatter.write_str("@ state"),
+            Self::Kill => formatter.write_str("@ kill"),
+            Self::Start => formatter.write_str("@ start"),
             Self::Until(text) => write!(formatter, "@ until {text}"),
             Self::End => formatter.write_str("@ end"),
             Self::Exit(status) => write!(formatter, "@ exit {status}"),
@@ -181,7 +198,7 @@ fn escape(bytes: &[u8]) -> String {
 
 #[test]
 fn what_is_read_is_written_again() {
-    let text = "# a note\n\n@ run --on-eof exit\n> x\n< y\n@ until a b\n@ say-raw a\\\\\\xff\\r\\n\n\
+    let text = "# a note\n\n@ run --on-eof exit\n@ state\n> x\n< y\n@ kill\n@ start\n@ until a b\n@ say-raw a\\\\\\xff\\r\\n\n\
                 @ say-repeat 3 z\n@ end\n@ exit 4\n";
     let transcript = Transcript::parse(text).unwrap();
     let again: String = transcript.steps.iter().map(|step| format!("{step}\n")).collect();
@@ -197,6 +214,8 @@ fn what_is_no_transcript_is_refused() {
         "# note\n@ nothing-like-this\n< y\n",
         "# note\n@ end now\n< y\n",
         "# note\n> x\n@ run --late\n< y\n",
+        "# note\n> x\n@ state\n< y\n",
+        "# note\n@ run a\n@ run b\n> x\n< y\n",
         "# note\n<y\n",
         "# note\n@ say-raw \\q\n< y\n",
     ] {

@@ -13,11 +13,9 @@
 mod format;
 mod shapes;
 
-use std::fs;
-use std::io::Read;
+use std::fs::{self, File};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Mutex;
 use std::thread;
 
@@ -124,29 +122,33 @@ fn every_line_of_a_host_is_what_the_types_of_the_protocol_say() {
 
 /// Says what the client says, and writes the transcript anew with what comes.
 fn replay(transcript: &Transcript) -> Result<String, String> {
-    let mut command = sidecar();
-    command.args(["--deterministic", "--default-directory", "/"]);
-    command.args(transcript.arguments());
-    // Errors only: they are mistakes of the host's own.
-    command.env("RUST_LOG", "error").stderr(Stdio::piped());
-    let mut process = Process::spawn(command);
-    let mut stderr = process.child.stderr.take().unwrap();
-    let log = thread::spawn(move || {
-        let mut text = String::new();
-        stderr.read_to_string(&mut text).map(|_| text)
-    });
-    let replayed = converse(transcript, process);
-    match log.join() {
-        Ok(Ok(log)) if log.is_empty() => replayed,
-        Ok(Ok(log)) => Err(format!("the host says on stderr:\n{log}{}", replayed.unwrap_or_else(|why| why))),
-        _ => Err("stderr could not be read".to_owned()),
+    let folder = tempfile::tempdir().unwrap();
+    let (state, log) = (folder.path().join("state"), folder.path().join("log"));
+    let start = || {
+        let mut command = sidecar();
+        command.args(["--deterministic", "--default-directory", "/"]);
+        command.args(transcript.arguments());
+        if transcript.keeps_state() {
+            command.arg("--state-dir").arg(&state);
+        }
+        // Errors only: they are mistakes of the host's own.
+        command.env("RUST_LOG", "error");
+        command.stderr(File::options().create(true).append(true).open(&log).unwrap());
+        Process::spawn(command)
+    };
+    let replayed = converse(transcript, start);
+    let log = fs::read_to_string(&log).unwrap();
+    if log.is_empty() {
+        return replayed;
     }
+    Err(format!("the host says on stderr:\n{log}{}", replayed.unwrap_or_else(|why| why)))
 }
 
-fn converse(transcript: &Transcript, process: Process) -> Result<String, String> {
+fn converse(transcript: &Transcript, start: impl Fn() -> Process) -> Result<String, String> {
     let steps: Vec<&Step> = transcript.steps.iter().filter(|step| !step.is_host()).collect();
-    let mut now = Rebuilt { process, text: String::new(), syncs: 0 };
+    let mut now = Rebuilt { process: start(), text: String::new(), syncs: 0 };
     let mut said = String::new();
+    // Of the program that runs now.
     let (mut ended, mut exited) = (false, false);
     for (at, step) in steps.iter().enumerate() {
         if ended && step.needs_input() {
@@ -155,7 +157,7 @@ fn converse(transcript: &Transcript, process: Process) -> Result<String, String>
         now.write(&step.to_string());
         let next = steps[at + 1..].iter().find(|step| !step.is_comment());
         match step {
-            Step::Comment(_) | Step::Run(_) | Step::Host(_) => continue,
+            Step::Comment(_) | Step::Run(_) | Step::State | Step::Host(_) => continue,
             Step::Say(line) => {
                 said.push_str(line);
                 said.push('\n');
@@ -173,6 +175,25 @@ fn converse(transcript: &Transcript, process: Process) -> Result<String, String>
                 now.process.end();
                 now.rest();
                 ended = true;
+            }
+            Step::Kill => {
+                now.process.child.kill().map_err(|error| error.to_string())?;
+                now.process.wait();
+                now.rest();
+                (ended, exited) = (true, true);
+            }
+            Step::Start => {
+                if !ended {
+                    return Err("`@ start` needs a `@ kill` or `@ end` before it".to_owned());
+                }
+                if !exited {
+                    now.text.truncate(now.text.len() - step.to_string().len() - 1);
+                    now.finish_unasked();
+                    now.write(&step.to_string());
+                }
+                now.process = start();
+                (ended, exited) = (false, false);
+                continue;
             }
             Step::Exit(_) => {
                 if !ended {
@@ -201,9 +222,8 @@ fn converse(transcript: &Transcript, process: Process) -> Result<String, String>
             now.text.insert_str(claimed, "@ end\n");
         }
     }
-    let status = now.process.wait().code().unwrap_or(-1);
-    if !exited && status != 0 {
-        now.write(&Step::Exit(status).to_string());
+    if !exited {
+        now.finish_unasked();
     }
     Ok(now.text)
 }
@@ -219,6 +239,14 @@ impl Rebuilt {
     fn write(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
+    }
+
+    /// Waits for the program to end; a status that nobody has asked for shows when it is none of success.
+    fn finish_unasked(&mut self) {
+        let status = self.process.wait().code().unwrap_or(-1);
+        if status != 0 {
+            self.write(&Step::Exit(status).to_string());
+        }
     }
 
     fn heard(&mut self, line: String) {
