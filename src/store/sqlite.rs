@@ -391,10 +391,10 @@ impl Reader {
     /// # Errors
     /// When they cannot be read.
     pub fn actions_since(&self, cursor: u64) -> Result<Option<Vec<(Target, ActionLine)>>, StoreError> {
+        // Where a life began, nothing that follows was removed if something older is there, or the very next.
         let known = "SELECT EXISTS (SELECT 1 FROM actions WHERE seq = ?1)
             OR (EXISTS (SELECT 1 FROM lives WHERE start = ?1)
-                AND ifnull((SELECT min(seq) FROM actions), 9223372036854775807) > ?1
-                AND NOT EXISTS (SELECT 1 FROM actions WHERE seq <= ?1))";
+                AND ifnull((SELECT min(seq) FROM actions), ?1 + 1) <= ?1 + 1)";
         if !self.connection.query_row(known, params![signed(cursor)], |row| row.get::<_, bool>(0))? {
             return Ok(None);
         }
