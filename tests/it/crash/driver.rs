@@ -52,6 +52,8 @@ enum Request {
     },
     /// As a client that has been away for longer.
     Lagging,
+    /// As a client that wants to be told nothing.
+    Looker,
     Subscribe(String),
     List,
     Create(String),
@@ -81,6 +83,8 @@ pub struct Driver {
     /// Sessions whose creation or disposal was asked for and not answered.
     unsure: BTreeSet<String>,
     listed: Vec<(String, u32)>,
+    /// Which life of the host this is, once that is known.
+    life: u64,
     last: u64,
 }
 
@@ -107,6 +111,7 @@ impl Driver {
             disposed: BTreeSet::new(),
             unsure: BTreeSet::new(),
             listed: Vec::new(),
+            life: 0,
             last: 0,
         }
     }
@@ -206,6 +211,7 @@ impl Driver {
     fn act(&mut self, channel: &str, action: Value) -> Alive {
         self.last += 1;
         self.unanswered.insert(self.last, channel.to_owned());
+        self.history.asks(self.life, channel, &action);
         self.say(json!({ "method": "dispatchAction", "params":
             { "channel": channel, "clientSeq": self.last, "action": action } }))
     }
@@ -274,7 +280,7 @@ impl Driver {
 
     fn hear_answer(&mut self, request: Request, result: &Value) {
         match request {
-            Request::Ping => {}
+            Request::Ping | Request::Looker => {}
             Request::Initialize => {
                 self.is_live = true;
                 let opened: InitializeResult = serde_json::from_value(result.clone()).unwrap();
@@ -450,6 +456,15 @@ impl Driver {
     /// Starts the host again, reconnects, and looks whether all is as it must be.
     fn come_back(&mut self) -> Alive {
         self.start()?;
+        if self.dice.percent(30) {
+            // Somebody who only looks at the list: nothing is read for it.
+            let params = json!({ "channel": ROOT_RESOURCE_URI, "clientId": "looker",
+                "lastSeenServerSeq": 0, "subscriptions": [] });
+            self.ask("reconnect", params, Request::Looker)?;
+            self.ask("listSessions", json!({ "channel": ROOT_RESOURCE_URI }), Request::List)?;
+            self.listen()?;
+            self.check_status();
+        }
         if let Some(client) = &self.lagging {
             let params = json!({ "channel": ROOT_RESOURCE_URI, "clientId": "lagging",
                 "lastSeenServerSeq": client.cursor, "subscriptions": client.uris() });
@@ -486,7 +501,8 @@ impl Driver {
         // What was not answered was not heard, or only the answer was lost.
         self.unanswered.clear();
         self.must_be_refused.clear();
-        self.history.asks_in(History::life_of(self.mirrors.cursor));
+        self.life = History::life_of(self.mirrors.cursor);
+        self.history.asks_in(self.life);
         Ok(())
     }
 
@@ -502,12 +518,16 @@ impl Driver {
             }
         }
         assert_eq!(listed, self.sessions, "listed, and acknowledged");
+        self.check_status();
+        if let Some(SnapshotState::Root(root)) = self.mirrors.states.get(ROOT_RESOURCE_URI) {
+            assert_eq!(root.active_sessions, Some(i64::try_from(listed.len()).unwrap()));
+        }
+    }
+
+    fn check_status(&self) {
         for (uri, status) in &self.listed {
             // In progress, which waiting for the user is too.
             assert_eq!(status & 8, 0, "{uri} is listed as in progress");
-        }
-        if let Some(SnapshotState::Root(root)) = self.mirrors.states.get(ROOT_RESOURCE_URI) {
-            assert_eq!(root.active_sessions, Some(i64::try_from(listed.len()).unwrap()));
         }
     }
 

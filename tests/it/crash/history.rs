@@ -29,6 +29,10 @@ const RECOVERY: &[&str] = &[
     "session/ready",
 ];
 
+/// What lets the queue of a chat go on after a restart.
+const RELEASES: &[&str] =
+    &["chat/pendingMessageSet", "chat/truncated", "chat/turnResume", "chat/turnStarted"];
+
 /// The kind of error that an interrupted turn ends with.
 const INTERRUPTED: &str = "interrupted";
 
@@ -37,6 +41,8 @@ pub struct History {
     seen: BTreeMap<u64, (String, Value)>,
     /// Lives in which the driver asked for changes.
     asked_in: BTreeSet<u64>,
+    /// Chats on which the driver asked for something that lets the queue go on, with the life.
+    released: BTreeSet<(u64, String)>,
     chats: BTreeMap<String, Turns>,
     pub counts: Counts,
 }
@@ -85,6 +91,13 @@ impl History {
         self.asked_in.insert(life);
     }
 
+    /// Takes note of what is asked for in this life.
+    pub fn asks(&mut self, life: u64, channel: &str, action: &Value) {
+        if action["type"].as_str().is_some_and(|kind| RELEASES.contains(&kind)) {
+            self.released.insert((life, channel.to_owned()));
+        }
+    }
+
     /// A chat's turns are not known one by one up to this number.
     pub fn skip(&mut self, chat: &str, up_to: u64, running: Option<&str>, known: Vec<String>) {
         let turns = self.chats.entry(chat.to_owned()).or_default();
@@ -125,6 +138,10 @@ impl History {
             let kind = action["type"].as_str().unwrap();
             let by_itself = envelope.origin.is_none() && RECOVERY.contains(&kind);
             assert!(by_itself && action["isRead"] != true, "nobody has asked for {envelope:?}");
+        }
+        if action["type"] == "chat/turnStarted" && envelope.origin.is_none() {
+            let asked = (Self::life_of(number), envelope.channel.clone());
+            assert!(self.released.contains(&asked), "the queue went on by itself: {envelope:?}");
         }
         self.follow_turns(envelope);
     }
