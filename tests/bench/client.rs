@@ -3,8 +3,10 @@
 //! Owns: the program as a child, and its lines as slices of one buffer.
 //! Never: parses JSON; it looks for the few strings that it needs.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -21,7 +23,8 @@ pub const PING: &[u8] = br#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"c
 /// A running program that has answered the handshake.
 pub struct Client {
     child: Child,
-    stdin: Arc<Mutex<ChildStdin>>,
+    /// None when it has been closed.
+    stdin: Arc<Mutex<Option<ChildStdin>>>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
     /// What was read and not taken yet.
@@ -37,14 +40,24 @@ pub struct Memory {
 }
 
 impl Client {
-    /// Starts the program and shakes hands.
+    /// Starts the program without a store and shakes hands.
     pub fn open() -> Outcome<Self> {
+        Self::start(["--ephemeral".as_ref()])
+    }
+
+    /// Starts the program with its store in this folder and shakes hands.
+    pub fn open_in(folder: &Path) -> Outcome<Self> {
+        Self::start(["--state-dir".as_ref(), folder.as_os_str()])
+    }
+
+    fn start<const N: usize>(arguments: [&OsStr; N]) -> Outcome<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let stdin = Arc::new(Mutex::new(stdin.ok_or("no stdin")?));
+        let stdin = Arc::new(Mutex::new(stdin));
         let stdout = stdout.ok_or("no stdout")?;
         let mut client = Self { child, stdin, stdout, buffer: vec![0; 256 << 10], unread: 0..0 };
         client.say(
@@ -57,14 +70,27 @@ impl Client {
 
     /// Writes bytes.
     pub fn say(&mut self, bytes: &[u8]) -> Outcome<()> {
-        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?;
-        Ok(())
+        write(&self.stdin, bytes)
     }
 
     /// Writes bytes while others are read.
     pub fn say_meanwhile(&mut self, bytes: Vec<u8>) {
         let stdin = Arc::clone(&self.stdin);
-        thread::spawn(move || stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes).ok());
+        thread::spawn(move || write(&stdin, &bytes).ok());
+    }
+
+    /// Writes bytes while what is answered is thrown away, closes the program's input, and waits for its end.
+    pub fn say_last(mut self, bytes: Vec<u8>) -> Outcome<()> {
+        let stdin = Arc::clone(&self.stdin);
+        thread::spawn(move || {
+            write(&stdin, &bytes).ok();
+            stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        });
+        std::io::copy(&mut self.stdout, &mut std::io::sink())?;
+        match self.child.wait()? {
+            status if status.success() => Ok(()),
+            status => Err(format!("the program ended with {status}").into()),
+        }
     }
 
     /// The next line.
@@ -127,13 +153,7 @@ impl Client {
 
     /// Creates the session `ahp-session:/NAME`; returns its chat.
     pub fn create(&mut self, name: &str) -> Outcome<String> {
-        self.say(
-            format!(
-                r#"{{"jsonrpc":"2.0","id":2,"method":"createSession","params":{{"channel":"ahp-session:/{name}"}}}}
-"#
-            )
-            .as_bytes(),
-        )?;
+        self.say(create(name).as_bytes())?;
         self.line_with(b"\"id\":2")?;
         Ok(chat_of(name))
     }
@@ -167,11 +187,7 @@ impl Client {
 
     /// Starts a turn in a chat. The script is the inside of a JSON string.
     pub fn start_turn(&mut self, chat: &str, script: &str) -> Outcome<()> {
-        let line = format!(
-            r#"{{"jsonrpc":"2.0","method":"dispatchAction","params":{{"channel":"{chat}","clientSeq":1,"action":{{"type":"chat/turnStarted","turnId":"turn-1","startedAt":"2026-01-01T00:00:00.000Z","message":{{"text":"{script}","origin":{{"kind":"user"}}}}}}}}}}
-"#
-        );
-        self.say(line.as_bytes())
+        self.say(turn(chat, script).as_bytes())
     }
 
     /// What the program occupies now.
@@ -192,8 +208,30 @@ impl Drop for Client {
     }
 }
 
+fn write(stdin: &Mutex<Option<ChildStdin>>, bytes: &[u8]) -> Outcome<()> {
+    let mut stdin = stdin.lock().unwrap_or_else(PoisonError::into_inner);
+    stdin.as_mut().ok_or("stdin has been closed")?.write_all(bytes)?;
+    Ok(())
+}
+
+/// The line that creates the session `ahp-session:/NAME`.
+pub fn create(name: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":2,"method":"createSession","params":{{"channel":"ahp-session:/{name}"}}}}
+"#
+    )
+}
+
+/// The line that starts a turn in a chat. The script is the inside of a JSON string.
+pub fn turn(chat: &str, script: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"dispatchAction","params":{{"channel":"{chat}","clientSeq":1,"action":{{"type":"chat/turnStarted","turnId":"turn-1","startedAt":"2026-01-01T00:00:00.000Z","message":{{"text":"{script}","origin":{{"kind":"user"}}}}}}}}}}
+"#
+    )
+}
+
 /// The chat that a session begins with.
-fn chat_of(name: &str) -> String {
+pub fn chat_of(name: &str) -> String {
     use base64::Engine;
     let uri = format!("ahp-session:/{name}");
     format!("ahp-chat://default/{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(uri))

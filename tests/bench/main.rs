@@ -1,11 +1,12 @@
 //! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table.
 //!
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
-//! turns with few and many parts, a replay, and memory. Beside each figure stand the aim and what the
-//! reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
+//! turns with few and many parts, a replay, memory, and what a store costs (see `stored`). Beside each figure
+//! stand the aim and what the reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
 mod client;
+mod stored;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ fn main() -> Outcome<()> {
         return Ok(());
     }
     let mut table = Table::new()?;
-    table.row("handshake after spawn, median", milliseconds(handshake()?), "10 ms", "454 ms")?;
+    table.row("handshake after spawn, median", milliseconds(handshake(Client::open)?), "10 ms", "454 ms")?;
     let (p50, p99) = ping()?;
     table.row("ping, p50", microseconds(p50), "40 µs", "63 µs")?;
     table.row("ping, p99", microseconds(p99), "", "")?;
@@ -46,7 +47,7 @@ fn main() -> Outcome<()> {
         "71,000",
     )?;
     for parts in [1, 1_000, 10_000] {
-        let Streamed { frames, deltas, time } = stream(parts)?;
+        let Streamed { frames, deltas, time } = stream(&mut Client::open()?, parts)?;
         let measure = format!("deltas a second, parts in the turn: {}", thousands(parts));
         table.row(&measure, per_second(deltas, time), "500,000", if parts == 1 { "12,800" } else { "" })?;
         table.row("  in so many frames a second", per_second(frames, time), "", "")?;
@@ -55,20 +56,24 @@ fn main() -> Outcome<()> {
     let idle = Client::open()?.memory();
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
     table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
-    Ok(())
+    stored::measure(&mut table)
 }
 
 /// The median time from spawning to an answered handshake.
-fn handshake() -> Outcome<Duration> {
+fn handshake(mut open: impl FnMut() -> Outcome<Client>) -> Outcome<Duration> {
     let mut times = Vec::new();
     for _ in 0..SPAWNS {
         let start = Instant::now();
-        let client = Client::open()?;
+        let client = open()?;
         times.push(start.elapsed());
         drop(client);
     }
+    Ok(median(times))
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
-    Ok(times[SPAWNS / 2])
+    times[times.len() / 2]
 }
 
 /// The times that half and all but one in a hundred pings stay within.
@@ -108,8 +113,7 @@ struct Streamed {
 }
 
 /// Streams into the last of so many parts. Timed from that part's frame to the last delta's.
-fn stream(parts: usize) -> Outcome<Streamed> {
-    let mut client = Client::open()?;
+fn stream(client: &mut Client, parts: usize) -> Outcome<Streamed> {
     client.create("s")?;
     client.subscribe(CHAT)?;
     let mut script = "/say x\\n".repeat(parts - 1);
@@ -154,8 +158,7 @@ fn replay() -> Outcome<Duration> {
             return Err(format!("{actions} actions were replayed: {}", excerpt(answer)).into());
         }
     }
-    times.sort();
-    Ok(times[2])
+    Ok(median(times))
 }
 
 /// A program with many sessions, each of which has had a turn.

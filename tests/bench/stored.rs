@@ -1,0 +1,173 @@
+//! What a store costs: starting with many sessions in it, deltas that are kept, and coming back after a kill.
+//!
+//! Owns: the folders, filled through the program itself.
+//! Never: measures a folder in memory; they lie beside the build.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use super::client::{self, Client, DeltaLines, CHAT};
+use super::{
+    excerpt, handshake, median, milliseconds, per_second, stream, thousands, Outcome, Streamed, Table,
+    DELTAS, DELTA_BYTES,
+};
+
+/// How many sessions are stored while the start is measured.
+const STORED: [usize; 3] = [0, 1_000, 10_000];
+/// How long a page of the list is.
+const PAGE: usize = 50;
+/// How often the page is asked for.
+const LISTS: usize = 100;
+/// How often deltas are streamed without a store and with one, in turns.
+const RACES: usize = 3;
+/// How many deltas the turn has that a kill interrupts, and how often that is done.
+const INTERRUPTED_DELTAS: usize = 100_000;
+const KILLS: usize = 5;
+
+/// Measures all of it.
+pub fn measure(table: &mut Table) -> Outcome<()> {
+    for count in STORED {
+        let folder = folder()?;
+        fill(folder.path(), count)?;
+        let time = handshake(|| Client::open_in(folder.path()))?;
+        let measure = format!("handshake, stored sessions: {}", thousands(count));
+        table.row(&measure, milliseconds(time), "as with 0", "")?;
+        if count == STORED[STORED.len() - 1] {
+            let time = first_page(&mut Client::open_in(folder.path())?)?;
+            let measure = format!("  listSessions, the first {PAGE}");
+            table.row(&measure, milliseconds(time), "", "")?;
+        }
+    }
+    let Raced { ephemeral, stored, bytes } = race()?;
+    table.row("deltas a second, --ephemeral", per_second(DELTAS, ephemeral), "", "")?;
+    table.row("deltas a second, --state-dir", per_second(DELTAS, stored), "", "")?;
+    let share = ephemeral.as_secs_f64() / stored.as_secs_f64() * 100.0;
+    table.row("  of --ephemeral", format!("{share:.0} %"), "70 %", "")?;
+    let per_million = bytes as f64 / DELTAS as f64;
+    let text = format!("{per_million:.1} MB ({DELTA_BYTES} MB of text)");
+    table.row("on disk after a million deltas", text, "", "")?;
+    let measure = format!("handshake after a kill at {} deltas", thousands(INTERRUPTED_DELTAS));
+    table.row(&measure, milliseconds(recovery()?), "", "")?;
+    Ok(())
+}
+
+fn folder() -> Outcome<TempDir> {
+    Ok(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?)
+}
+
+/// Stores so many sessions of one turn each.
+fn fill(folder: &Path, count: usize) -> Outcome<()> {
+    let mut lines = String::new();
+    for number in 0..count {
+        let name = format!("session-{number}");
+        lines.push_str(&client::create(&name));
+        lines.push_str(&client::turn(&client::chat_of(&name), "Here is an answer of a few words"));
+    }
+    Client::open_in(folder)?.say_last(lines.into_bytes())?;
+    let kept: i64 = open(folder)?.query_row("SELECT count(*) FROM turns", [], |row| row.get(0))?;
+    if usize::try_from(kept)? != count {
+        return Err(format!("{kept} of {count} turns were stored").into());
+    }
+    Ok(())
+}
+
+/// The median time that the first page of the list takes.
+fn first_page(client: &mut Client) -> Outcome<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..LISTS {
+        let mut line = String::new();
+        write!(
+            line,
+            r#"{{"jsonrpc":"2.0","id":5,"method":"listSessions","params":{{"channel":"ahp-root://""#
+        )?;
+        writeln!(line, r#","limit":{PAGE}}}}}"#)?;
+        let start = Instant::now();
+        client.say(line.as_bytes())?;
+        let answer = client.line()?;
+        times.push(start.elapsed());
+        if memchr::memmem::find_iter(answer, b"\"resource\":").count() != PAGE {
+            return Err(format!("that is no page: {}", excerpt(answer)).into());
+        }
+    }
+    Ok(median(times))
+}
+
+struct Raced {
+    ephemeral: Duration,
+    stored: Duration,
+    /// What the folder occupies after one turn and a checkpoint.
+    bytes: u64,
+}
+
+/// The same turn without a store and with one, in turns, so that whatever else the machine does meets both.
+fn race() -> Outcome<Raced> {
+    let (mut ephemeral, mut stored, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..RACES {
+        let Streamed { time, .. } = stream(&mut Client::open()?, 1)?;
+        ephemeral.push(time);
+        let folder = folder()?;
+        let mut client = Client::open_in(folder.path())?;
+        let Streamed { time, .. } = stream(&mut client, 1)?;
+        stored.push(time);
+        client.line_with(b"chat/turnComplete")?;
+        drop(client);
+        bytes = size(folder.path())?;
+    }
+    Ok(Raced { ephemeral: median(ephemeral), stored: median(stored), bytes })
+}
+
+/// What a folder occupies after a checkpoint.
+fn size(folder: &Path) -> Outcome<u64> {
+    let connection = open(folder)?;
+    let truncate = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, u32>(0))?;
+    if truncate != 0 {
+        return Err("somebody else is at the database".into());
+    }
+    drop(connection);
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        bytes += entry?.metadata()?.len();
+    }
+    Ok(bytes)
+}
+
+/// The median time from spawning to an answered handshake when a kill has interrupted a long turn.
+fn recovery() -> Outcome<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..KILLS {
+        let folder = folder()?;
+        let mut client = Client::open_in(folder.path())?;
+        client.create("s")?;
+        client.subscribe(CHAT)?;
+        client.start_turn(CHAT, &format!("/stream {INTERRUPTED_DELTAS} {DELTA_BYTES}\\n/hang"))?;
+        let (mut lines, mut bytes) = (DeltaLines::default(), 0);
+        while bytes < INTERRUPTED_DELTAS * DELTA_BYTES {
+            bytes += lines.text(client.line()?).unwrap_or(0);
+        }
+        drop(client);
+        let start = Instant::now();
+        let mut client = Client::open_in(folder.path())?;
+        times.push(start.elapsed());
+        // It was a recovery.
+        client.say(
+            format!(
+                r#"{{"jsonrpc":"2.0","id":"chat","method":"subscribe","params":{{"channel":"{CHAT}"}}}}
+"#
+            )
+            .as_bytes(),
+        )?;
+        let chat = client.line()?;
+        if memchr::memmem::find(chat, b"\"interrupted\"").is_none() {
+            return Err(format!("no turn was interrupted: {}", excerpt(chat)).into());
+        }
+    }
+    Ok(median(times))
+}
+
+fn open(folder: &Path) -> Outcome<Connection> {
+    Ok(Connection::open(folder.join("sessions.sqlite"))?)
+}
