@@ -92,8 +92,14 @@ impl Host {
                 self.tell_summaries_now(step);
                 Ok(Answer::Page(page))
             }
-            Method::CreateSession => self.create_session(step, params.read()?).map(Answer::Created),
-            Method::DisposeSession => self.dispose_session(step, &params.read()?).map(nothing),
+            Method::CreateSession => {
+                self.check_keeping()?;
+                self.create_session(step, params.read()?).map(Answer::Created)
+            }
+            Method::DisposeSession => {
+                self.check_keeping()?;
+                self.dispose_session(step, &params.read()?).map(nothing)
+            }
             Method::DispatchAction => self.dispatch_action(step, connection, params.read()?).map(nothing),
         }
     }

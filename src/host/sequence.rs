@@ -109,6 +109,17 @@ impl Host {
         self.failing.as_ref().map_or(self.head, |failing| failing.safe)
     }
 
+    /// Whether anything may be changed: not while the store takes nothing.
+    ///
+    /// # Errors
+    /// `-32603`, saying why not.
+    pub(super) fn check_keeping(&self) -> Result<(), RpcError> {
+        match &self.failing {
+            Some(failing) => Err(RpcError::unavailable(&failing.reason)),
+            None => Ok(()),
+        }
+    }
+
     /// Whether all of a channel's state may be told. What the store does not take yet may not: a process that
     /// starts anew would not know it.
     ///

@@ -133,8 +133,8 @@ impl Host {
         connection: ConnectionId,
         params: &SubscribeParams,
     ) -> Result<Vec<u8>, RpcError> {
-        let target =
-            self.find(&params.channel).ok_or_else(|| RpcError::channel_not_found(&params.channel))?;
+        let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
+        self.check_safe(target)?;
         self.subscribe(connection, target);
         Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target) }))
     }
