@@ -82,9 +82,10 @@ impl Keeper {
     pub fn open(folder: &Path, window: Window) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
-        let (writer, start) = Writer::open(&path, window)?;
-        let reader = Reader::open(&path, window)?;
-        let lister = Reader::open(&path, window)?;
+        let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
+        let (writer, start) = Writer::open(&path, window).map_err(unusable)?;
+        let reader = Reader::open(&path, window).map_err(unusable)?;
+        let lister = Reader::open(&path, window).map_err(unusable)?;
         let (steps, receiver) = channel();
         let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
