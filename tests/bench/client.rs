@@ -23,8 +23,7 @@ pub const PING: &[u8] = br#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"c
 /// A running program that has answered the handshake.
 pub struct Client {
     child: Child,
-    /// None when it has been closed.
-    stdin: Arc<Mutex<Option<ChildStdin>>>,
+    stdin: Arc<Mutex<ChildStdin>>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
     /// What was read and not taken yet.
@@ -57,7 +56,7 @@ impl Client {
             .stdout(Stdio::piped())
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let stdin = Arc::new(Mutex::new(stdin));
+        let stdin = Arc::new(Mutex::new(stdin.ok_or("no stdin")?));
         let stdout = stdout.ok_or("no stdout")?;
         let mut client = Self { child, stdin, stdout, buffer: vec![0; 256 << 10], unread: 0..0 };
         client.say(
@@ -70,27 +69,14 @@ impl Client {
 
     /// Writes bytes.
     pub fn say(&mut self, bytes: &[u8]) -> Outcome<()> {
-        write(&self.stdin, bytes)
+        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?;
+        Ok(())
     }
 
     /// Writes bytes while others are read.
     pub fn say_meanwhile(&mut self, bytes: Vec<u8>) {
         let stdin = Arc::clone(&self.stdin);
-        thread::spawn(move || write(&stdin, &bytes).ok());
-    }
-
-    /// Writes bytes while what is answered is thrown away, closes the program's input, and waits for its end.
-    pub fn say_last(mut self, bytes: Vec<u8>) -> Outcome<()> {
-        let stdin = Arc::clone(&self.stdin);
-        thread::spawn(move || {
-            write(&stdin, &bytes).ok();
-            stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
-        });
-        std::io::copy(&mut self.stdout, &mut std::io::sink())?;
-        match self.child.wait()? {
-            status if status.success() => Ok(()),
-            status => Err(format!("the program ended with {status}").into()),
-        }
+        thread::spawn(move || stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes).ok());
     }
 
     /// The next line.
@@ -206,12 +192,6 @@ impl Drop for Client {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-fn write(stdin: &Mutex<Option<ChildStdin>>, bytes: &[u8]) -> Outcome<()> {
-    let mut stdin = stdin.lock().unwrap_or_else(PoisonError::into_inner);
-    stdin.as_mut().ok_or("stdin has been closed")?.write_all(bytes)?;
-    Ok(())
 }
 
 /// The line that creates the session `ahp-session:/NAME`.

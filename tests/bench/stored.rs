@@ -3,7 +3,6 @@
 //! Owns: the folders, filled through the program itself.
 //! Never: measures a folder in memory; they lie beside the build.
 
-use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,8 @@ use super::{
 
 /// How many sessions are stored while the start is measured.
 const STORED: [usize; 3] = [0, 1_000, 10_000];
+/// How many of them are made at the same time.
+const FILLED_AT_ONCE: usize = 50;
 /// How long a page of the list is.
 const PAGE: usize = 50;
 /// How often the page is asked for.
@@ -59,15 +60,27 @@ fn folder() -> Outcome<TempDir> {
     Ok(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?)
 }
 
-/// Stores so many sessions of one turn each.
+/// Stores so many sessions of one turn each, a few at a time.
 fn fill(folder: &Path, count: usize) -> Outcome<()> {
-    let mut lines = String::new();
-    for number in 0..count {
-        let name = format!("session-{number}");
-        lines.push_str(&client::create(&name));
-        lines.push_str(&client::turn(&client::chat_of(&name), "Here is an answer of a few words"));
+    let mut client = Client::open_in(folder)?;
+    let names: Vec<String> = (0..count).map(|number| format!("session-{number}")).collect();
+    for names in names.chunks(FILLED_AT_ONCE) {
+        let (mut lines, mut chats) = (String::new(), Vec::new());
+        for name in names {
+            let chat = client::chat_of(name);
+            lines.push_str(&client::create(name));
+            lines.push_str(&about("subscribe", &chat, ""));
+            lines.push_str(&client::turn(&chat, "Here is an answer of a few words"));
+            chats.push(chat);
+        }
+        client.say(lines.as_bytes())?;
+        for _ in names {
+            client.line_with(b"chat/turnComplete")?;
+        }
+        let lines: String = chats.iter().map(|chat| about("unsubscribe", chat, "")).collect();
+        client.say(lines.as_bytes())?;
     }
-    Client::open_in(folder)?.say_last(lines.into_bytes())?;
+    drop(client);
     let kept: i64 = open(folder)?.query_row("SELECT count(*) FROM turns", [], |row| row.get(0))?;
     if usize::try_from(kept)? != count {
         return Err(format!("{kept} of {count} turns were stored").into());
@@ -75,16 +88,19 @@ fn fill(folder: &Path, count: usize) -> Outcome<()> {
     Ok(())
 }
 
+/// The line of a request about a channel.
+fn about(method: &str, channel: &str, more: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":5,"method":"{method}","params":{{"channel":"{channel}"{more}}}}}
+"#
+    )
+}
+
 /// The median time that the first page of the list takes.
 fn first_page(client: &mut Client) -> Outcome<Duration> {
     let mut times = Vec::new();
     for _ in 0..LISTS {
-        let mut line = String::new();
-        write!(
-            line,
-            r#"{{"jsonrpc":"2.0","id":5,"method":"listSessions","params":{{"channel":"ahp-root://""#
-        )?;
-        writeln!(line, r#","limit":{PAGE}}}}}"#)?;
+        let line = about("listSessions", "ahp-root://", &format!(r#","limit":{PAGE}"#));
         let start = Instant::now();
         client.say(line.as_bytes())?;
         let answer = client.line()?;
@@ -153,13 +169,7 @@ fn recovery() -> Outcome<Duration> {
         let mut client = Client::open_in(folder.path())?;
         times.push(start.elapsed());
         // It was a recovery.
-        client.say(
-            format!(
-                r#"{{"jsonrpc":"2.0","id":"chat","method":"subscribe","params":{{"channel":"{CHAT}"}}}}
-"#
-            )
-            .as_bytes(),
-        )?;
+        client.say(about("subscribe", CHAT, "").as_bytes())?;
         let chat = client.line()?;
         if memchr::memmem::find(chat, b"\"interrupted\"").is_none() {
             return Err(format!("no turn was interrupted: {}", excerpt(chat)).into());
