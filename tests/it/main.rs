@@ -9,6 +9,7 @@
 
 mod client;
 mod crash;
+mod keeping;
 mod laws;
 mod leaving;
 mod pending;

@@ -82,6 +82,15 @@ impl Process {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("not JSON ({error}): {line}"))
     }
 
+    /// The next message, if one comes within this time.
+    pub fn next_within(&mut self, time: Duration) -> Option<Value> {
+        match self.lines.recv_timeout(time) {
+            Ok(line) => Some(serde_json::from_str(&line).unwrap()),
+            Err(RecvTimeoutError::Disconnected) => panic!("the output has ended"),
+            Err(RecvTimeoutError::Timeout) => None,
+        }
+    }
+
     /// Everything up to and with the first message that `wanted` accepts.
     pub fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
         let mut messages = Vec::new();

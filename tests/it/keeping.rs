@@ -1,0 +1,609 @@
+//! Bad days of the state folder, seen by a client of the real program.
+//!
+//! Owns: a disk that is full, a database that is locked, folders that cannot be used, rows that are damaged,
+//! sessions that left memory, who holds the folder, and who may look into it.
+//! Never: waits for a time and hopes; it waits until something is so.
+// It looks into `/proc` and sets limits of another process.
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::Engine;
+use rusqlite::{params, Connection};
+use rustix::process::{prlimit, Pid, Resource, Rlimit};
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use crate::support::{sidecar, Process, HUNG};
+
+const ROOT: &str = "ahp-root://";
+const DATABASE: &str = "sessions.sqlite";
+
+/// JSON-RPC and AHP codes.
+const UNAVAILABLE: i64 = -32603;
+const ALREADY_EXISTS: i64 = -32003;
+
+fn chat_of(session: &str) -> String {
+    format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
+}
+
+fn arguments(folder: &Path) -> [&str; 2] {
+    ["--state-dir", folder.to_str().unwrap()]
+}
+
+/// A client, and everything that it was sent without having asked.
+struct Client {
+    process: Process,
+    /// Ids of requests and numbers of dispatches.
+    last: u64,
+    heard: Vec<Value>,
+}
+
+impl Client {
+    fn start(folder: &Path) -> Self {
+        Self::of(Process::start(&arguments(folder)))
+    }
+
+    /// A program that a shell starts after having done this.
+    fn start_after(preparation: &str, folder: &Path) -> Self {
+        Self::of(Process::spawn(after(preparation, folder)))
+    }
+
+    fn of(process: Process) -> Self {
+        let mut client = Self { process, last: 0, heard: Vec::new() };
+        let hello = json!({ "channel": ROOT, "clientId": "me", "protocolVersions": ["1.0.0"],
+            "initialSubscriptions": [ROOT] });
+        let answer = client.ask("initialize", hello);
+        assert!(answer["result"].is_object(), "{answer}");
+        client
+    }
+
+    fn say(&mut self, method: &str, params: Value) -> u64 {
+        self.last += 1;
+        let id = self.last;
+        self.process
+            .say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+        id
+    }
+
+    /// Asks, and waits for the answer.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.say(method, params);
+        self.answer(id)
+    }
+
+    fn answer(&mut self, id: u64) -> Value {
+        loop {
+            let message = self.process.next();
+            if message["id"] == id {
+                return message;
+            }
+            self.heard.push(message);
+        }
+    }
+
+    /// Asks something about a channel.
+    fn about(&mut self, method: &str, channel: &str) -> Value {
+        self.ask(method, json!({ "channel": channel }))
+    }
+
+    fn create(&mut self, session: &str) {
+        let answer = self.about("createSession", session);
+        assert!(answer["result"].is_null() && answer["error"].is_null(), "{answer}");
+    }
+
+    /// Subscribes; returns the channel's state.
+    fn state(&mut self, channel: &str) -> Value {
+        let mut answer = self.about("subscribe", channel);
+        let state = answer["result"]["snapshot"]["state"].take();
+        assert!(state.is_object(), "{channel}: {answer}");
+        state
+    }
+
+    fn sessions(&mut self) -> Vec<String> {
+        let answer = self.about("listSessions", ROOT);
+        let items = answer["result"]["items"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        let mut uris: Vec<String> =
+            items.iter().map(|item| item["resource"].as_str().unwrap().to_owned()).collect();
+        uris.sort();
+        uris
+    }
+
+    /// Dispatches an action; returns its number.
+    fn dispatch(&mut self, channel: &str, action: Value) -> u64 {
+        self.last += 1;
+        let params = json!({ "channel": channel, "clientSeq": self.last, "action": action });
+        self.process
+            .say(&json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params }).to_string());
+        self.last
+    }
+
+    fn start_turn(&mut self, chat: &str, id: &str, script: &str) {
+        let message = json!({ "text": script, "origin": { "kind": "user" } });
+        let started = "2026-01-01T00:00:00.000Z";
+        self.dispatch(
+            chat,
+            json!({ "type": "chat/turnStarted", "turnId": id, "startedAt": started, "message": message }),
+        );
+    }
+
+    /// Waits for an action that comes after everything that was heard.
+    fn until(&mut self, kind: &str) -> Value {
+        loop {
+            let message = self.process.next();
+            self.heard.push(message.clone());
+            if message["params"]["action"]["type"] == kind {
+                return message["params"].clone();
+            }
+        }
+    }
+
+    /// A turn from its start to its end.
+    fn turn(&mut self, chat: &str, id: &str, script: &str) {
+        self.start_turn(chat, id, script);
+        self.until("chat/turnComplete");
+    }
+
+    /// Asks for something that cannot be until that is refused because nothing can be kept. Until the program
+    /// has noticed, what it says is held back.
+    fn wait_until_nothing_is_kept(&mut self) {
+        let (first, start) = (self.last + 1, Instant::now());
+        loop {
+            assert!(start.elapsed() < HUNG, "nothing was refused within {HUNG:?}");
+            self.say("disposeSession", json!({ "channel": "ahp-session:/none" }));
+            while let Some(message) = self.process.next_within(Duration::from_millis(20)) {
+                let probed = message["id"].as_u64().is_some_and(|id| id >= first);
+                if probed && message["error"]["code"] == UNAVAILABLE {
+                    return;
+                }
+                self.heard.push(message);
+            }
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process.child)
+    }
+
+    /// From now on, no file can be written (or any can), as when the disk is full.
+    fn fill_disk(&self, full: bool) {
+        let limit = Rlimit { current: full.then_some(0), maximum: None };
+        prlimit(Some(self.pid()), Resource::Fsize, limit).unwrap();
+    }
+
+    /// Waits until the loop hardly ever wakes up. While a script streams it does, a thousand times a second.
+    fn wait_until_agents_pause(&self) {
+        let path = format!("/proc/{0}/task/{0}/status", self.process.child.id());
+        let wakings = || -> u64 {
+            let status = fs::read_to_string(&path).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+            line.trim().parse().unwrap()
+        };
+        let start = Instant::now();
+        loop {
+            let before = wakings();
+            sleep(Duration::from_millis(500));
+            if wakings() - before < 50 {
+                return;
+            }
+            assert!(start.elapsed() < HUNG, "agents did not pause within {HUNG:?}");
+        }
+    }
+
+    /// The numbers of all actions that were sent, but for those that only answer their sender.
+    fn numbers(&self) -> Vec<u64> {
+        let sequenced = self.heard.iter().filter(|message| message["method"] == "action");
+        let sequenced = sequenced.filter(|message| message["params"]["rejectionReason"].is_null());
+        sequenced.map(|message| message["params"]["serverSeq"].as_u64().unwrap()).collect()
+    }
+
+    /// All text that was streamed.
+    fn text(&self) -> String {
+        let actions = self.heard.iter().map(|message| &message["params"]["action"]);
+        let deltas = actions.filter(|action| action["type"] == "chat/delta");
+        deltas.map(|action| action["content"].as_str().unwrap()).collect()
+    }
+
+    fn end(mut self) {
+        self.process.end();
+        self.process.rest();
+        assert_eq!(self.process.wait().code(), Some(0));
+    }
+
+    fn kill(mut self) {
+        self.process.child.kill().unwrap();
+        self.process.child.wait().unwrap();
+    }
+}
+
+/// A command that a shell turns into after having done this.
+fn after(preparation: &str, folder: &Path) -> Command {
+    let program = sidecar();
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &format!(r#"{preparation}; exec "$@""#), "sh"]).arg(program.get_program());
+    shell.args(arguments(folder)).env_clear().current_dir("/");
+    shell
+}
+
+fn assert_unavailable(answer: &Value, cause: &str) {
+    assert_eq!(answer["error"]["code"], UNAVAILABLE, "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains(cause), "the cause is not told: {message}");
+}
+
+/// The program does not start: it ends with status 3, nothing on stdout, and one line on stderr, which is
+/// returned.
+fn refuses(mut command: Command) -> String {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(output.stdout.is_empty());
+    stderr
+}
+
+fn on(folder: &Path) -> Command {
+    let mut command = sidecar();
+    command.args(arguments(folder));
+    command
+}
+
+const BUSY: &str = "ahp-session:/busy";
+const QUIET: &str = "ahp-session:/quiet";
+
+#[test]
+fn while_the_disk_is_full_nothing_unsafe_is_told_and_nothing_is_lost() {
+    let folder = TempDir::new().unwrap();
+    // What a process gets that meets its own limit; a disk that is full sends none.
+    let mut client = Client::start_after("trap '' XFSZ", folder.path());
+    let (busy, quiet) = (chat_of(BUSY), chat_of(QUIET));
+    for session in [BUSY, QUIET] {
+        client.create(session);
+        client.state(session);
+        client.state(&chat_of(session));
+    }
+    client.turn(&quiet, "t0", "/say done");
+    let before = client.heard.len();
+    // A step of seven digits, so that one that is missing or doubled shows.
+    client.start_turn(&busy, "t1", "/stream 1000000 7 1");
+    client.until("chat/delta");
+
+    client.fill_disk(true);
+    client.wait_until_nothing_is_kept();
+    let told = client.numbers();
+    let safe = *told.last().unwrap();
+    let heard = client.heard.len();
+
+    assert_unavailable(&client.about("createSession", "ahp-session:/new"), "disk");
+    assert_unavailable(&client.about("disposeSession", QUIET), "disk");
+    let number = client.dispatch(
+        &quiet,
+        json!({ "type": "chat/draftChanged", "draft": { "text": "not now",
+            "origin": { "kind": "user" } } }),
+    );
+    let refusal = client.process.next();
+    assert_eq!(refusal["params"]["origin"]["clientSeq"], number, "{refusal}");
+    assert!(refusal["params"]["rejectionReason"].as_str().unwrap().contains("disk"), "{refusal}");
+    assert_eq!(refusal["params"]["serverSeq"], safe, "a refusal takes no number");
+    assert!(client.about("ping", ROOT)["error"].is_null());
+    assert_eq!(client.sessions(), [BUSY, QUIET]);
+    assert_eq!(client.state(&quiet)["turns"][0]["id"], "t0");
+    assert_unavailable(&client.about("subscribe", &busy), "disk");
+    client.wait_until_agents_pause();
+    assert!(client.about("ping", ROOT)["error"].is_null());
+    assert_eq!(client.numbers(), told, "something was told that is not safe");
+    assert!(client.heard[heard..].iter().all(|message| message["method"] != "root/sessionAdded"));
+
+    client.fill_disk(false);
+    // Everything that was held back, and then what the agent says now that it goes on.
+    client.until("chat/delta");
+    while client.text().len() < 7_000 {
+        client.process.next_within(HUNG).map(|message| client.heard.push(message)).unwrap();
+    }
+    client.dispatch(&busy, json!({ "type": "chat/turnCancelled", "turnId": "t1" }));
+    client.until("chat/turnCancelled");
+    let answer = client.about("disposeSession", "ahp-session:/none");
+    assert_ne!(answer["error"]["code"], UNAVAILABLE, "{answer}");
+    client.create("ahp-session:/new");
+    let numbers = client.numbers();
+    let first = client.heard[before..].iter().find_map(|message| message["params"]["serverSeq"].as_u64());
+    let start = numbers.iter().position(|&number| Some(number) == first).unwrap();
+    let expected: Vec<u64> = (first.unwrap()..).take(numbers.len() - start).collect();
+    assert_eq!(numbers[start..], expected, "numbers are missing, or came out of order");
+    let text = client.text();
+    let digits: String = "0123456789".chars().cycle().take(text.len()).collect();
+    assert!(text == digits, "what was streamed is not whole");
+    client.end();
+
+    let mut client = Client::start(folder.path());
+    assert_eq!(client.sessions(), [BUSY, "ahp-session:/new", QUIET]);
+    let chat = client.state(&busy);
+    assert_eq!(chat["turns"][0]["responseParts"][0]["content"], text);
+    assert_eq!(chat["turns"][0]["state"], "cancelled");
+}
+
+#[test]
+fn a_kill_while_the_disk_is_full_takes_nothing_that_was_told() {
+    let folder = TempDir::new().unwrap();
+    let mut client = Client::start_after("trap '' XFSZ", folder.path());
+    client.create(BUSY);
+    client.state(&chat_of(BUSY));
+    client.start_turn(&chat_of(BUSY), "t1", "/stream 1000000 7 1");
+    client.until("chat/delta");
+    client.fill_disk(true);
+    client.wait_until_nothing_is_kept();
+    client.wait_until_agents_pause();
+    let (told, text) = (client.numbers(), client.text());
+    client.kill();
+
+    let mut client = Client::start(folder.path());
+    let chat = client.state(&chat_of(BUSY));
+    assert_eq!(chat["turns"][0]["state"], "error");
+    let kept = chat["turns"][0]["responseParts"][0]["content"].as_str().unwrap();
+    // More may be there: what was safe and on its way out.
+    assert!(kept.starts_with(&text), "{} bytes were told, {} are there", text.len(), kept.len());
+    client.turn(&chat_of(BUSY), "t2", "/say x");
+    assert!(client.numbers().first() > told.last(), "a number has two meanings");
+}
+
+#[test]
+fn a_database_that_somebody_locks_is_waited_for() {
+    let folder = TempDir::new().unwrap();
+    let mut client = Client::start(folder.path());
+    client.create(QUIET);
+    client.state(&chat_of(QUIET));
+    // Now its agent is open and there is nothing more to keep.
+    client.turn(&chat_of(QUIET), "t1", "/say x");
+    let other = Connection::open(folder.path().join(DATABASE)).unwrap();
+    other.busy_timeout(HUNG).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let created = client.say("createSession", json!({ "channel": BUSY }));
+    client.wait_until_nothing_is_kept();
+    assert_unavailable(&client.about("createSession", "ahp-session:/new"), "locked");
+    assert_eq!(client.sessions(), [QUIET], "what is not safe was listed");
+    assert!(client.heard.iter().all(|message| message["id"] != created), "what is not safe was told");
+    other.execute_batch("COMMIT").unwrap();
+    let answer = client.answer(created);
+    assert!(answer["result"].is_null() && answer["error"].is_null(), "{answer}");
+    assert_eq!(client.sessions(), [BUSY, QUIET]);
+    client.end();
+}
+
+#[test]
+#[ignore = "the database does not notice yet that its file is not in the folder any more"]
+fn a_folder_that_is_taken_away_and_brought_back() {
+    let parent = TempDir::new().unwrap();
+    let (folder, elsewhere) = (parent.path().join("here"), parent.path().join("elsewhere"));
+    let mut client = Client::start(&folder);
+    client.create(QUIET);
+    fs::rename(&folder, &elsewhere).unwrap();
+    let created = client.say("createSession", json!({ "channel": BUSY }));
+    client.wait_until_nothing_is_kept();
+    assert!(client.about("ping", ROOT)["error"].is_null());
+    fs::rename(&elsewhere, &folder).unwrap();
+    assert!(client.answer(created)["error"].is_null());
+    assert_eq!(client.sessions(), [BUSY, QUIET]);
+    client.end();
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused() {
+    let parent = TempDir::new().unwrap();
+    // Nobody can make or change anything there, not even root.
+    let stderr = refuses(on(Path::new("/proc/self")));
+    assert!(stderr.contains("/proc/self"), "{stderr}");
+    let stderr = refuses(on(Path::new("/proc/self/sessions")));
+    assert!(stderr.contains("/proc/self/sessions"), "{stderr}");
+
+    let file = parent.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let stderr = refuses(on(&file));
+    assert!(stderr.contains(file.to_str().unwrap()), "{stderr}");
+    assert_eq!(fs::read(&file).unwrap(), b"mine");
+
+    // A full disk, from the start.
+    let stderr = refuses(after("trap '' XFSZ; ulimit -f 0", &parent.path().join("full")));
+    assert!(stderr.contains("full"), "{stderr}");
+}
+
+#[test]
+fn a_link_to_a_folder_of_somebody_else_is_refused() {
+    let parent = TempDir::new().unwrap();
+    let (link, us) = (parent.path().join("link"), rustix::process::geteuid().as_raw());
+    let target = if us == 0 {
+        let theirs = parent.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+        theirs
+    } else {
+        "/".into()
+    };
+    let before = fs::metadata(&target).unwrap();
+    assert_ne!(before.uid(), us);
+    symlink(&target, &link).unwrap();
+    let stderr = refuses(on(&link));
+    assert!(stderr.contains("somebody else"), "{stderr}");
+    assert_eq!(fs::metadata(&target).unwrap().mode(), before.mode());
+    if us == 0 {
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_database_that_is_none_is_refused_and_left_alone() {
+    let folder = TempDir::new().unwrap();
+    let mut client = Client::start(folder.path());
+    client.create(QUIET);
+    client.end();
+    Connection::open(folder.path().join(DATABASE))
+        .unwrap()
+        .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
+        .unwrap();
+    let path = folder.path().join(DATABASE);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[..100].fill(b'#');
+    fs::write(&path, &bytes).unwrap();
+    let stderr = refuses(on(folder.path()));
+    assert!(stderr.contains(path.to_str().unwrap()), "{stderr}");
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
+/// Changes one byte in the middle of a value.
+fn damage(database: &Connection, table: &str, key: &str, session: &str) {
+    let (select, update) = (
+        format!("SELECT rowid, body FROM {table} WHERE {key}"),
+        format!("UPDATE {table} SET body = ?2 WHERE rowid = ?1"),
+    );
+    let (row, mut body): (i64, Vec<u8>) =
+        database.query_row(&select, params![session], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let middle = body.len() / 2;
+    body[middle] ^= 1;
+    assert_eq!(database.execute(&update, params![row, body]).unwrap(), 1);
+}
+
+const SESSION_ROW: &str = "uri = ?1";
+const CHAT_ROW: &str = "session = (SELECT key FROM sessions WHERE uri = ?1)";
+
+#[test]
+fn a_damaged_row_is_the_trouble_of_its_session_alone() {
+    let folder = TempDir::new().unwrap();
+    let damaged = ["ahp-session:/row", "ahp-session:/chat", "ahp-session:/turn"];
+    let mut client = Client::start(folder.path());
+    for session in damaged.into_iter().chain([QUIET]) {
+        client.create(session);
+        client.state(&chat_of(session));
+        client.turn(&chat_of(session), "t1", "/say here");
+    }
+    client.end();
+    let path = folder.path().join(DATABASE);
+    let database = Connection::open(&path).unwrap();
+    damage(&database, "sessions", SESSION_ROW, damaged[0]);
+    damage(&database, "chats", CHAT_ROW, damaged[1]);
+    let sql = "SELECT chat, body FROM turns WHERE chat = (SELECT key FROM chats WHERE uri = ?1)";
+    let (chat, mut turn): (i64, Vec<u8>) =
+        database.query_row(sql, params![chat_of(damaged[2])], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let middle = turn.len() / 2;
+    turn[middle] ^= 1;
+    database.execute("UPDATE turns SET body = ?2 WHERE chat = ?1", params![chat, turn]).unwrap();
+    let rows = |database: &Connection| -> (i64, i64, i64) {
+        let sql = "SELECT (SELECT count(*) FROM sessions WHERE removed_at IS NULL),
+            (SELECT count(*) FROM chats), (SELECT count(*) FROM turns)";
+        database.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+    };
+    let before = rows(&database);
+    drop(database);
+
+    let mut client = Client::start(folder.path());
+    let all = ["ahp-session:/chat", QUIET, "ahp-session:/row", "ahp-session:/turn"];
+    for session in damaged {
+        // Whatever is asked first.
+        let answer = client.about("createSession", session);
+        assert_eq!(answer["error"]["code"], ALREADY_EXISTS, "{answer}");
+        for channel in [session.to_owned(), chat_of(session)] {
+            assert_unavailable(&client.about("subscribe", &channel), "cannot be read");
+        }
+        assert_unavailable(&client.about("disposeSession", session), "cannot be read");
+        client.start_turn(&chat_of(session), "t2", "/say no");
+        let refusal = client.process.next();
+        let reason = refusal["params"]["rejectionReason"].as_str().unwrap_or_else(|| panic!("{refusal}"));
+        assert!(reason.contains("cannot be read"), "{reason}");
+        assert_eq!(client.sessions(), all);
+    }
+    let chat = client.state(&chat_of(QUIET));
+    assert_eq!(chat["turns"][0]["responseParts"][0]["content"], "here");
+    client.turn(&chat_of(QUIET), "t2", "/say there");
+    client.create(BUSY);
+    client.end();
+    let after = rows(&Connection::open(&path).unwrap());
+    assert_eq!(after, (before.0 + 1, before.1 + 1, before.2 + 1), "something was deleted");
+}
+
+#[test]
+fn idle_sessions_leave_memory_and_come_back_whole() {
+    let folder = TempDir::new().unwrap();
+    let arguments = ["--deterministic", "--state-dir", folder.path().to_str().unwrap()];
+    let mut client = Client::of(Process::start(&arguments));
+    let name = |number: usize| format!("ahp-session:/{number}");
+    let chat = chat_of(&name(0));
+    client.create(&name(0));
+    client.state(&chat);
+    client.start_turn(&chat, "t1", "/say kept\n/ask rm");
+    client.until("chat/toolCallReady");
+    client.dispatch(
+        &chat,
+        json!({ "type": "chat/toolCallConfirmed", "turnId": "t1", "toolCallId": "call-1",
+            "approved": true, "selectedOptionId": "allow-always" }),
+    );
+    client.until("chat/turnComplete");
+    let session = client.state(&name(0));
+    let before = client.state(&chat);
+    for channel in [&name(0), &chat] {
+        client.about("unsubscribe", channel);
+    }
+    for number in 1..=80 {
+        client.create(&name(number));
+    }
+    // What is read from the store now is seen to be damaged.
+    let database = Connection::open(folder.path().join(DATABASE)).unwrap();
+    database.busy_timeout(HUNG).unwrap();
+    for number in [1, 80] {
+        damage(&database, "sessions", SESSION_ROW, &name(number));
+    }
+    assert_unavailable(&client.about("subscribe", &name(1)), "cannot be read");
+    assert_eq!(client.state(&name(80))["lifecycle"], "ready", "what was just used is in memory");
+
+    assert_eq!(client.state(&name(0)), session);
+    assert_eq!(client.state(&chat), before);
+    assert_eq!(client.sessions().len(), 81);
+    // Its agent was closed: it does not know any more what was allowed for good.
+    client.start_turn(&chat, "t2", "/ask rm");
+    let asked = client.until("chat/toolCallReady");
+    assert!(asked["action"]["confirmed"].is_null(), "the agent was not closed: {asked}");
+}
+
+#[test]
+fn a_second_process_is_told_who_holds_the_folder() {
+    let folder = TempDir::new().unwrap();
+    let mut first = Client::start(folder.path());
+    first.create(QUIET);
+    let stderr = refuses(on(folder.path()));
+    for told in [folder.path().to_str().unwrap(), &first.process.child.id().to_string(), "--state-dir"] {
+        assert!(stderr.contains(told), "`{told}` is not told: {stderr}");
+    }
+    first.create(BUSY);
+    first.kill();
+    let mut next = Client::start(folder.path());
+    assert_eq!(next.sessions(), [BUSY, QUIET]);
+}
+
+#[test]
+fn nobody_else_can_look_into_the_folder() {
+    let parent = TempDir::new().unwrap();
+    let open = parent.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    for folder in [parent.path().join("new/folder"), open] {
+        let mut client = Client::start_after("umask 000", &folder);
+        client.create(QUIET);
+        client.state(&chat_of(QUIET));
+        client.turn(&chat_of(QUIET), "t1", "/say x");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+            names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+        }
+        names.sort();
+        assert_eq!(names, ["lock", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]);
+        client.end();
+    }
+}
