@@ -7,13 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use percent_encoding::{percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use tracing_subscriber::filter::Targets;
 
 use crate::host::effects::Shutdown;
+use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::Options;
+use crate::sessions::Sessions;
+use crate::store::StoreOptions;
 
 /// Exit status: wrong usage or unreadable configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -30,8 +33,12 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 /// An Agent Host Protocol host: serves one client on stdin and stdout, one JSON-RPC message a line, until
 /// stdin ends.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLE)]
+#[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
 pub struct Cli {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// An agent that speaks ACP (not available yet)
     #[arg(long, value_name = "NAME=COMMAND LINE")]
     agent: Vec<String>,
@@ -43,6 +50,10 @@ pub struct Cli {
     /// Keep sessions in this folder, so that they outlive the process
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     state_dir: Option<PathBuf>,
+
+    /// How many days a session that was disposed of can be brought back; 0: it is gone at once
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    trash_days: u32,
 
     /// Keep sessions in memory only; the default so far
     #[arg(long)]
@@ -75,6 +86,13 @@ pub struct Cli {
     /// What is logged on stderr: a level, or TARGET=LEVEL pairs [default: warn, or RUST_LOG]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
+}
+
+/// What the program does instead of serving.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
+    Sessions(Sessions),
 }
 
 const EXAMPLE: &str = r#"Try it:
@@ -154,6 +172,10 @@ impl Cli {
             deterministic: self.deterministic,
             outbox: OutboxLimits::default(),
             state_dir: self.state_dir.clone(),
+            store: StoreOptions {
+                window: Window::default(),
+                trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
+            },
         })
     }
 }

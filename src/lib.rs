@@ -2,8 +2,8 @@
 //! stdout.
 //!
 //! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
-//! stands between a connection and the core), [`backend`] (the agents), [`io`] (everything that waits) and
-//! [`cli`].
+//! stands between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process),
+//! [`io`] (everything that waits), [`cli`] and [`sessions`] (the store, for people).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
 //! read no clock; stdout carries nothing but frames.
@@ -15,6 +15,7 @@ pub mod backend;
 pub mod cli;
 pub mod host;
 pub mod io;
+pub mod sessions;
 pub mod store;
 pub mod versions;
 pub mod wire;

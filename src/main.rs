@@ -3,21 +3,28 @@
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::script::Script;
-use ahp_sidecar::cli::{Cli, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
+use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
+use ahp_sidecar::sessions::{self, Failure};
 use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Command::Sessions(arguments)) = &cli.command {
+        return match sessions::run(arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&error);
+                ExitCode::from(if matches!(error, Failure::Folder(_)) { EXIT_STATE } else { EXIT_FAILURE })
+            }
+        };
+    }
     let ((filter, complaint), options) =
         match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?))) {
             Ok(parsed) => parsed,
             Err(error) => {
-                let mut stderr = std::io::stderr();
-                // Nobody reads stderr: the exit status says it.
-                std::io::Write::write_fmt(&mut stderr, format_args!("error: {error:#}\n"))
-                    .unwrap_or_default();
+                complain(&format_args!("{error:#}"));
                 return ExitCode::from(EXIT_USAGE);
             }
         };
@@ -35,4 +42,10 @@ fn main() -> ExitCode {
     };
     log.flush_briefly();
     status
+}
+
+fn complain(error: &dyn std::fmt::Display) {
+    let mut stderr = std::io::stderr();
+    // Nobody reads stderr: the exit status says it.
+    std::io::Write::write_fmt(&mut stderr, format_args!("error: {error}\n")).unwrap_or_default();
 }

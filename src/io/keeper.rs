@@ -13,12 +13,11 @@ use std::time::Duration;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Page, Record};
-use crate::host::log::Window;
 use crate::host::Start;
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::sqlite::{self, Reader, StoreError, Writer};
-use crate::store::Listed;
+use crate::store::{Listed, StoreOptions};
 use crate::wire::rpc::RequestId;
 
 /// How long a commit that failed waits before it is tried again.
@@ -79,13 +78,16 @@ impl Keeper {
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
-    pub fn open(folder: &Path, window: Window) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
+    pub fn open(
+        folder: &Path,
+        options: StoreOptions,
+    ) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
-        let (writer, start) = Writer::open(&path, window).map_err(unusable)?;
-        let reader = Reader::open(&path, window).map_err(unusable)?;
-        let lister = Reader::open(&path, window).map_err(unusable)?;
+        let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
+        let reader = Reader::open(&path, options.window).map_err(unusable)?;
+        let lister = Reader::open(&path, options.window).map_err(unusable)?;
         let (steps, receiver) = channel();
         let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();

@@ -25,6 +25,7 @@ use crate::host::log::Window;
 use crate::host::{self, Host, Start};
 use crate::store::memory::Memory;
 use crate::store::sqlite::Reader;
+use crate::store::StoreOptions;
 use crate::versions::Edge;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -47,6 +48,8 @@ pub struct Options {
     pub outbox: OutboxLimits,
     /// Where sessions are kept; in memory when there is none.
     pub state_dir: Option<PathBuf>,
+    /// How much is kept there of what is over.
+    pub store: StoreOptions,
 }
 
 /// Why the process ends.
@@ -83,7 +86,7 @@ const QUIET_TURNS: usize = 4;
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
-    let (keeper, start, kept) = open_keeper(options.state_dir.as_deref())?;
+    let (keeper, start, kept) = open_keeper(options.state_dir.as_deref(), options.store)?;
     let (stdin, stdout) = stdio::take()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
@@ -113,9 +116,10 @@ pub struct StateError(anyhow::Error);
 
 fn open_keeper(
     state_dir: Option<&Path>,
+    store: StoreOptions,
 ) -> Result<(Keeper, Start, mpsc::UnboundedReceiver<Kept>), StateError> {
     match state_dir {
-        Some(folder) => Keeper::open(folder, Window::default()).map_err(StateError),
+        Some(folder) => Keeper::open(folder, store).map_err(StateError),
         None => {
             let (_, kept) = mpsc::unbounded_channel();
             Ok((Keeper::Memory(Memory::default()), Start::default(), kept))

@@ -54,9 +54,19 @@ impl Folder {
     /// # Errors
     /// See [`FolderError`].
     pub fn hold(path: &Path) -> Result<Self, FolderError> {
+        if !path.exists() {
+            make(path).map_err(|error| FolderError::Io { folder: path.display().to_string(), error })?;
+        }
+        Self::hold_existing(path)
+    }
+
+    /// Takes hold of a folder that is there.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn hold_existing(path: &Path) -> Result<Self, FolderError> {
         let folder = path.display().to_string();
         let failed = |error| FolderError::Io { folder: folder.clone(), error };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         let us = rustix::process::geteuid().as_raw();
         let is_link = fs::symlink_metadata(path).map_err(failed)?.is_symlink();
         let owner = fs::metadata(path).map_err(failed)?.uid();
@@ -86,6 +96,11 @@ impl Folder {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
+    /// Whether this file is in the folder.
+    pub fn has(&self, name: &str) -> bool {
+        self.path.join(name).exists()
+    }
+
     /// A file in the folder that only we can read, made if it is not there.
     ///
     /// # Errors
@@ -95,6 +110,15 @@ impl Folder {
         private_file(&path)
             .map_err(|error| FolderError::Io { folder: self.path.display().to_string(), error })?;
         Ok(path)
+    }
+}
+
+/// Makes a folder that is still there after a loss of power.
+fn make(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
     }
 }
 

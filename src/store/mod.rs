@@ -1,16 +1,38 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`]), and its stand-in for a host that
-//! keeps everything in memory ([`memory`]).
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows` and `trash`; and
+//! [`archive`], for people), and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
+pub mod archive;
 pub mod folder;
 pub mod memory;
+mod rows;
+mod schema;
 pub mod sqlite;
+mod trash;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::host::effects::Place;
+use crate::host::log::Window;
+
+/// How much is kept of what is over.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreOptions {
+    /// How many of the newest actions.
+    pub window: Window,
+    /// For how long sessions that were removed; not at all when zero.
+    pub trash: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { window: Window::default(), trash: Duration::from_secs(30 * 24 * 60 * 60) }
+    }
+}
 
 /// A page of the list of sessions.
 #[derive(Debug, Default, Clone, PartialEq)]

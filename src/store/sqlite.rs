@@ -1,23 +1,26 @@
 //! The database.
 //!
-//! Owns: the schema and its version, one transaction for each batch of records, the blocks of sequence
-//! numbers, and reading rows back, each against its checksum.
+//! Owns: one transaction for each batch of records, the blocks of sequence numbers, what is removed when it
+//! is old, and what a host reads back.
 //! Never: knows what is in a row, or decides what is saved.
 //!
 //! Sequence numbers are drawn from blocks that are reserved by a synced write before any of them is told to
 //! anybody, and each life of a host begins with a new block. So no number ever means two things, even when a
 //! loss of power takes the newest commits, which need not be synced, away.
 
-use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use rusqlite::{params, Connection, OpenFlags, OptionalExtension, Row};
+use rusqlite::{params, Connection, ErrorCode, OpenFlags};
 
-use super::Listed;
+use super::rows::{self, signed, unsigned};
+use super::{schema, trash, Listed, StoreOptions};
 use crate::host::effects::{
-    ActionLine, ChatKey, ChatRow, Page, Place, Record, SavedChat, SavedSession, SessionKey, SessionRow,
-    Target,
+    ActionLine, ChatKey, Page, Place, Record, SavedSession, SessionKey, SessionRow, Target,
 };
 use crate::host::log::Window;
 use crate::host::Start;
@@ -25,37 +28,11 @@ use crate::host::Start;
 /// The database's name in the state folder.
 pub const FILE_NAME: &str = "sessions.sqlite";
 
-/// The version of the schema that this program writes.
-const SCHEMA_VERSION: i64 = 1;
-
 /// How many sequence numbers are reserved at once.
 const BLOCK: u64 = 1 << 20;
 
-const SCHEMA: &str = "
-    CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-    -- The number before the first one of each life.
-    CREATE TABLE lives (start INTEGER PRIMARY KEY);
-    CREATE TABLE sessions (
-        key INTEGER PRIMARY KEY, uri TEXT NOT NULL, modified_at TEXT NOT NULL, removed_at INTEGER,
-        summary BLOB NOT NULL, body BLOB NOT NULL, sum INTEGER NOT NULL
-    );
-    CREATE UNIQUE INDEX sessions_by_uri ON sessions (uri) WHERE removed_at IS NULL;
-    CREATE INDEX sessions_by_time ON sessions (modified_at DESC, key DESC) WHERE removed_at IS NULL;
-    CREATE TABLE chats (
-        key INTEGER PRIMARY KEY, session INTEGER NOT NULL, uri TEXT NOT NULL, running INTEGER NOT NULL,
-        as_of INTEGER NOT NULL, progress INTEGER, body BLOB NOT NULL, sum INTEGER NOT NULL
-    );
-    CREATE INDEX chats_by_session ON chats (session);
-    CREATE INDEX chats_by_uri ON chats (uri);
-    CREATE INDEX chats_running ON chats (key) WHERE running;
-    CREATE TABLE turns (
-        chat INTEGER NOT NULL, place INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER NOT NULL,
-        PRIMARY KEY (chat, place)
-    ) WITHOUT ROWID;
-    CREATE TABLE actions (
-        seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, line BLOB NOT NULL, sum INTEGER NOT NULL
-    );
-";
+/// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
+const LEAP: u64 = 1 << 40;
 
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -63,59 +40,79 @@ pub enum StoreError {
     /// It was written by a newer program.
     #[error("the store {0} was written by a newer version of this program (schema {1}); it was not touched")]
     Newer(String, i64),
+    /// It was written by another program.
+    #[error("{0} is not a store of this program; it was not touched")]
+    Foreign(String),
     /// A row is not what was written.
-    #[error("{0} is damaged: its checksum does not match")]
+    #[error("{0} is damaged: it is not what was written")]
     Damaged(String),
+    /// A file of it was moved or removed while it was open.
+    #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
+    Gone(String, io::Error),
     /// Anything else that SQLite says.
     #[error("the store failed: {0}")]
     Sqlite(#[from] rusqlite::Error),
+}
+
+impl StoreError {
+    /// The same, saying of damage what it was found in.
+    pub(super) fn on(self, what: impl Fn() -> String) -> Self {
+        match self {
+            Self::Damaged(row) => Self::Damaged(format!("{row}, of {},", what())),
+            Self::Sqlite(error) => rows::damaged_if(what)(error),
+            other => other,
+        }
+    }
 }
 
 /// The one connection that writes.
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
+    files: Vec<OpenFile>,
     /// Numbers up to this one are reserved.
     reserved: u64,
-    window: Window,
-    /// How many actions were written since the old ones were last removed.
-    unpruned: usize,
+    options: StoreOptions,
+    /// What was written since old actions were last removed; none when that is not known.
+    unpruned: Option<Unpruned>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Unpruned {
+    actions: usize,
+    bytes: usize,
 }
 
 impl Writer {
-    /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence.
+    /// Opens the database, makes it or brings it up to date, begins a new life of the sequence, and empties
+    /// the trash of what is old.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn open(path: &Path, window: Window) -> Result<(Self, Start), StoreError> {
-        let mut connection = Connection::open(path)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
-        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > SCHEMA_VERSION {
-            return Err(StoreError::Newer(path.display().to_string(), version));
-        }
-        connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "synchronous", "full")?;
+    pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
+        schema::check(path)?;
+        let mut connection = schema::open(path)?;
         let transaction = connection.transaction()?;
-        if version == 0 {
-            transaction.execute_batch(SCHEMA)?;
-            transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
-        }
-        let head = number(&transaction, "SELECT value FROM meta WHERE name = 'reserved'")?;
-        let keys =
-            "SELECT max(ifnull((SELECT max(key) FROM sessions), 0), ifnull((SELECT max(key) FROM chats), 0))";
+        let version = schema::migrate(&transaction)?;
+        let head = last_reserved(&transaction)?;
         let start = Start {
             head,
-            last_key: number(&transaction, keys)?,
+            last_key: last_key(&transaction)?,
             sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
             continues: version > 0,
         };
-        transaction.execute("INSERT OR REPLACE INTO lives VALUES (?1)", params![signed(head)])?;
+        rows::put_life(&transaction, head)?;
         let reserved = head + BLOCK;
-        reserve(&transaction, reserved)?;
+        rows::put_number(&transaction, "reserved", reserved)?;
         transaction.commit()?;
         connection.pragma_update(None, "synchronous", "normal")?;
-        Ok((Self { connection, reserved, window, unpruned: 0 }, start))
+        let files =
+            [path.to_owned(), log_of(path)].into_iter().map(OpenFile::of).collect::<Result<_, _>>()?;
+        // What cannot be removed now is removed another time.
+        if let Err(error) = trash::purge_old(&mut connection, unix_ms(), options.trash) {
+            tracing::warn!(%error, "the trash cannot be emptied");
+        }
+        Ok((Self { connection, files, reserved, options, unpruned: None }, start))
     }
 
     /// Keeps records in one transaction: all of them, or none.
@@ -123,6 +120,7 @@ impl Writer {
     /// # Errors
     /// When nothing was kept.
     pub fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        self.files.iter().try_for_each(OpenFile::check)?;
         let last = records.iter().filter_map(|record| match record {
             Record::Action(_, line) => Some(line.server_seq),
             _ => None,
@@ -135,104 +133,181 @@ impl Writer {
         }
         let written = self.write(records, reserve_up_to);
         if sync {
-            self.connection.pragma_update(None, "synchronous", "normal")?;
+            // What is synced too often is safe too.
+            self.connection.pragma_update(None, "synchronous", "normal").unwrap_or_else(
+                |error| tracing::warn!(%error, "every commit is synced until the next one that must be"),
+            );
         }
         written?;
         self.reserved = reserve_up_to.unwrap_or(self.reserved);
+        self.prune(records);
         Ok(())
+    }
+
+    /// Lets the database grow to so many pages only, until told otherwise.
+    ///
+    /// # Errors
+    /// When SQLite does not take it.
+    pub fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
+        Ok(self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
     }
 
     fn write(&mut self, records: &[Record], reserve_up_to: Option<u64>) -> Result<(), StoreError> {
         let transaction = self.connection.transaction()?;
         for record in records {
-            keep(&transaction, record)?;
+            keep(&transaction, record, &self.options)?;
         }
         if let Some(up_to) = reserve_up_to {
-            reserve(&transaction, up_to)?;
+            rows::put_number(&transaction, "reserved", up_to)?;
         }
-        let actions = records.iter().filter(|record| matches!(record, Record::Action(..))).count();
-        let unpruned = self.unpruned + actions;
-        let prune = unpruned > self.window.actions_max;
-        if prune {
-            remove_old_actions(&transaction, &self.window)?;
+        Ok(transaction.commit()?)
+    }
+
+    /// Removes old actions when there may be twice as many as can be replayed, and at the first commit of a
+    /// life, which does not know how many there are. The records are safe by now: what fails here is done
+    /// another time.
+    fn prune(&mut self, records: &[Record]) {
+        let lines = || {
+            records.iter().filter_map(|record| match record {
+                Record::Action(_, line) => Some(line.line.len()),
+                _ => None,
+            })
+        };
+        let window = self.options.window;
+        if let Some(unpruned) = &mut self.unpruned {
+            unpruned.actions += lines().count();
+            unpruned.bytes += lines().sum::<usize>();
+            if unpruned.actions <= window.actions_max && unpruned.bytes <= window.bytes_max {
+                return;
+            }
         }
-        transaction.commit()?;
-        self.unpruned = if prune { 0 } else { unpruned };
-        Ok(())
+        self.unpruned = Some(Unpruned::default());
+        if let Err(error) = remove_old_actions(&mut self.connection, &window) {
+            tracing::warn!(%error, "old actions cannot be removed");
+        }
     }
 }
 
-fn keep(connection: &Connection, record: &Record) -> Result<(), StoreError> {
-    match record {
-        Record::Action(target, line) => {
-            connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4)")?.execute(params![
-                signed(line.server_seq),
-                channel_of(*target),
-                &line.line[..],
-                sum(&[&line.line])
-            ])?;
+/// A file of the database as it was when it was opened.
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl OpenFile {
+    fn of(path: PathBuf) -> Result<Self, StoreError> {
+        // Wherever the process goes.
+        match std::path::absolute(&path).and_then(|path| Ok((fs::metadata(&path)?, path))) {
+            Ok((file, path)) => Ok(Self { path, device: file.dev(), inode: file.ino() }),
+            Err(error) => Err(StoreError::Gone(path.display().to_string(), error)),
         }
-        Record::Session(row) => {
-            connection
-                .prepare_cached("INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, NULL, ?4, ?5, ?6)")?
-                .execute(params![
-                    signed(row.key.0),
-                    row.uri,
-                    row.modified_at,
-                    &row.summary[..],
-                    &row.body[..],
-                    session_sum(row),
-                ])?;
-        }
-        Record::SessionRemoved(SessionKey(key)) => {
-            connection
-                .prepare_cached("UPDATE sessions SET removed_at = ?2 WHERE key = ?1")?
-                .execute(params![signed(*key), unix_ms()])?;
-            connection
-                .prepare_cached("UPDATE chats SET running = 0 WHERE session = ?1")?
-                .execute(params![signed(*key)])?;
-        }
-        Record::Chat(row) => {
-            connection
-                .prepare_cached("INSERT OR REPLACE INTO chats VALUES (?1, ?2, ?3, ?4, ?5, NULL, ?6, ?7)")?
-                .execute(params![
-                    signed(row.key.0),
-                    signed(row.session.0),
-                    row.uri,
-                    row.running,
-                    signed(row.as_of),
-                    &row.body[..],
-                    sum(&[row.uri.as_bytes(), &row.body]),
-                ])?;
-        }
-        Record::Turn(ChatKey(chat), place, turn) => {
-            connection
-                .prepare_cached("INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![signed(*chat), signed(*place), &turn[..], sum(&[turn])])?;
-        }
-        Record::TurnsCut(ChatKey(chat), keep) => {
-            connection
-                .prepare_cached("DELETE FROM turns WHERE chat = ?1 AND place >= ?2")?
-                .execute(params![signed(*chat), signed(*keep)])?;
-        }
-        Record::Progress(ChatKey(chat), progress) => {
-            connection
-                .prepare_cached("UPDATE chats SET progress = ?2 WHERE key = ?1")?
-                .execute(params![signed(*chat), signed(*progress)])?;
-        }
-        Record::Trial(_) | Record::Survived(_) | Record::Sync => {}
     }
-    Ok(())
+
+    /// Checks that what is written into the open file can be found under its path.
+    fn check(&self) -> Result<(), StoreError> {
+        let error = match fs::metadata(&self.path) {
+            Ok(file) if (file.dev(), file.ino()) == (self.device, self.inode) => return Ok(()),
+            Ok(_) => io::Error::other("another file is in its place"),
+            Err(error) => error,
+        };
+        Err(StoreError::Gone(self.path.display().to_string(), error))
+    }
+}
+
+/// The write-ahead log beside a database.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// The last number that was reserved.
+pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> {
+    match rows::number(connection, "reserved") {
+        Err(StoreError::Damaged(what)) => {
+            tracing::error!(
+                what,
+                "a damaged row: the sequence goes on far behind every number that was given"
+            );
+            let known = "SELECT max(ifnull((SELECT max(seq) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
+            Ok(number(connection, known)? + LEAP)
+        }
+        found => Ok(found?.unwrap_or(0)),
+    }
+}
+
+/// The last key that was given, to sessions that are gone too.
+pub(super) fn last_key(connection: &Connection) -> Result<u64, StoreError> {
+    let there =
+        "SELECT max(ifnull((SELECT max(key) FROM sessions), 0), ifnull((SELECT max(key) FROM chats), 0))";
+    let there = number(connection, there)?;
+    // What may be purged is remembered before it is; what cannot be read does not matter then.
+    let purged = rows::number(connection, "last_key").ok().flatten().unwrap_or(0);
+    Ok(there.max(purged))
+}
+
+fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Result<(), StoreError> {
+    match record {
+        Record::Action(target, line) => rows::put_action(connection, *target, line),
+        Record::Session(row) => keep_session(connection, row),
+        Record::SessionRemoved(key) if options.trash.is_zero() => trash::purge(connection, *key),
+        Record::SessionRemoved(key) => trash::put(connection, *key, unix_ms()),
+        Record::Chat(row) => rows::put_chat(connection, row),
+        Record::Turn(chat, place, turn) => rows::put_turn(connection, *chat, *place, turn),
+        Record::TurnsCut(chat, keep) => rows::cut_turns(connection, *chat, *keep),
+        Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),
+        Record::Sync => Ok(()),
+    }
+}
+
+/// Keeps a session. One that could not be found under its URI, or the new one would not have been made, goes
+/// to the trash: nothing is overwritten.
+fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreError> {
+    match rows::put_session(connection, row) {
+        Err(StoreError::Sqlite(error))
+            if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) =>
+        {
+            let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL";
+            let other = connection.query_row(sql, params![row.uri], |row| row.get(0))?;
+            tracing::error!(uri = row.uri, "two sessions of one URI: the older one is put into the trash");
+            trash::put(connection, SessionKey(unsigned(other)), unix_ms())?;
+            rows::put_session(connection, row)
+        }
+        kept => kept,
+    }
 }
 
 /// Removes actions that nobody can ask for any more and that no running chat needs to be rebuilt.
-fn remove_old_actions(connection: &Connection, window: &Window) -> Result<(), StoreError> {
-    let horizon = "SELECT min(ifnull((SELECT seq FROM actions ORDER BY seq DESC LIMIT 1 OFFSET ?1), 0),
-        ifnull((SELECT min(as_of) FROM chats WHERE running), 9223372036854775807))";
-    let offset = i64::try_from(window.actions_max).unwrap_or(i64::MAX);
-    let horizon: i64 = connection.query_row(horizon, params![offset], |row| row.get(0))?;
-    connection.execute("DELETE FROM actions WHERE seq <= ?1", params![horizon])?;
-    Ok(())
+fn remove_old_actions(connection: &mut Connection, window: &Window) -> Result<(), StoreError> {
+    let transaction = connection.transaction()?;
+    if let Some(horizon) = horizon(&transaction, window)? {
+        // When the old number is damaged, this one mends it.
+        let pruned = rows::number(&transaction, "pruned").ok().flatten().unwrap_or(0).max(horizon);
+        rows::put_number(&transaction, "pruned", pruned)?;
+        let sql = "DELETE FROM actions WHERE seq <= ?1 AND NOT (channel % 2 = 0 AND EXISTS
+            (SELECT 1 FROM chats WHERE key = channel / 2 AND running AND as_of < seq))";
+        transaction.execute(sql, params![signed(pruned)])?;
+        transaction.execute("DELETE FROM lives WHERE start < ?1", params![signed(pruned)])?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// The newest action that does not fit into the window.
+fn horizon(connection: &Connection, window: &Window) -> Result<Option<u64>, StoreError> {
+    let mut statement =
+        connection.prepare_cached("SELECT seq, length(line) FROM actions ORDER BY seq DESC")?;
+    let mut rows = statement.query([])?;
+    let (mut actions, mut bytes) = (0, 0);
+    while let Some(row) = rows.next()? {
+        actions += 1;
+        bytes += usize::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
+        if actions > window.actions_max || bytes > window.bytes_max {
+            return Ok(Some(unsigned(row.get(0)?)));
+        }
+    }
+    Ok(None)
 }
 
 /// A connection that reads what is safe.
@@ -249,19 +324,32 @@ impl Reader {
     /// When it cannot be opened.
     pub fn open(path: &Path, window: Window) -> Result<Self, StoreError> {
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.busy_timeout(Duration::from_secs(5))?;
         Ok(Self { connection, window })
     }
 
-    /// The sessions with a turn that ran when their process ended.
+    /// The sessions with a turn that ran when their process ended, as far as they can be told.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When they cannot be looked for.
     pub fn interrupted(&self) -> Result<Vec<SessionKey>, StoreError> {
-        let sql = "SELECT DISTINCT session FROM chats WHERE running ORDER BY session";
-        let mut statement = self.connection.prepare(sql)?;
-        let keys = statement.query_map([], |row| Ok(SessionKey(unsigned(row.get(0)?))))?;
-        Ok(keys.collect::<Result<_, _>>()?)
+        let mut statement = self.connection.prepare("SELECT key FROM chats WHERE running")?;
+        let chats: Vec<ChatKey> =
+            statement.query_map([], |row| Ok(ChatKey(unsigned(row.get(0)?))))?.collect::<Result<_, _>>()?;
+        // One row that cannot be read must not hide the others.
+        let sql = "SELECT s.key FROM chats c JOIN sessions s ON s.key = c.session
+            WHERE c.key = ?1 AND s.removed_at IS NULL";
+        let mut sessions: Vec<SessionKey> = Vec::new();
+        for chat in chats {
+            match self.connection.prepare_cached(sql)?.query_row(params![signed(chat.0)], |row| row.get(0)) {
+                Ok(key) => sessions.push(SessionKey(unsigned(key))),
+                Err(rusqlite::Error::QueryReturnedNoRows) => {}
+                Err(error) => tracing::error!(%error, chat = chat.0, "an interrupted chat cannot be read"),
+            }
+        }
+        sessions.sort_unstable();
+        sessions.dedup();
+        Ok(sessions)
     }
 
     /// The session that a URI names: its own or that of one of its chats.
@@ -269,12 +357,7 @@ impl Reader {
     /// # Errors
     /// When it cannot be looked for.
     pub fn find(&self, uri: &str) -> Result<Option<SessionKey>, StoreError> {
-        let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL
-            UNION ALL SELECT s.key FROM chats c JOIN sessions s ON s.key = c.session
-            WHERE c.uri = ?1 AND s.removed_at IS NULL";
-        let key =
-            self.connection.prepare_cached(sql)?.query_row(params![uri], |row| row.get(0)).optional()?;
-        Ok(key.map(|key| SessionKey(unsigned(key))))
+        find(&self.connection, uri)
     }
 
     /// A session with everything that belongs to it.
@@ -282,79 +365,12 @@ impl Reader {
     /// # Errors
     /// When it cannot be read, or something in it is damaged.
     pub fn load(&self, key: SessionKey) -> Result<Option<SavedSession>, StoreError> {
-        let sql =
-            "SELECT uri, modified_at, summary, body, sum FROM sessions WHERE key = ?1 AND removed_at IS NULL";
-        let read = |row: &Row<'_>| {
-            let session = SessionRow {
-                key,
-                uri: row.get(0)?,
-                modified_at: row.get(1)?,
-                summary: bytes(row, 2)?,
-                body: bytes(row, 3)?,
-            };
-            Ok((session, row.get::<_, u32>(4)?))
-        };
-        let found =
-            self.connection.prepare_cached(sql)?.query_row(params![signed(key.0)], read).optional()?;
-        let Some((row, expected)) = found else { return Ok(None) };
-        if session_sum(&row) != expected {
-            return Err(StoreError::Damaged(format!("the session {}", row.uri)));
+        // What it consists of must not change in between.
+        let snapshot = self.connection.unchecked_transaction()?;
+        if trash::has(&snapshot, key)? {
+            return Ok(None);
         }
-        let sql =
-            "SELECT key, uri, running, as_of, progress, body, sum FROM chats WHERE session = ?1 ORDER BY key";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let mut rows = statement.query(params![signed(key.0)])?;
-        let mut chats = Vec::new();
-        while let Some(row) = rows.next()? {
-            chats.push(self.chat(key, row)?);
-        }
-        Ok(Some(SavedSession { row, chats, quarantined: false }))
-    }
-
-    fn chat(&self, session: SessionKey, row: &Row<'_>) -> Result<SavedChat, StoreError> {
-        let chat = ChatRow {
-            key: ChatKey(unsigned(row.get(0)?)),
-            session,
-            uri: row.get(1)?,
-            running: row.get(2)?,
-            as_of: unsigned(row.get(3)?),
-            body: bytes(row, 5)?,
-        };
-        let progress = row.get::<_, Option<i64>>(4)?.map(unsigned);
-        if sum(&[chat.uri.as_bytes(), &chat.body]) != row.get::<_, u32>(6)? {
-            return Err(StoreError::Damaged(format!("the chat {}", chat.uri)));
-        }
-        let sql = "SELECT body, sum, place FROM turns WHERE chat = ?1 ORDER BY place";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let mut rows = statement.query(params![signed(chat.key.0)])?;
-        let mut turns = Vec::new();
-        while let Some(row) = rows.next()? {
-            let turn = bytes(row, 0)?;
-            if sum(&[&turn]) != row.get::<_, u32>(1)?
-                || usize::try_from(row.get::<_, i64>(2)?).ok() != Some(turns.len())
-            {
-                return Err(StoreError::Damaged(format!("a turn of the chat {}", chat.uri)));
-            }
-            turns.push(turn);
-        }
-        let actions = if chat.running { self.actions_of(&chat)? } else { Vec::new() };
-        Ok(SavedChat { row: chat, turns, actions, progress })
-    }
-
-    /// The lines of the actions on a chat that its row does not know of.
-    fn actions_of(&self, chat: &ChatRow) -> Result<Vec<Bytes>, StoreError> {
-        let sql = "SELECT line, sum FROM actions WHERE seq > ?1 AND channel = ?2 ORDER BY seq";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let mut rows = statement.query(params![signed(chat.as_of), channel_of(Target::Chat(chat.key))])?;
-        let mut lines = Vec::new();
-        while let Some(row) = rows.next()? {
-            let line = bytes(row, 0)?;
-            if sum(&[&line]) != row.get::<_, u32>(1)? {
-                return Err(StoreError::Damaged(format!("an action on the chat {}", chat.uri)));
-            }
-            lines.push(line);
-        }
-        Ok(lines)
+        rows::whole_session(&snapshot, key)
     }
 
     /// A page of the list of sessions. One that is damaged is listed as that.
@@ -362,27 +378,14 @@ impl Reader {
     /// # Errors
     /// When the list cannot be read.
     pub fn list(&self, page: &Page) -> Result<Listed, StoreError> {
-        let sql = "SELECT key, modified_at, summary, uri FROM sessions
-            WHERE removed_at IS NULL AND (modified_at, key) < (?1, ?2)
-            ORDER BY modified_at DESC, key DESC LIMIT ?3";
-        let (modified_at, key) = match &page.after {
-            Some(place) => (place.modified_at.as_str(), signed(place.key.0)),
-            // Behind every date.
-            None => ("~", i64::MAX),
-        };
-        let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(-1);
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let mut rows = statement.query(params![modified_at, key, limit])?;
-        let (mut listed, mut last) = (Listed::default(), None);
-        while let Some(row) = rows.next()? {
-            if listed.summaries.len() == page.limit {
-                listed.next = last;
-                break;
+        let snapshot = self.connection.unchecked_transaction()?;
+        match list_by(&snapshot, page, "INDEXED BY sessions_by_time") {
+            // The index is damaged: without it, it takes longer.
+            Ok(None) | Err(StoreError::Damaged(_)) => {
+                list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default)
             }
-            listed.summaries.push(bytes(row, 2)?);
-            last = Some(Place { modified_at: row.get(1)?, key: SessionKey(unsigned(row.get(0)?)) });
+            listed => listed.map(Option::unwrap_or_default),
         }
-        Ok(listed)
     }
 
     /// Every action after `cursor`, oldest first; none when the cursor is no number that was given, or lies
@@ -391,81 +394,137 @@ impl Reader {
     /// # Errors
     /// When they cannot be read.
     pub fn actions_since(&self, cursor: u64) -> Result<Option<Vec<(Target, ActionLine)>>, StoreError> {
-        // Where a life began, nothing that follows was removed if something older is there, or the very next.
-        let known = "SELECT EXISTS (SELECT 1 FROM actions WHERE seq = ?1)
-            OR (EXISTS (SELECT 1 FROM lives WHERE start = ?1)
-                AND ifnull((SELECT min(seq) FROM actions), ?1 + 1) <= ?1 + 1)";
-        if !self.connection.query_row(known, params![signed(cursor)], |row| row.get::<_, bool>(0))? {
+        let snapshot = self.connection.unchecked_transaction()?;
+        if !self.knows(cursor)? {
             return Ok(None);
         }
-        let sql = "SELECT seq, channel, line, sum FROM actions WHERE seq > ?1 ORDER BY seq";
-        let mut statement = self.connection.prepare_cached(sql)?;
+        let sql = "SELECT seq, channel, sum, line FROM actions WHERE seq > ?1 ORDER BY seq";
+        let mut statement = snapshot.prepare_cached(sql)?;
         let mut rows = statement.query(params![signed(cursor)])?;
-        let (mut actions, mut size) = (Vec::new(), 0);
+        let (mut actions, mut size, mut last) = (Vec::new(), 0, cursor);
         while let Some(row) = rows.next()? {
-            let line = bytes(row, 2)?;
-            size += line.len();
+            let (target, action) = rows::action(row)?;
+            size += action.line.len();
             if actions.len() == self.window.actions_max || size > self.window.bytes_max {
                 return Ok(None);
             }
-            if sum(&[&line]) != row.get::<_, u32>(3)? {
-                return Err(StoreError::Damaged("an action".to_owned()));
+            // Numbers are skipped where a new life begins only.
+            if action.server_seq != last + 1 && !rows::is_life(&snapshot, action.server_seq - 1)? {
+                return Err(StoreError::Damaged(format!("the log behind the action {last}")));
             }
-            let server_seq = unsigned(row.get(0)?);
-            actions.push((target_of(row.get(1)?), ActionLine { line, server_seq, delta: None }));
+            last = action.server_seq;
+            actions.push((target, action));
         }
         Ok(Some(actions))
     }
+
+    /// Whether everything after a number is there, and the number was given.
+    fn knows(&self, cursor: u64) -> Result<bool, StoreError> {
+        let pruned = rows::number(&self.connection, "pruned")?.unwrap_or(0);
+        if cursor <= pruned {
+            return Ok(cursor == pruned);
+        }
+        let sql = "SELECT EXISTS (SELECT 1 FROM actions WHERE seq = ?1)";
+        let given = self.connection.query_row(sql, params![signed(cursor)], |row| row.get(0))?;
+        Ok(given || rows::is_life(&self.connection, cursor)?)
+    }
 }
 
-fn reserve(connection: &Connection, up_to: u64) -> Result<(), StoreError> {
-    connection.execute("INSERT OR REPLACE INTO meta VALUES ('reserved', ?1)", params![signed(up_to)])?;
-    Ok(())
+/// The session that a URI names: its own or that of one of its chats.
+pub(super) fn find(connection: &Connection, uri: &str) -> Result<Option<SessionKey>, StoreError> {
+    let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL
+        UNION ALL SELECT s.key FROM chats c JOIN sessions s ON s.key = c.session
+        WHERE c.uri = ?1 AND s.removed_at IS NULL";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params![uri])?;
+    let key = rows.next()?.map(|row| row.get(0)).transpose()?;
+    Ok(key.map(|key| SessionKey(unsigned(key))))
+}
+
+/// A page of the list, found in this way; none when that way has led astray.
+fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Listed>, StoreError> {
+    let sql = format!(
+        "SELECT key, modified_at FROM sessions {way}
+        WHERE removed_at IS NULL AND (modified_at, key) < (?1, ?2)
+        ORDER BY modified_at DESC, key DESC LIMIT ?3"
+    );
+    let (modified_at, key) = match &page.after {
+        Some(place) => (place.modified_at.as_str(), signed(place.key.0)),
+        // Behind every date.
+        None => ("~", i64::MAX),
+    };
+    let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(-1);
+    let mut statement = connection.prepare_cached(&sql)?;
+    let damaged = || rows::damaged_if(|| "the list of sessions".to_owned());
+    let mut rows = statement.query(params![modified_at, key, limit]).map_err(damaged())?;
+    let (mut listed, mut last) = (Listed::default(), None);
+    while let Some(row) = rows.next().map_err(damaged())? {
+        if listed.summaries.len() == page.limit {
+            listed.next = last;
+            break;
+        }
+        let key = SessionKey(unsigned(row.get(0).map_err(damaged())?));
+        let modified_at =
+            String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
+        let summary = match rows::summary(connection, key) {
+            Ok(Some(summary)) if summary.modified_at == modified_at => summary.json,
+            Ok(_) => return Ok(None),
+            Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
+            Err(error) => return Err(error),
+        };
+        listed.summaries.push(summary);
+        last = Some(Place { modified_at, key });
+    }
+    Ok(Some(listed))
+}
+
+/// Every session with the time of its removal and its summary: the listed ones, newest first, then those in
+/// the trash.
+pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
+    let sql = "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED
+        ORDER BY removed_at IS NOT NULL, removed_at DESC, modified_at DESC, key DESC";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key = SessionKey(unsigned(row.get(0)?));
+        let summary = match rows::summary(connection, key) {
+            Ok(Some(summary)) => summary.json,
+            Ok(None) => continue,
+            Err(StoreError::Damaged(_)) => {
+                let modified_at = row.get_ref(2)?.as_bytes().unwrap_or_default();
+                damaged_summary(connection, key, &String::from_utf8_lossy(modified_at))
+            }
+            Err(error) => return Err(error),
+        };
+        all.push((key, row.get(1).unwrap_or_default(), summary));
+    }
+    Ok(all)
+}
+
+/// What a session that cannot be read says of itself.
+pub(super) const UNREADABLE_TITLE: &str = "(this session is damaged and cannot be read)";
+
+fn damaged_summary(connection: &Connection, key: SessionKey, modified_at: &str) -> Bytes {
+    let uri = rows::uri_of(connection, key);
+    tracing::error!(uri, key = key.0, "a session's row is damaged");
+    let time = modified_at.parse::<jiff::Timestamp>().unwrap_or_default();
+    let summary = serde_json::json!({
+        "resource": uri.unwrap_or_default(),
+        "provider": "unknown",
+        "title": UNREADABLE_TITLE,
+        "status": ahp_types::state::SessionStatus::Error,
+        "createdAt": format!("{time:.3}"),
+        "modifiedAt": format!("{time:.3}"),
+    });
+    summary.to_string().into()
 }
 
 fn number(connection: &Connection, sql: &str) -> Result<u64, StoreError> {
-    Ok(connection.query_row(sql, [], |row| row.get(0)).optional()?.map_or(0, unsigned))
+    Ok(connection.query_row(sql, [], |row| row.get(0)).map(unsigned)?)
 }
 
-fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Bytes> {
-    Ok(Bytes::from(row.get::<_, Vec<u8>>(column)?))
-}
-
-/// Numbers of ours are far from the sign bit.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
-fn channel_of(target: Target) -> i64 {
-    match target {
-        Target::Root => 0,
-        Target::Session(SessionKey(key)) => signed(key) * 2 - 1,
-        Target::Chat(ChatKey(key)) => signed(key) * 2,
-    }
-}
-
-fn target_of(channel: i64) -> Target {
-    match channel {
-        0 => Target::Root,
-        odd if odd % 2 != 0 => Target::Session(SessionKey(unsigned((odd + 1) / 2))),
-        even => Target::Chat(ChatKey(unsigned(even / 2))),
-    }
-}
-
-fn sum(parts: &[&[u8]]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    parts.iter().for_each(|part| hasher.update(part));
-    hasher.finalize()
-}
-
-fn session_sum(row: &SessionRow) -> u32 {
-    sum(&[row.uri.as_bytes(), row.modified_at.as_bytes(), &row.summary, &row.body])
-}
-
+/// The wall clock's time in milliseconds since 1970.
 fn unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)

@@ -1,0 +1,518 @@
+//! `ahp-sidecar sessions`: the sessions of a state folder, for people, while no host is using it.
+//!
+//! Owns: what is printed of sessions, the format in which they are exported, and bringing them back from it.
+//! Never: serves; stdout is for people and pipes here.
+//!
+//! An export is JSON Lines: a line that says format and version, then `session`, then for each chat `chat` and
+//! its `turn`s, then the `envelope`s that the store still has, which are there to be read only, and `end`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ahp::reducers::apply_action_to_chat;
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::state::{ChatState, Message, ResponsePart, SessionState, SessionSummary, Turn};
+use anyhow::{bail, ensure, Context};
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{to_raw_value, RawValue};
+
+use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
+use crate::store::archive::{Archive, Entry, Salvaged};
+use crate::store::folder::Folder;
+use crate::store::sqlite;
+
+/// What the first line of an export says.
+const FORMAT: &str = "ahp-sidecar session";
+
+/// The version of that format.
+const FORMAT_VERSION: u32 = 1;
+
+/// The arguments of `sessions`.
+#[derive(Debug, Args)]
+pub struct Sessions {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print a line per session: URI, title, when it was modified, number of turns, and `trash` or `-`
+    List(Place),
+    /// Print what was said in a session
+    Show {
+        /// The session's URI
+        uri: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Write a session as JSON Lines
+    Export {
+        /// The session's URI
+        uri: String,
+        /// Write to this new file rather than to stdout
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Bring a session back from the trash, or in from an export
+    Restore {
+        /// The URI of a session in the trash
+        #[arg(required_unless_present = "from", conflicts_with = "from")]
+        uri: Option<String>,
+        /// An exported session
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Remove sessions from the trash for good
+    Purge {
+        /// The URI of a session in the trash; all of them if none is given
+        uri: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The state folder
+    #[arg(long, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+/// Why nothing was done, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The state folder is unusable or held by another process.
+    #[error("{0:#}")]
+    Folder(anyhow::Error),
+    /// There is no such session, or it cannot be read, or written to where it should go.
+    #[error("{0:#}")]
+    Failed(anyhow::Error),
+}
+
+/// Does what the arguments ask for.
+///
+/// # Errors
+/// See [`Failure`]. That nobody reads what is printed is no failure.
+pub fn run(sessions: &Sessions) -> Result<(), Failure> {
+    let place = match &sessions.verb {
+        Verb::List(place)
+        | Verb::Show { place, .. }
+        | Verb::Export { place, .. }
+        | Verb::Restore { place, .. }
+        | Verb::Purge { place, .. } => place,
+    };
+    let (_folder, mut archive) = open(&place.state_dir).map_err(Failure::Folder)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let done = act(&sessions.verb, &mut archive, &mut out);
+    let done = done.and_then(|()| Ok(out.flush()?));
+    match done {
+        Err(error) if is_closed_pipe(&error) => Ok(()),
+        done => done.map_err(Failure::Failed),
+    }
+}
+
+/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the pen.
+fn open(folder: &Path) -> anyhow::Result<(Folder, Archive)> {
+    let there = folder.join(sqlite::FILE_NAME);
+    fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
+    let folder = Folder::hold_existing(folder)?;
+    let archive = Archive::open(&folder.private_file(sqlite::FILE_NAME)?)?;
+    Ok((folder, archive))
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn act(verb: &Verb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Result<()> {
+    match verb {
+        Verb::List(_) => {
+            for entry in archive.list()? {
+                writeln!(out, "{}", list_line(&entry)?)?;
+            }
+            Ok(())
+        }
+        Verb::Show { uri, .. } => show(archive, uri, out),
+        Verb::Export { uri, output: None, .. } => export(archive, uri, out),
+        Verb::Export { uri, output: Some(path), .. } => export_to(archive, uri, path),
+        Verb::Restore { from: Some(path), .. } => {
+            let uri = restore_from(archive, path)?;
+            Ok(writeln!(out, "brought in: {}", one_line(&uri))?)
+        }
+        Verb::Restore { uri, .. } => {
+            let uri = uri.as_deref().unwrap_or_default();
+            restore(archive, uri)?;
+            Ok(writeln!(out, "brought back: {}", one_line(uri))?)
+        }
+        Verb::Purge { uri, .. } => {
+            let count = archive.purge(uri.as_deref())?;
+            Ok(writeln!(out, "removed for good: {count}")?)
+        }
+    }
+}
+
+fn list_line(entry: &Entry) -> anyhow::Result<String> {
+    let summary: SessionSummary = serde_json::from_slice(&entry.summary)
+        .with_context(|| format!("the summary of session {}", entry.key.0))?;
+    let mark = if entry.removed_at.is_some() { "trash" } else { "-" };
+    let fields = [&summary.resource, &summary.title, &summary.modified_at, &entry.turns.to_string(), mark]
+        .map(one_line);
+    Ok(fields.join("\t"))
+}
+
+/// Text that stays on its line and does nothing to a terminal.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Text that does nothing to a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// Prints a session as far as it can be read.
+fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    let key = archive.find(uri)?;
+    let mut damage = 0;
+    let entry = archive.list()?.into_iter().find(|entry| entry.key == key);
+    let entry = entry.with_context(|| format!("the session {uri} is not in the list"))?;
+    let summary: SessionSummary = serde_json::from_slice(&entry.summary).context("the summary")?;
+    let place = if entry.removed_at.is_some() { ", in the trash" } else { "" };
+    writeln!(out, "{}", one_line(&summary.title))?;
+    let parts = [&summary.resource, &summary.provider, &summary.modified_at].map(|part| one_line(part));
+    writeln!(out, "{}{place}", parts.join(", "))?;
+    for chat in archive.salvage(key)? {
+        let shown = match chat {
+            Ok(chat) => show_chat(&chat, out, &mut damage),
+            Err(error) => show_damage(error, out, &mut damage),
+        };
+        shown?;
+    }
+    out.flush()?;
+    ensure!(archive.load(key).is_ok() && damage == 0, "not everything of {uri} can be read");
+    Ok(())
+}
+
+fn show_damage(error: impl std::fmt::Display, out: &mut dyn Write, damage: &mut u32) -> anyhow::Result<()> {
+    *damage += 1;
+    Ok(writeln!(out, "\n[not shown: {}]", one_line(&error.to_string()))?)
+}
+
+fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyhow::Result<()> {
+    let chat = match up_to_date(&salvaged.chat) {
+        Ok((state, _)) => state,
+        Err(error) => {
+            show_damage(format!("{error:#}"), out, damage)?;
+            return show_turns(&salvaged.turns, out, damage);
+        }
+    };
+    writeln!(out, "\n== {} ({})", one_line(&chat.title), one_line(&chat.resource))?;
+    show_turns(&salvaged.turns, out, damage)?;
+    if let Some(error) = &salvaged.behind {
+        show_damage(error, out, damage)?;
+    }
+    // Those that have ended since the row was saved.
+    for turn in &chat.turns {
+        show_turn(turn, out)?;
+    }
+    if let Some(turn) = &chat.active_turn {
+        writeln!(out, "\n-- {}, running", one_line(&turn.started_at))?;
+        show_said(&turn.message, &turn.response_parts, out)?;
+    }
+    for waiting in chat.queued_messages.iter().flatten() {
+        writeln!(out, "\n-- queued\n{}", quoted(&waiting.message.text))?;
+    }
+    if let Some(draft) = &chat.draft {
+        writeln!(out, "\n-- draft\n{}", quoted(&draft.text))?;
+    }
+    Ok(())
+}
+
+fn show_turns(
+    turns: &[Result<Bytes, sqlite::StoreError>],
+    out: &mut dyn Write,
+    damage: &mut u32,
+) -> anyhow::Result<()> {
+    for turn in turns {
+        match turn {
+            Ok(json) => match serde_json::from_slice(json) {
+                Ok(turn) => show_turn(&turn, out)?,
+                Err(error) => show_damage(error, out, damage)?,
+            },
+            Err(error) => show_damage(error, out, damage)?,
+        }
+    }
+    Ok(())
+}
+
+fn show_turn(turn: &Turn, out: &mut dyn Write) -> anyhow::Result<()> {
+    let state = serde_json::to_value(&turn.state)?;
+    let started = turn.started_at.as_deref().unwrap_or("some time");
+    writeln!(out, "\n-- {}, {}", one_line(started), state.as_str().unwrap_or("ended"))?;
+    show_said(&turn.message, &turn.response_parts, out)
+}
+
+fn show_said(message: &Message, parts: &[ResponsePart], out: &mut dyn Write) -> anyhow::Result<()> {
+    writeln!(out, "{}", quoted(&message.text))?;
+    for part in parts {
+        writeln!(out, "{}", shown(part))?;
+    }
+    Ok(())
+}
+
+fn quoted(text: &str) -> String {
+    let lines: Vec<String> = plain(text).lines().map(|line| format!("> {line}")).collect();
+    lines.join("\n")
+}
+
+fn shown(part: &ResponsePart) -> String {
+    let in_brackets = |what: &str, text: &str| format!("[{what}: {}]", plain(text.trim_end()));
+    match part {
+        ResponsePart::Markdown(part) => plain(&part.content),
+        ResponsePart::Reasoning(part) => in_brackets("thinking", &part.content),
+        ResponsePart::Error(part) => in_brackets("error", &part.error.message),
+        ResponsePart::ToolCall(part) => {
+            let call = serde_json::to_value(&part.tool_call).unwrap_or_default();
+            let field = |name: &str| call[name].as_str().unwrap_or_default().to_owned();
+            let input = field("toolInput");
+            let name = format!("{} {input}", field("toolName"));
+            in_brackets("tool", &format!("{}, {}", name.trim_end(), field("status")))
+        }
+        ResponsePart::InputRequest(part) => {
+            let message = part.request.message.as_ref();
+            in_brackets("question", message.map_or("", |message| message.as_str()))
+        }
+        other => {
+            let kind = serde_json::to_value(other).unwrap_or_default();
+            in_brackets("part", kind["kind"].as_str().unwrap_or("of an unknown kind"))
+        }
+    }
+}
+
+/// What a row says besides its columns: JSON text by name, so that what is not changed stays as it is.
+type Body = BTreeMap<String, Box<RawValue>>;
+
+/// A chat's state with what its row does not know of, and what else its row says. Turns that have ended since
+/// are in the state; those that have rows of their own are not.
+fn up_to_date(chat: &SavedChat) -> anyhow::Result<(ChatState, Body)> {
+    let name = || format!("the chat {}", chat.row.uri);
+    let mut body: Body = serde_json::from_slice(&chat.row.body).with_context(name)?;
+    let state = body.get("state").with_context(name)?;
+    let mut state: ChatState = serde_json::from_str(state.get()).with_context(name)?;
+    let mut consumed: BTreeSet<String> = match body.get("consumed") {
+        Some(consumed) => serde_json::from_str(consumed.get()).with_context(name)?,
+        None => BTreeSet::new(),
+    };
+    for line in &chat.actions {
+        let envelope: ActionEnvelope = serde_json::from_str(envelope_in(line)?.get()).with_context(name)?;
+        apply_action_to_chat(&mut state, &envelope.action);
+        if let (StateAction::ChatPendingMessageRemoved(removed), None) = (&envelope.action, &envelope.origin)
+        {
+            consumed.insert(removed.id.clone());
+        }
+    }
+    body.insert("consumed".to_owned(), to_raw_value(&consumed)?);
+    Ok((state, body))
+}
+
+/// The envelope in an action's line.
+fn envelope_in(line: &[u8]) -> anyhow::Result<Box<RawValue>> {
+    #[derive(Deserialize)]
+    struct Notification {
+        params: Box<RawValue>,
+    }
+    Ok(serde_json::from_slice::<Notification>(line).context("an action")?.params)
+}
+
+/// The first line of an export.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+}
+
+/// Every other line of an export.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum Line {
+    Session {
+        uri: String,
+        modified_at: String,
+        summary: Box<RawValue>,
+        saved: Body,
+    },
+    Chat {
+        uri: String,
+        running: bool,
+        progress: Option<u64>,
+        saved: Body,
+    },
+    /// Of the chat that was named last.
+    Turn(Box<RawValue>),
+    Envelope(Box<RawValue>),
+    End {
+        lines: usize,
+    },
+}
+
+fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Result<()> {
+    let name = || format!("cannot write {}", path.display());
+    archive.find(uri)?;
+    // What people said is for nobody else to read, and no file is overwritten.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(name)?;
+    let mut out = BufWriter::new(file);
+    let written = export(archive, uri, &mut out)
+        .and_then(|()| Ok(out.flush()?))
+        .and_then(|()| Ok(out.get_ref().sync_all()?))
+        .with_context(name);
+    if written.is_err() {
+        // Half an export would be mistaken for one.
+        fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    written
+}
+
+/// Writes a session. Nothing is written of one that is damaged.
+fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    let session = archive.load(archive.find(uri)?)?;
+    let actions = archive.actions(session.row.key)?;
+    let mut lines = vec![session_line(&session.row)?];
+    for chat in &session.chats {
+        lines.extend(chat_lines(chat)?);
+    }
+    for action in actions {
+        lines.push(Line::Envelope(envelope_in(&action.line)?));
+    }
+    let header = Header { format: FORMAT.to_owned(), version: FORMAT_VERSION };
+    writeln!(out, "{}", serde_json::to_string(&header)?)?;
+    lines.push(Line::End { lines: lines.len() });
+    for line in lines {
+        writeln!(out, "{}", serde_json::to_string(&line)?)?;
+    }
+    Ok(())
+}
+
+fn session_line(row: &SessionRow) -> anyhow::Result<Line> {
+    let name = || format!("the session {}", row.uri);
+    Ok(Line::Session {
+        uri: row.uri.clone(),
+        modified_at: row.modified_at.clone(),
+        summary: serde_json::from_slice(&row.summary).with_context(name)?,
+        saved: serde_json::from_slice(&row.body).with_context(name)?,
+    })
+}
+
+fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<Line>> {
+    let (mut state, mut saved) = up_to_date(chat)?;
+    let ended = std::mem::take(&mut state.turns);
+    // Through `Value`, whose keys are sorted: the same session gives the same bytes.
+    saved.insert("state".to_owned(), to_raw_value(&serde_json::to_value(&state)?)?);
+    let running = chat.row.running && state.active_turn.is_some();
+    let mut lines = vec![Line::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
+    for turn in &chat.turns {
+        lines.push(Line::Turn(serde_json::from_slice(turn)?));
+    }
+    for turn in ended {
+        lines.push(Line::Turn(to_raw_value(&serde_json::to_value(&turn)?)?));
+    }
+    Ok(lines)
+}
+
+/// Brings a session back from the trash.
+fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
+    let mut session = archive.load(archive.find_removed(uri)?)?;
+    let head = archive.next_head()?;
+    session.row.body = born_at(head, &session.row.body)?;
+    for chat in &mut session.chats {
+        chat.row.body = born_at(head, &chat.row.body)?;
+    }
+    Ok(archive.bring_back(&session)?)
+}
+
+/// A body whose channel came into being now. A client that knew it before, or knew another of its name, is
+/// told its state rather than what has changed.
+fn born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
+    let mut body: Body = serde_json::from_slice(body)?;
+    body.insert("bornAt".to_owned(), to_raw_value(&head)?);
+    Ok(serde_json::to_vec(&body)?.into())
+}
+
+/// Brings in an exported session. Returns its URI.
+fn restore_from(archive: &mut Archive, path: &Path) -> anyhow::Result<String> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    let session = read_export(BufReader::new(file), archive.next_head()?).with_context(name)?;
+    let uri = session.row.uri.clone();
+    archive.bring_in(session)?;
+    Ok(uri)
+}
+
+fn read_export(export: impl BufRead, head: u64) -> anyhow::Result<SavedSession> {
+    let mut lines = export.lines().enumerate();
+    let first = lines.next().context("it is empty")?.1?;
+    let header: Header = serde_json::from_str(&first).context("it is no exported session")?;
+    ensure!(header.format == FORMAT, "it is no exported session");
+    ensure!(header.version <= FORMAT_VERSION, "it was written by a newer version of this program");
+    let mut reading = Reading { head, session: None };
+    for (number, line) in lines.by_ref() {
+        let at = || format!("line {}", number + 1);
+        let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
+        if let Line::End { lines } = line {
+            ensure!(lines == number - 1, "lines are missing");
+            return reading.session.context("there is no session in it");
+        }
+        reading.take(line).with_context(at)?;
+    }
+    bail!("it is cut off: its last line is missing")
+}
+
+/// A session that is being read from an export.
+struct Reading {
+    head: u64,
+    session: Option<SavedSession>,
+}
+
+impl Reading {
+    fn take(&mut self, line: Line) -> anyhow::Result<()> {
+        match (line, &mut self.session) {
+            (Line::Session { uri, modified_at, summary, saved }, None) => {
+                check::<SessionSummary>(&summary)?;
+                check::<SessionState>(saved.get("state").context("it has no state")?)?;
+                let summary = Bytes::from(summary.get().to_owned());
+                let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
+                let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
+                self.session = Some(SavedSession { row, chats: Vec::new() });
+            }
+            (Line::Chat { uri, running, progress, saved }, Some(session)) => {
+                check::<ChatState>(saved.get("state").context("it has no state")?)?;
+                let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
+                let (key, owner) = (ChatKey(0), session.row.key);
+                let row = ChatRow { key, session: owner, uri, running, as_of: self.head, body };
+                session.chats.push(SavedChat { row, turns: Vec::new(), actions: Vec::new(), progress });
+            }
+            (Line::Turn(turn), Some(SavedSession { chats, .. })) => {
+                check::<Turn>(&turn)?;
+                let chat = chats.last_mut().context("a turn of no chat")?;
+                chat.turns.push(turn.get().to_owned().into());
+            }
+            (Line::Envelope(_), Some(_)) => {}
+            _ => bail!("it is in the wrong place"),
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a host can read this.
+fn check<T: for<'a> Deserialize<'a>>(json: &RawValue) -> anyhow::Result<()> {
+    serde_json::from_str::<T>(json.get())?;
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! The database as people see and mend it while no host is running.
+//!
+//! Owns: every session, listed or in the trash; reading one as far as it can be read; bringing one back or in,
+//! and removing one for good.
+//! Never: knows what the JSON text in a row means, or gives a sequence number.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use rusqlite::{params, Connection, Transaction};
+
+use super::rows::{self, signed, unsigned};
+use super::sqlite::{find, list_all, StoreError};
+use super::{schema, trash};
+use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
+
+/// Why something cannot be done to a session.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// There is none.
+    #[error("there is no session {0}{1}")]
+    NotFound(String, &'static str),
+    /// Its URI or that of one of its chats names another session that is listed.
+    #[error("{0} is in use: dispose of that session first")]
+    InUse(String),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A session in the list for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its key.
+    pub key: SessionKey,
+    /// When it was put into the trash, in milliseconds since 1970, if it was.
+    pub removed_at: Option<i64>,
+    /// Its summary (JSON text); that of one which is damaged says so.
+    pub summary: Bytes,
+    /// How many turns there are in its chats.
+    pub turns: u64,
+}
+
+/// A chat, as far as it can be read.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// Its row and the actions that the row does not know of.
+    pub chat: SavedChat,
+    /// Its completed turns, oldest first.
+    pub turns: Vec<Result<Bytes, StoreError>>,
+    /// Why the actions that its row does not know of are not there.
+    pub behind: Option<StoreError>,
+}
+
+/// The database, for one who holds the state folder.
+#[derive(Debug)]
+pub struct Archive {
+    connection: Connection,
+}
+
+impl Archive {
+    /// Opens a database and brings it up to date.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        schema::check(path)?;
+        let mut connection = schema::open(path)?;
+        let transaction = connection.transaction()?;
+        schema::migrate(&transaction)?;
+        transaction.commit()?;
+        Ok(Self { connection })
+    }
+
+    /// Every session: the listed ones, newest first, then those in the trash, the newest removed first.
+    ///
+    /// # Errors
+    /// When the list cannot be read.
+    pub fn list(&self) -> Result<Vec<Entry>, StoreError> {
+        let entries = list_all(&self.connection)?.into_iter().map(|(key, removed_at, summary)| {
+            let chats = rows::chat_keys(&self.connection, key).unwrap_or_default();
+            let turns = chats.into_iter().map(|chat| self.turns_of(chat).unwrap_or(0)).sum();
+            Entry { key, removed_at, summary, turns }
+        });
+        Ok(entries.collect())
+    }
+
+    /// The completed turns of a chat, and the one that runs.
+    fn turns_of(&self, chat: ChatKey) -> Result<u64, StoreError> {
+        let sql = "SELECT running FROM chats WHERE key = ?1";
+        let running: bool = self.connection.query_row(sql, params![signed(chat.0)], |row| row.get(0))?;
+        Ok(rows::turns_there(&self.connection, chat)? + u64::from(running))
+    }
+
+    /// The session of this URI: the one that is listed, else the one in the trash that was removed last.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be looked for.
+    pub fn find(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
+        let listed = self.keys("SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL", uri)?;
+        match listed.first() {
+            Some(key) => Ok(*key),
+            None => self.find_removed(uri).map_err(|error| match error {
+                ArchiveError::NotFound(uri, _) => ArchiveError::NotFound(uri, ""),
+                error => error,
+            }),
+        }
+    }
+
+    /// The session of this URI in the trash that was removed last.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be looked for.
+    pub fn find_removed(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
+        let removed = self.removed(uri)?;
+        removed.first().copied().ok_or_else(|| ArchiveError::NotFound(uri.to_owned(), " in the trash"))
+    }
+
+    fn removed(&self, uri: &str) -> Result<Vec<SessionKey>, StoreError> {
+        let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NOT NULL
+            ORDER BY removed_at DESC, key DESC";
+        self.keys(sql, uri)
+    }
+
+    fn keys(&self, sql: &str, uri: &str) -> Result<Vec<SessionKey>, StoreError> {
+        let mut statement = self.connection.prepare(sql)?;
+        let keys = statement.query_map(params![uri], |row| Ok(SessionKey(unsigned(row.get(0)?))))?;
+        Ok(keys.collect::<Result<_, _>>()?)
+    }
+
+    /// A session with everything that belongs to it, listed or not.
+    ///
+    /// # Errors
+    /// When something of it cannot be read.
+    pub fn load(&self, key: SessionKey) -> Result<SavedSession, ArchiveError> {
+        rows::whole_session(&self.connection, key)?
+            .ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))
+    }
+
+    /// The chats of a session, each as far as it can be read.
+    ///
+    /// # Errors
+    /// When it cannot be told which there are.
+    pub fn salvage(&self, key: SessionKey) -> Result<Vec<Result<Salvaged, StoreError>>, StoreError> {
+        let chats = rows::chat_keys(&self.connection, key)?;
+        Ok(chats.into_iter().map(|chat| self.salvage_chat(key, chat)).collect())
+    }
+
+    fn salvage_chat(&self, session: SessionKey, key: ChatKey) -> Result<Salvaged, StoreError> {
+        let mut chat = rows::chat(&self.connection, session, key)?;
+        let turns = chat.turns(&self.connection).collect();
+        let behind = match chat.actions(&self.connection) {
+            Ok(actions) => {
+                chat.saved.actions = actions;
+                None
+            }
+            Err(error) => Some(error),
+        };
+        Ok(Salvaged { chat: chat.saved, turns, behind })
+    }
+
+    /// The actions on a session and its chats that are still there, in the order in which they happened.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn actions(&self, key: SessionKey) -> Result<Vec<ActionLine>, StoreError> {
+        let chats = rows::chat_keys(&self.connection, key)?;
+        let targets = chats.into_iter().map(Target::Chat).chain([Target::Session(key)]);
+        let mut lines = Vec::new();
+        for target in targets {
+            lines.extend(rows::actions_on(&self.connection, target, 0)?);
+        }
+        lines.sort_by_key(|line| line.server_seq);
+        Ok(lines)
+    }
+
+    /// The number behind which the next host's sequence begins: every cursor that a client has is below it.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn next_head(&self) -> Result<u64, StoreError> {
+        super::sqlite::last_reserved(&self.connection)
+    }
+
+    /// Brings a session out of the trash, with these rows in place of those that it has.
+    ///
+    /// # Errors
+    /// When it cannot be listed beside those that are.
+    pub fn bring_back(&mut self, session: &SavedSession) -> Result<(), ArchiveError> {
+        let transaction = self.connection.transaction().map_err(StoreError::from)?;
+        keep_all(&transaction, session)?;
+        commit(transaction)
+    }
+
+    /// Brings in a session from elsewhere, under new keys.
+    ///
+    /// # Errors
+    /// When it cannot be listed beside those that are.
+    pub fn bring_in(&mut self, mut session: SavedSession) -> Result<(), ArchiveError> {
+        let transaction = self.connection.transaction().map_err(StoreError::from)?;
+        let mut keys = super::sqlite::last_key(&transaction)? + 1..;
+        session.row.key = SessionKey(keys.next().unwrap_or(u64::MAX));
+        for chat in &mut session.chats {
+            chat.row.session = session.row.key;
+            chat.row.key = ChatKey(keys.next().unwrap_or(u64::MAX));
+        }
+        keep_all(&transaction, &session)?;
+        commit(transaction)
+    }
+
+    /// Removes everything in the trash for good, or what is there under one URI. Returns how many sessions
+    /// those were.
+    ///
+    /// # Errors
+    /// When there is nothing under that URI, or something cannot be removed.
+    pub fn purge(&mut self, uri: Option<&str>) -> Result<usize, ArchiveError> {
+        let keys = match uri {
+            Some(uri) => {
+                self.find_removed(uri)?;
+                self.removed(uri)?
+            }
+            None => self.keys("SELECT key FROM sessions WHERE removed_at IS NOT NULL AND ?1 = ''", "")?,
+        };
+        let transaction = self.connection.transaction().map_err(StoreError::from)?;
+        for key in &keys {
+            trash::purge(&transaction, *key)?;
+        }
+        commit(transaction)?;
+        Ok(keys.len())
+    }
+}
+
+/// Keeps a session as one that is listed.
+fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), ArchiveError> {
+    let uris = std::iter::once(&session.row.uri).chain(session.chats.iter().map(|chat| &chat.row.uri));
+    for uri in uris {
+        if find(connection, uri)?.is_some() {
+            return Err(ArchiveError::InUse(uri.clone()));
+        }
+    }
+    rows::put_session(connection, &session.row)?;
+    for SavedChat { row, turns, progress, .. } in &session.chats {
+        rows::cut_turns(connection, row.key, turns.len() as u64)?;
+        for (place, turn) in turns.iter().enumerate() {
+            rows::put_turn(connection, row.key, place as u64, turn)?;
+        }
+        rows::put_chat(connection, row)?;
+        if let Some(progress) = progress {
+            rows::put_progress(connection, row.key, *progress)?;
+        }
+    }
+    Ok(())
+}
+
+fn commit(transaction: Transaction<'_>) -> Result<(), ArchiveError> {
+    Ok(transaction.commit().map_err(StoreError::from)?)
+}

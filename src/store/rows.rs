@@ -1,0 +1,433 @@
+//! The rows of the database, each with its checksum.
+//!
+//! Owns: what of a row its checksum covers; writing rows, and reading them back against it.
+//! Never: opens a database or begins a transaction, or knows what the JSON text in a row means.
+
+use bytes::Bytes;
+use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
+use rusqlite::{params, Connection, ErrorCode, OptionalExtension, Row};
+
+use super::sqlite::StoreError;
+use crate::host::effects::{
+    ActionLine, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow, Target,
+};
+
+/// A blob as shared bytes.
+struct Blob(Bytes);
+
+impl FromSql for Blob {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Self(Bytes::copy_from_slice(value.as_blob()?)))
+    }
+}
+
+/// Says whose row it is when an error means that the row is damaged.
+pub(super) fn damaged_if(what: impl Fn() -> String) -> impl Fn(rusqlite::Error) -> StoreError {
+    move |error| match &error {
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::Utf8Error(..)
+        | rusqlite::Error::InvalidColumnType(..) => StoreError::Damaged(what()),
+        rusqlite::Error::SqliteFailure(failure, _)
+            if matches!(failure.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
+        {
+            StoreError::Damaged(what())
+        }
+        _ => StoreError::Sqlite(error),
+    }
+}
+
+/// Keeps a named number.
+pub(super) fn put_number(connection: &Connection, name: &str, value: u64) -> Result<(), StoreError> {
+    connection.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?.execute(params![
+        name,
+        signed(value),
+        number_sum(name, value)
+    ])?;
+    Ok(())
+}
+
+/// A named number, if it was ever kept.
+pub(super) fn number(connection: &Connection, name: &str) -> Result<Option<u64>, StoreError> {
+    let damaged = || format!("the number `{name}`");
+    let found: Option<(u64, u32)> = connection
+        .prepare_cached("SELECT value, sum FROM meta WHERE name = ?1")?
+        .query_row(params![name], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))
+        .optional()
+        .map_err(damaged_if(damaged))?;
+    match found {
+        Some((value, sum)) if number_sum(name, value) != sum => Err(StoreError::Damaged(damaged())),
+        found => Ok(found.map(|(value, _)| value)),
+    }
+}
+
+fn number_sum(name: &str, value: u64) -> u32 {
+    sum(&[name.as_bytes(), &value.to_le_bytes()])
+}
+
+/// Keeps the number before the first one of a life.
+pub(super) fn put_life(connection: &Connection, start: u64) -> Result<(), StoreError> {
+    connection.execute(
+        "INSERT OR REPLACE INTO lives VALUES (?1, ?2)",
+        params![signed(start), sum(&[&start.to_le_bytes()])],
+    )?;
+    Ok(())
+}
+
+/// Whether a life began behind this number.
+pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, StoreError> {
+    let found: Option<u32> = connection
+        .prepare_cached("SELECT sum FROM lives WHERE start = ?1")?
+        .query_row(params![signed(start)], |row| row.get(0))
+        .optional()?;
+    Ok(found == Some(sum(&[&start.to_le_bytes()])))
+}
+
+/// Keeps an action.
+pub(super) fn put_action(
+    connection: &Connection,
+    target: Target,
+    line: &ActionLine,
+) -> Result<(), StoreError> {
+    let channel = channel_of(target);
+    connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+        signed(line.server_seq),
+        channel,
+        action_sum(line.server_seq, channel, &line.line),
+        &line.line[..],
+    ])?;
+    Ok(())
+}
+
+/// An action's row, read as `seq, channel, sum, line`.
+pub(super) fn action(row: &Row<'_>) -> Result<(Target, ActionLine), StoreError> {
+    let server_seq = unsigned(row.get(0)?);
+    let damaged = || format!("the action {server_seq}");
+    let read = || Ok((row.get(1)?, row.get::<_, u32>(2)?, row.get::<_, Blob>(3)?.0));
+    let (channel, expected, line) = read().map_err(damaged_if(damaged))?;
+    if action_sum(server_seq, channel, &line) != expected {
+        return Err(StoreError::Damaged(damaged()));
+    }
+    Ok((target_of(channel), ActionLine { line, server_seq, delta: None }))
+}
+
+fn action_sum(seq: u64, channel: i64, line: &[u8]) -> u32 {
+    sum(&[&seq.to_le_bytes(), &channel.to_le_bytes(), line])
+}
+
+/// Keeps a session that is listed.
+pub(super) fn put_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreError> {
+    let sql = "INSERT INTO sessions VALUES (?1, ?2, ?3, NULL, ?4, ?5, ?6, ?7)
+        ON CONFLICT (key) DO UPDATE SET uri = ?2, modified_at = ?3, removed_at = NULL,
+            summary_sum = ?4, sum = ?5, summary = ?6, body = ?7";
+    connection.prepare_cached(sql)?.execute(params![
+        signed(row.key.0),
+        row.uri,
+        row.modified_at,
+        summary_sum(row.key, &row.uri, &row.modified_at, &row.summary),
+        session_sum(row),
+        &row.summary[..],
+        &row.body[..],
+    ])?;
+    Ok(())
+}
+
+/// A session's row, listed or removed.
+pub(super) fn session(connection: &Connection, key: SessionKey) -> Result<Option<SessionRow>, StoreError> {
+    let name = || format!("the session {}", uri_of(connection, key).unwrap_or_else(|| key.0.to_string()));
+    let sql = "SELECT uri, modified_at, summary_sum, sum, summary, body FROM sessions WHERE key = ?1";
+    let read = |row: &Row<'_>| {
+        let session = SessionRow {
+            key,
+            uri: row.get(0)?,
+            modified_at: row.get(1)?,
+            summary: row.get::<_, Blob>(4)?.0,
+            body: row.get::<_, Blob>(5)?.0,
+        };
+        Ok((session, row.get::<_, u32>(2)?, row.get::<_, u32>(3)?))
+    };
+    let found = connection.prepare_cached(sql)?.query_row(params![signed(key.0)], read).optional();
+    let Some((row, of_summary, of_row)) = found.map_err(damaged_if(name))? else { return Ok(None) };
+    let sound = summary_sum(key, &row.uri, &row.modified_at, &row.summary) == of_summary
+        && session_sum(&row) == of_row;
+    if sound {
+        Ok(Some(row))
+    } else {
+        Err(StoreError::Damaged(name()))
+    }
+}
+
+/// A session's summary as far as the list is concerned.
+#[derive(Debug, PartialEq)]
+pub(super) struct Summary {
+    pub(super) modified_at: String,
+    pub(super) json: Bytes,
+}
+
+/// A session's summary, listed or removed.
+pub(super) fn summary(connection: &Connection, key: SessionKey) -> Result<Option<Summary>, StoreError> {
+    let name = || format!("the session {}", key.0);
+    let sql = "SELECT uri, modified_at, summary_sum, summary FROM sessions WHERE key = ?1";
+    let read = |row: &Row<'_>| {
+        let uri: String = row.get(0)?;
+        let found = Summary { modified_at: row.get(1)?, json: row.get::<_, Blob>(3)?.0 };
+        Ok((uri, row.get::<_, u32>(2)?, found))
+    };
+    let found = connection.prepare_cached(sql)?.query_row(params![signed(key.0)], read).optional();
+    match found.map_err(damaged_if(name))? {
+        Some((uri, of_summary, found))
+            if summary_sum(key, &uri, &found.modified_at, &found.json) == of_summary =>
+        {
+            Ok(Some(found))
+        }
+        Some(_) => Err(StoreError::Damaged(name())),
+        None => Ok(None),
+    }
+}
+
+/// The URI of a session whose row cannot be trusted: the index by which it is found knows it too.
+pub(super) fn uri_of(connection: &Connection, key: SessionKey) -> Option<String> {
+    let read = |sql| {
+        let row = connection.query_row(sql, params![signed(key.0)], |row| {
+            Ok(row.get_ref(0)?.as_bytes().map(|uri| String::from_utf8_lossy(uri).into_owned()))
+        });
+        row.ok().and_then(Result::ok)
+    };
+    // `+` keeps the row itself from being looked at.
+    read("SELECT uri FROM sessions INDEXED BY sessions_by_uri WHERE removed_at IS NULL AND +key = ?1")
+        .or_else(|| {
+            read("SELECT uri FROM sessions INDEXED BY sessions_removed WHERE removed_at IS NOT NULL AND +key = ?1")
+        })
+        .or_else(|| read("SELECT uri FROM sessions WHERE key = ?1"))
+}
+
+fn summary_sum(key: SessionKey, uri: &str, modified_at: &str, summary: &[u8]) -> u32 {
+    sum(&[&key.0.to_le_bytes(), uri.as_bytes(), modified_at.as_bytes(), summary])
+}
+
+fn session_sum(row: &SessionRow) -> u32 {
+    summary_sum(row.key, &row.uri, &row.modified_at, &row.body)
+}
+
+/// Keeps a chat. Its completed turns must have been kept before: the row tells how many there are.
+pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
+    let turns = turns_there(connection, row.key)?;
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO chats VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL, ?7, ?8)")?
+        .execute(params![
+            signed(row.key.0),
+            signed(row.session.0),
+            row.uri,
+            row.running,
+            signed(row.as_of),
+            signed(turns),
+            chat_sum(row, turns),
+            &row.body[..],
+        ])?;
+    Ok(())
+}
+
+fn chat_sum(row: &ChatRow, turns: u64) -> u32 {
+    sum(&[
+        &row.key.0.to_le_bytes(),
+        &row.session.0.to_le_bytes(),
+        row.uri.as_bytes(),
+        &[u8::from(row.running)],
+        &row.as_of.to_le_bytes(),
+        &turns.to_le_bytes(),
+        &row.body,
+    ])
+}
+
+/// How many completed turns a chat has, by their places.
+pub(super) fn turns_there(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
+    let sql = "SELECT ifnull(max(place) + 1, 0) FROM turns WHERE chat = ?1";
+    let turns = connection.prepare_cached(sql)?.query_row(params![signed(chat.0)], |row| row.get(0))?;
+    Ok(unsigned(turns))
+}
+
+/// Keeps a completed turn.
+pub(super) fn put_turn(
+    connection: &Connection,
+    chat: ChatKey,
+    place: u64,
+    turn: &[u8],
+) -> Result<(), StoreError> {
+    connection.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+        signed(chat.0),
+        signed(place),
+        turn_sum(chat, place, turn),
+        turn
+    ])?;
+    Ok(())
+}
+
+/// Removes a chat's completed turns from this place on.
+pub(super) fn cut_turns(connection: &Connection, chat: ChatKey, keep: u64) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("DELETE FROM turns WHERE chat = ?1 AND place >= ?2")?
+        .execute(params![signed(chat.0), signed(keep)])?;
+    Ok(())
+}
+
+fn turn_sum(chat: ChatKey, place: u64, turn: &[u8]) -> u32 {
+    sum(&[&chat.0.to_le_bytes(), &place.to_le_bytes(), turn])
+}
+
+/// Keeps how far the agent has got in a chat's turn.
+pub(super) fn put_progress(connection: &Connection, chat: ChatKey, progress: u64) -> Result<(), StoreError> {
+    connection.prepare_cached("UPDATE chats SET progress = ?2, progress_sum = ?3 WHERE key = ?1")?.execute(
+        params![signed(chat.0), signed(progress), sum(&[&chat.0.to_le_bytes(), &progress.to_le_bytes()])],
+    )?;
+    Ok(())
+}
+
+/// A session with everything that belongs to it, listed or removed.
+pub(super) fn whole_session(
+    connection: &Connection,
+    key: SessionKey,
+) -> Result<Option<SavedSession>, StoreError> {
+    let Some(row) = session(connection, key)? else { return Ok(None) };
+    let chats = chat_keys(connection, key).and_then(|chats| {
+        chats.into_iter().map(|chat| whole_chat(connection, key, chat)).collect::<Result<_, _>>()
+    });
+    Ok(Some(SavedSession { row, chats: chats? }))
+}
+
+/// The chats of a session.
+pub(super) fn chat_keys(connection: &Connection, session: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT key FROM chats WHERE session = ?1 ORDER BY key")?;
+    let keys = statement.query_map(params![signed(session.0)], |row| Ok(ChatKey(unsigned(row.get(0)?))))?;
+    keys.collect::<Result<_, _>>().map_err(damaged_if(|| format!("the session {}", session.0)))
+}
+
+fn whole_chat(connection: &Connection, session: SessionKey, key: ChatKey) -> Result<SavedChat, StoreError> {
+    let mut chat = chat(connection, session, key)?;
+    chat.saved.turns = chat.turns(connection).collect::<Result<_, _>>()?;
+    chat.saved.actions = chat.actions(connection)?;
+    Ok(chat.saved)
+}
+
+/// A chat's row.
+pub(super) struct Chat {
+    /// The row, without turns and actions so far.
+    pub(super) saved: SavedChat,
+    /// How many completed turns there must be.
+    pub(super) turns: u64,
+}
+
+/// A chat's row.
+pub(super) fn chat(connection: &Connection, session: SessionKey, key: ChatKey) -> Result<Chat, StoreError> {
+    let name = || format!("the chat {}", key.0);
+    let sql = "SELECT session, uri, running, as_of, turns, progress, progress_sum, sum, body
+        FROM chats WHERE key = ?1";
+    let read = |row: &Row<'_>| {
+        let chat = ChatRow {
+            key,
+            session: SessionKey(unsigned(row.get(0)?)),
+            uri: row.get(1)?,
+            running: row.get(2)?,
+            as_of: unsigned(row.get(3)?),
+            body: row.get::<_, Blob>(8)?.0,
+        };
+        let progress = row.get::<_, Option<i64>>(5)?.map(unsigned);
+        let sums = (row.get::<_, u32>(7)?, row.get::<_, Option<u32>>(6)?);
+        Ok((chat, unsigned(row.get(4)?), progress, sums))
+    };
+    let found = connection.prepare_cached(sql)?.query_row(params![signed(key.0)], read);
+    let (row, turns, progress, (of_row, of_progress)) = match found {
+        Err(rusqlite::Error::QueryReturnedNoRows) => return Err(StoreError::Damaged(name())),
+        found => found.map_err(damaged_if(name))?,
+    };
+    let progress_sum = progress.map(|steps| sum(&[&key.0.to_le_bytes(), &steps.to_le_bytes()]));
+    if chat_sum(&row, turns) != of_row || row.session != session || progress_sum != of_progress {
+        return Err(StoreError::Damaged(format!("the chat {}", row.uri)));
+    }
+    Ok(Chat { saved: SavedChat { row, turns: Vec::new(), actions: Vec::new(), progress }, turns })
+}
+
+impl Chat {
+    /// Its completed turns, oldest first; each of them may be damaged.
+    pub(super) fn turns<'a>(
+        &'a self,
+        connection: &'a Connection,
+    ) -> impl Iterator<Item = Result<Bytes, StoreError>> + 'a {
+        // One more, which must not be there.
+        let places = 0..self.turns.max(turns_there(connection, self.saved.row.key).unwrap_or(0));
+        places.map(|place| self.turn(connection, place))
+    }
+
+    fn turn(&self, connection: &Connection, place: u64) -> Result<Bytes, StoreError> {
+        let name = || format!("turn {} of the chat {}", place + 1, self.saved.row.uri);
+        let chat = self.saved.row.key;
+        let found = connection
+            .prepare_cached("SELECT sum, body FROM turns WHERE chat = ?1 AND place = ?2")?
+            .query_row(params![signed(chat.0), signed(place)], |row| {
+                Ok((row.get::<_, u32>(0)?, row.get::<_, Blob>(1)?.0))
+            })
+            .optional()
+            .map_err(damaged_if(name))?;
+        found
+            .filter(|(expected, turn)| place < self.turns && turn_sum(chat, place, turn) == *expected)
+            .map(|(_, turn)| turn)
+            .ok_or_else(|| StoreError::Damaged(name()))
+    }
+
+    /// The lines of the actions that its row does not know of; none when nothing runs in it.
+    pub(super) fn actions(&self, connection: &Connection) -> Result<Vec<Bytes>, StoreError> {
+        let chat = &self.saved.row;
+        if !chat.running {
+            return Ok(Vec::new());
+        }
+        let lines = actions_on(connection, Target::Chat(chat.key), chat.as_of)
+            .map_err(|error| error.on(|| format!("what runs in the chat {}", chat.uri)))?;
+        Ok(lines.into_iter().map(|action| action.line).collect())
+    }
+}
+
+/// The actions on a channel after a number, oldest first.
+pub(super) fn actions_on(
+    connection: &Connection,
+    target: Target,
+    after: u64,
+) -> Result<Vec<ActionLine>, StoreError> {
+    let sql = "SELECT seq, channel, sum, line FROM actions WHERE seq > ?1 AND channel = ?2 ORDER BY seq";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params![signed(after), channel_of(target)])?;
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next()? {
+        lines.push(action(row)?.1);
+    }
+    Ok(lines)
+}
+
+/// Numbers of ours are far from the sign bit.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn channel_of(target: Target) -> i64 {
+    match target {
+        Target::Root => 0,
+        Target::Session(SessionKey(key)) => signed(key) * 2 - 1,
+        Target::Chat(ChatKey(key)) => signed(key) * 2,
+    }
+}
+
+fn target_of(channel: i64) -> Target {
+    match channel {
+        0 => Target::Root,
+        odd if odd % 2 != 0 => Target::Session(SessionKey(unsigned((odd + 1) / 2))),
+        even => Target::Chat(ChatKey(unsigned(even / 2))),
+    }
+}
+
+fn sum(parts: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| hasher.update(part));
+    hasher.finalize()
+}

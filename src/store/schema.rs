@@ -1,0 +1,166 @@
+//! The shape of the database, and how an older one becomes today's.
+//!
+//! Owns: the tables, the version of the schema, the steps from each version to the next, and refusing what
+//! this program did not write or does not know, before anything is written.
+//! Never: looks at rows.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::sqlite::StoreError;
+
+/// What tells our databases from those of others: "AHPS".
+const APPLICATION_ID: i64 = 0x4148_5053;
+
+/// How long another reader of the database is waited for.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// The steps from each version to the next; the first one is from nothing to version 1.
+const STEPS: &[&str] = &[VERSION_1];
+
+// In each table what is small stands before what is large, so that it is read without it. The sums are over
+// everything in a row that must not change unseen; `sqlite` and `rows` say what of.
+const VERSION_1: &str = "
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
+    -- The number before the first one of each life.
+    CREATE TABLE lives (start INTEGER PRIMARY KEY, sum INTEGER NOT NULL);
+    CREATE TABLE sessions (
+        key INTEGER PRIMARY KEY, uri TEXT NOT NULL, modified_at TEXT NOT NULL, removed_at INTEGER,
+        summary_sum INTEGER NOT NULL, sum INTEGER NOT NULL, summary BLOB NOT NULL, body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX sessions_by_uri ON sessions (uri) WHERE removed_at IS NULL;
+    CREATE INDEX sessions_by_time ON sessions (modified_at DESC, key DESC) WHERE removed_at IS NULL;
+    CREATE INDEX sessions_removed ON sessions (removed_at, uri) WHERE removed_at IS NOT NULL;
+    CREATE TABLE chats (
+        key INTEGER PRIMARY KEY, session INTEGER NOT NULL, uri TEXT NOT NULL, running INTEGER NOT NULL,
+        as_of INTEGER NOT NULL, turns INTEGER NOT NULL, progress INTEGER, progress_sum INTEGER,
+        sum INTEGER NOT NULL, body BLOB NOT NULL
+    );
+    CREATE INDEX chats_by_session ON chats (session);
+    CREATE INDEX chats_by_uri ON chats (uri);
+    CREATE INDEX chats_running ON chats (key) WHERE running;
+    CREATE TABLE turns (
+        chat INTEGER NOT NULL, place INTEGER NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (chat, place)
+    ) WITHOUT ROWID;
+    CREATE TABLE actions (
+        seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, sum INTEGER NOT NULL, line BLOB NOT NULL
+    );
+";
+
+/// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database
+/// nor to its log.
+pub(super) fn check(path: &Path) -> Result<(), StoreError> {
+    if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        return Ok(());
+    }
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    connection.busy_timeout(BUSY)?;
+    // Else the last connection that closes writes the log into the database.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    match version_of(&connection, path) {
+        // A process ended while it was making the database: only who may write can clean up.
+        Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::ReadOnly) => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+/// Opens a database that was checked, to write to it. Every commit is synced until told otherwise.
+pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    version_of(&connection, path)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    Ok(connection)
+}
+
+/// Makes the database, or brings it up to date; to be called in a transaction. Returns the version that it
+/// had: 0 when there was none.
+pub(super) fn migrate(connection: &Connection) -> Result<usize, StoreError> {
+    migrate_by(STEPS, connection)
+}
+
+fn migrate_by(steps: &[&str], connection: &Connection) -> Result<usize, StoreError> {
+    let before = usize::try_from(pragma(connection, "user_version")?).unwrap_or(usize::MAX);
+    for step in steps.iter().skip(before) {
+        connection.execute_batch(step)?;
+    }
+    if before < steps.len() {
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+        connection.pragma_update(None, "user_version", i64::try_from(steps.len()).unwrap_or(i64::MAX))?;
+    }
+    Ok(before)
+}
+
+/// The version of a database, when it is one that this program knows.
+fn version_of(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let version = pragma(connection, "user_version")?;
+    let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let is_new = version == 0 && objects == 0;
+    if !is_new && pragma(connection, "application_id")? != APPLICATION_ID {
+        return Err(StoreError::Foreign(path.display().to_string()));
+    }
+    if version > i64::try_from(STEPS.len()).unwrap_or(i64::MAX) {
+        return Err(StoreError::Newer(path.display().to_string(), version));
+    }
+    Ok(version)
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = "CREATE TABLE things (name TEXT); INSERT INTO things VALUES ('old')";
+    const SECOND: &str = "ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7";
+    const THIRD: &str = "UPDATE things SET size = size + 1";
+
+    fn version(connection: &Connection) -> i64 {
+        pragma(connection, "user_version").unwrap()
+    }
+
+    #[test]
+    fn a_database_takes_the_steps_that_it_has_not_taken() {
+        let connection = Connection::open_in_memory().unwrap();
+        assert_eq!(migrate_by(&[FIRST], &connection).unwrap(), 0);
+        assert_eq!(version(&connection), 1);
+        assert_eq!(migrate_by(&[FIRST, SECOND, THIRD], &connection).unwrap(), 1);
+        assert_eq!(version(&connection), 3);
+        assert_eq!(migrate_by(&[FIRST, SECOND, THIRD], &connection).unwrap(), 3);
+        let row: (String, i64) = connection
+            .query_row("SELECT name, size FROM things", [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!(row, ("old".to_owned(), 8));
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_database_as_it_was() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate_by(&[FIRST], &connection).unwrap();
+        let transaction = connection.transaction().unwrap();
+        assert!(migrate_by(&[FIRST, SECOND, "nonsense"], &transaction).is_err());
+        drop(transaction);
+        assert_eq!(version(&connection), 1);
+        assert!(connection.prepare("SELECT size FROM things").is_err(), "half a step was kept");
+    }
+
+    #[test]
+    fn the_steps_make_a_database_that_passes_the_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, "").unwrap();
+        check(&path).unwrap();
+        let connection = open(&path).unwrap();
+        migrate(&connection).unwrap();
+        assert_eq!(version(&connection), i64::try_from(STEPS.len()).unwrap());
+        check(&path).unwrap();
+    }
+}
