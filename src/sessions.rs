@@ -162,7 +162,7 @@ fn act(verb: &Verb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Resul
 
 fn list_line(entry: &Entry) -> anyhow::Result<String> {
     let summary: SessionSummary = serde_json::from_slice(&entry.summary)
-        .with_context(|| format!("the summary of session {}", entry.key.0))?;
+        .with_context(|| format!("the summary of the session {} is none", entry.key.0))?;
     let mark = if entry.removed_at.is_some() { "trash" } else { "-" };
     let fields = [&summary.resource, &summary.title, &summary.modified_at, &entry.turns.to_string(), mark]
         .map(one_line);
@@ -255,7 +255,7 @@ fn show_turns(
 }
 
 fn show_turn(turn: &Turn, out: &mut dyn Write) -> anyhow::Result<()> {
-    let state = serde_json::to_value(&turn.state)?;
+    let state = serde_json::to_value(turn.state)?;
     let started = turn.started_at.as_deref().unwrap_or("some time");
     writeln!(out, "\n-- {}, {}", one_line(started), state.as_str().unwrap_or("ended"))?;
     show_said(&turn.message, &turn.response_parts, out)

@@ -239,6 +239,7 @@ fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), Archi
         }
     }
     rows::put_session(connection, &session.row)?;
+    trash::take_out(connection, session.row.key)?;
     for SavedChat { row, turns, progress, .. } in &session.chats {
         rows::cut_turns(connection, row.key, turns.len() as u64)?;
         for (place, turn) in turns.iter().enumerate() {

@@ -115,10 +115,10 @@ fn action_sum(seq: u64, channel: i64, line: &[u8]) -> u32 {
     sum(&[&seq.to_le_bytes(), &channel.to_le_bytes(), line])
 }
 
-/// Keeps a session that is listed.
+/// Keeps a session: a new one is listed; one in the trash stays there.
 pub(super) fn put_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO sessions VALUES (?1, ?2, ?3, NULL, ?4, ?5, ?6, ?7)
-        ON CONFLICT (key) DO UPDATE SET uri = ?2, modified_at = ?3, removed_at = NULL,
+    let sql = "INSERT INTO sessions VALUES (?1, ?2, ?3, NULL, 0, ?8, ?4, ?5, ?6, ?7)
+        ON CONFLICT (key) DO UPDATE SET uri = ?2, modified_at = ?3,
             summary_sum = ?4, sum = ?5, summary = ?6, body = ?7";
     connection.prepare_cached(sql)?.execute(params![
         signed(row.key.0),
@@ -128,8 +128,36 @@ pub(super) fn put_session(connection: &Connection, row: &SessionRow) -> Result<(
         session_sum(row),
         &row.summary[..],
         &row.body[..],
+        chats_sum(row.key, 0),
     ])?;
     Ok(())
+}
+
+/// Has a session's row tell how many chats there are.
+fn count_chats(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
+    let chats = chat_keys(connection, key)?.len() as u64;
+    connection
+        .prepare_cached("UPDATE sessions SET chats = ?2, chats_sum = ?3 WHERE key = ?1")?
+        .execute(params![signed(key.0), signed(chats), chats_sum(key, chats)])?;
+    Ok(())
+}
+
+/// Checks that a session has as many chats as its row tells.
+fn check_chats(connection: &Connection, key: SessionKey, there: usize) -> Result<(), StoreError> {
+    let damaged = || format!("the list of chats of the session {}", key.0);
+    let (chats, expected): (u64, u32) = connection
+        .prepare_cached("SELECT chats, chats_sum FROM sessions WHERE key = ?1")?
+        .query_row(params![signed(key.0)], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))
+        .map_err(damaged_if(damaged))?;
+    if chats_sum(key, chats) == expected && chats == there as u64 {
+        Ok(())
+    } else {
+        Err(StoreError::Damaged(damaged()))
+    }
+}
+
+fn chats_sum(key: SessionKey, chats: u64) -> u32 {
+    sum(&[&key.0.to_le_bytes(), &chats.to_le_bytes()])
 }
 
 /// A session's row, listed or removed.
@@ -212,6 +240,9 @@ fn session_sum(row: &SessionRow) -> u32 {
 /// Keeps a chat. Its completed turns must have been kept before: the row tells how many there are.
 pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
     let turns = turns_there(connection, row.key)?;
+    let is_new = !connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM chats WHERE key = ?1)")?
+        .query_row(params![signed(row.key.0)], |row| row.get::<_, bool>(0))?;
     connection
         .prepare_cached("INSERT OR REPLACE INTO chats VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL, ?7, ?8)")?
         .execute(params![
@@ -224,6 +255,9 @@ pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), Sto
             chat_sum(row, turns),
             &row.body[..],
         ])?;
+    if is_new {
+        count_chats(connection, row.session)?;
+    }
     Ok(())
 }
 
@@ -288,10 +322,10 @@ pub(super) fn whole_session(
     key: SessionKey,
 ) -> Result<Option<SavedSession>, StoreError> {
     let Some(row) = session(connection, key)? else { return Ok(None) };
-    let chats = chat_keys(connection, key).and_then(|chats| {
-        chats.into_iter().map(|chat| whole_chat(connection, key, chat)).collect::<Result<_, _>>()
-    });
-    Ok(Some(SavedSession { row, chats: chats? }))
+    let chats = chat_keys(connection, key)?;
+    check_chats(connection, key, chats.len())?;
+    let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat)).collect::<Result<_, _>>()?;
+    Ok(Some(SavedSession { row, chats }))
 }
 
 /// The chats of a session.

@@ -30,6 +30,7 @@ const VERSION_1: &str = "
     CREATE TABLE lives (start INTEGER PRIMARY KEY, sum INTEGER NOT NULL);
     CREATE TABLE sessions (
         key INTEGER PRIMARY KEY, uri TEXT NOT NULL, modified_at TEXT NOT NULL, removed_at INTEGER,
+        chats INTEGER NOT NULL, chats_sum INTEGER NOT NULL,
         summary_sum INTEGER NOT NULL, sum INTEGER NOT NULL, summary BLOB NOT NULL, body BLOB NOT NULL
     );
     CREATE UNIQUE INDEX sessions_by_uri ON sessions (uri) WHERE removed_at IS NULL;
@@ -55,7 +56,7 @@ const VERSION_1: &str = "
 /// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database
 /// nor to its log.
 pub(super) fn check(path: &Path) -> Result<(), StoreError> {
-    if fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+    if fs::metadata(path).map_or(true, |file| file.len() == 0) {
         return Ok(());
     }
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -72,11 +73,17 @@ pub(super) fn check(path: &Path) -> Result<(), StoreError> {
 /// Opens a database that was checked, to write to it. Every commit is synced until told otherwise.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
+    be_careful(&connection)?;
     version_of(&connection, path)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     Ok(connection)
+}
+
+/// Waits for others, and has SQLite look for damage in each page that it reads.
+pub(super) fn be_careful(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "cell_size_check", true)
 }
 
 /// Makes the database, or brings it up to date; to be called in a transaction. Returns the version that it

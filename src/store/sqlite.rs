@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, ErrorCode, OpenFlags};
@@ -324,7 +324,9 @@ impl Reader {
     /// When it cannot be opened.
     pub fn open(path: &Path, window: Window) -> Result<Self, StoreError> {
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        connection.busy_timeout(Duration::from_secs(5))?;
+        schema::be_careful(&connection)?;
+        // Opens every file now, so that reading goes on when they are moved away.
+        connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
         Ok(Self { connection, window })
     }
 

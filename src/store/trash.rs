@@ -19,6 +19,12 @@ pub(super) fn put(connection: &Connection, key: SessionKey, now_ms: i64) -> Resu
     Ok(())
 }
 
+/// Takes a session out of the trash.
+pub(super) fn take_out(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
+    connection.execute("UPDATE sessions SET removed_at = NULL WHERE key = ?1", params![signed(key.0)])?;
+    Ok(())
+}
+
 /// Whether a session is in the trash.
 pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, StoreError> {
     let removed = connection

@@ -14,6 +14,8 @@ mod laws;
 mod leaving;
 mod pending;
 mod process;
+mod sessions;
+mod store;
 mod support;
 mod tidy;
 mod transcripts;

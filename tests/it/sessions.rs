@@ -1,0 +1,473 @@
+//! `ahp-sidecar sessions`, and who may use a state folder: the real program on folders that it filled itself.
+//!
+//! Owns: what the commands print, what survives an export, and with which exit status they end.
+//! Never: looks into the database, except to damage it.
+// The lints let tests panic, but not what they share.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use crate::support::{sidecar, Process};
+
+const SESSION: &str = "ahp-session:/s";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
+
+/// A state folder that is not there yet.
+struct State(TempDir);
+
+impl State {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("state")
+    }
+
+    fn serve(&self, options: &[&str]) -> Process {
+        let path = self.path();
+        Process::start(&[&["--state-dir", path.to_str().unwrap()], options].concat())
+    }
+
+    /// A host that has heard these lines and ended. Returns what it said.
+    fn told(&self, lines: &[Value]) -> Vec<Value> {
+        self.told_with(&[], lines)
+    }
+
+    fn told_with(&self, options: &[&str], lines: &[Value]) -> Vec<Value> {
+        let mut process = self.serve(options);
+        say_all(&mut process, lines);
+        process.end();
+        let said = process.rest();
+        assert_eq!(process.wait().code(), Some(0), "{said:?}");
+        said
+    }
+
+    /// Runs `sessions` with these arguments.
+    fn sessions(&self, arguments: &[&str]) -> Output {
+        let mut command = sidecar();
+        command.arg("sessions").args(arguments).arg("--state-dir").arg(self.path());
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The same, when it must succeed: what it printed.
+    fn printed(&self, arguments: &[&str]) -> String {
+        let output = self.sessions(arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+        assert_eq!(stderr, "", "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The same, when it must fail with this status: what it said about that, in one line.
+    fn refused(&self, status: i32, arguments: &[&str]) -> String {
+        let output = self.sessions(arguments);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+        stderr
+    }
+
+    /// The fields of each line of `sessions list`.
+    fn list(&self) -> Vec<Vec<String>> {
+        let lines = self.printed(&["list"]);
+        lines.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+    }
+
+    fn marks(&self) -> Vec<(String, String)> {
+        self.list().into_iter().map(|fields| (fields[0].clone(), fields[4].clone())).collect()
+    }
+
+    fn damage(&self, sql: &str) {
+        let database = self.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
+        rusqlite::Connection::open(database).unwrap().execute_batch(sql).unwrap();
+    }
+}
+
+fn say_all(process: &mut Process, lines: &[Value]) {
+    for line in lines {
+        let mut line = line.clone();
+        line["jsonrpc"] = "2.0".into();
+        process.say(&line.to_string());
+    }
+}
+
+fn hello() -> Value {
+    json!({ "id": "hello", "method": "initialize", "params":
+        { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } })
+}
+
+fn create(uri: &str) -> Value {
+    json!({ "id": "create", "method": "createSession", "params": { "channel": uri } })
+}
+
+fn dispose(uri: &str) -> Value {
+    json!({ "id": "dispose", "method": "disposeSession", "params": { "channel": uri } })
+}
+
+fn subscribe(uri: &str) -> Value {
+    json!({ "id": "subscribe", "method": "subscribe", "params": { "channel": uri } })
+}
+
+fn turn(id: &str, text: &str) -> Value {
+    let message = json!({ "text": text, "origin": { "kind": "user" } });
+    let started = "2026-01-01T00:00:00.000Z";
+    let action =
+        json!({ "type": "chat/turnStarted", "turnId": id, "startedAt": started, "message": message });
+    json!({ "method": "dispatchAction", "params": { "channel": CHAT, "clientSeq": 1, "action": action } })
+}
+
+fn result<'a>(said: &'a [Value], id: &str) -> &'a Value {
+    let answer = said.iter().find(|message| message["id"] == id);
+    &answer.unwrap_or_else(|| panic!("no answer to {id} in {said:?}"))["result"]
+}
+
+/// The state of the chat, as a new host tells it.
+fn chat_state(state: &State) -> Value {
+    result(&state.told(&[hello(), subscribe(CHAT)]), "subscribe")["snapshot"]["state"].clone()
+}
+
+/// A folder with one session of two turns.
+fn with_two_turns() -> State {
+    let state = State::new();
+    state.told(&[hello(), create(SESSION), turn("t1", "Hello there\n/title A\ttitle\u{1b}[31m")]);
+    state.told(&[hello(), turn("t2", "/think hm\n/tool ls {\"path\":\"/\"}\n/error it broke")]);
+    state
+}
+
+#[test]
+fn sessions_are_listed_shown_and_marked() {
+    let state = with_two_turns();
+    state.told(&[hello(), create("ahp-session:/other")]);
+    let list = state.list();
+    assert_eq!(list[0][0], "ahp-session:/other");
+    let row: Vec<&str> = list[1].iter().map(String::as_str).collect();
+    assert_eq!([row[0], row[1], row[3], row[4]], [SESSION, "Atitle[31m", "2", "-"]);
+    assert!(row[2].parse::<jiff::Timestamp>().is_ok(), "{row:?}");
+    let shown = state.printed(&["show", SESSION]);
+    for said in
+        ["> Hello there", "\nHello there\n", "[thinking: hm]", "[tool: ls ", "[error: it broke]", CHAT]
+    {
+        assert!(shown.contains(said), "{said:?} is not in {shown}");
+    }
+    assert!(!shown.contains('\u{1b}'), "it does things to the terminal");
+    state.told(&[hello(), dispose(SESSION)]);
+    assert_eq!(state.marks(), [("ahp-session:/other".into(), "-".into()), (SESSION.into(), "trash".into())]);
+    assert!(state.printed(&["show", SESSION]).contains("in the trash"));
+}
+
+#[test]
+fn a_session_comes_back_from_the_trash_as_it_was() {
+    let state = with_two_turns();
+    let before = chat_state(&state);
+    assert_eq!(before["turns"].as_array().unwrap().len(), 2);
+    state.told(&[hello(), dispose(SESSION)]);
+    state.told(&[hello(), create(SESSION)]);
+    assert!(state.refused(1, &["restore", SESSION]).contains("in use"));
+    state.told(&[hello(), dispose(SESSION)]);
+    assert_eq!(state.list().len(), 2);
+    // The newest one; the other one then cannot come back.
+    state.printed(&["restore", SESSION]);
+    assert_eq!(state.marks(), [(SESSION.into(), "-".into()), (SESSION.into(), "trash".into())]);
+    state.refused(1, &["restore", SESSION]);
+    state.told(&[hello(), dispose(SESSION)]);
+    state.printed(&["purge", SESSION]);
+    assert_eq!(state.list(), Vec::<Vec<String>>::new());
+
+    let state = with_two_turns();
+    state.told(&[hello(), dispose(SESSION)]);
+    state.printed(&["restore", SESSION]);
+    assert_eq!(chat_state(&state), before_as_of(&before, &chat_state(&state)));
+    // It goes on.
+    state.told(&[hello(), turn("t3", "more")]);
+    assert_eq!(chat_state(&state)["turns"].as_array().unwrap().len(), 3);
+    assert!(state.refused(1, &["restore", "ahp-session:/none"]).contains("ahp-session:/none"));
+}
+
+/// The expected state, but with the times of another run.
+fn before_as_of(expected: &Value, run: &Value) -> Value {
+    let mut expected = expected.clone();
+    expected["modifiedAt"] = run["modifiedAt"].clone();
+    for (turn, other) in
+        expected["turns"].as_array_mut().unwrap().iter_mut().zip(run["turns"].as_array().unwrap())
+    {
+        for field in ["startedAt", "duration"] {
+            turn[field] = other[field].clone();
+        }
+        let parts = turn["responseParts"].as_array_mut().unwrap();
+        for (part, other) in parts.iter_mut().zip(other["responseParts"].as_array().unwrap()) {
+            if let Some(id) = other.get("id") {
+                part["id"] = id.clone();
+            }
+        }
+    }
+    expected
+}
+
+#[test]
+fn a_client_that_knew_a_session_before_is_told_its_state_when_it_is_back() {
+    let state = with_two_turns();
+    let said = state.told(&[hello(), subscribe(CHAT), dispose(SESSION)]);
+    let cursor = result(&said, "hello")["serverSeq"].as_u64().unwrap();
+    state.printed(&["restore", SESSION]);
+    let reconnect = json!({ "id": "back", "method": "reconnect", "params": { "channel": "ahp-root://",
+        "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [CHAT] } });
+    let said = state.told(&[reconnect]);
+    assert_eq!(result(&said, "back")["type"], "snapshot", "{said:?}");
+}
+
+#[test]
+fn a_turn_that_was_cut_off_by_the_removal_is_whole_when_it_is_back() {
+    let state = State::new();
+    let mut process = state.serve(&[]);
+    say_all(&mut process, &[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say so far\n/hang")]);
+    process.until(|message| message["params"]["action"]["type"] == "chat/responsePart");
+    say_all(&mut process, &[dispose(SESSION)]);
+    process.until(|message| message["id"] == "dispose");
+    process.end();
+    process.wait();
+    assert!(state.printed(&["show", SESSION]).contains("so far"));
+    state.printed(&["restore", SESSION]);
+    let chat = chat_state(&state);
+    assert_eq!(chat["turns"][0]["state"], "cancelled");
+    assert_eq!(chat["turns"][0]["responseParts"][0]["content"], "so far");
+    assert_eq!(chat["activeTurn"], Value::Null);
+}
+
+#[test]
+fn an_export_is_brought_in_elsewhere() {
+    let state = with_two_turns();
+    let before = chat_state(&state);
+    let export = state.printed(&["export", SESSION]);
+    let lines: Vec<Value> = export.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0], json!({ "format": "ahp-sidecar session", "version": 1 }));
+    assert_eq!(lines[1]["session"]["uri"], SESSION);
+    assert_eq!(lines[2]["chat"]["uri"], CHAT);
+    assert_eq!(lines[3]["turn"], before["turns"][0]);
+    assert_eq!(lines[4]["turn"], before["turns"][1]);
+    let numbers: Vec<u64> = lines.iter().filter_map(|line| line["envelope"]["serverSeq"].as_u64()).collect();
+    assert!(numbers.len() > 10 && numbers.is_sorted(), "{numbers:?}");
+    assert_eq!(lines.last().unwrap()["end"]["lines"], lines.len() - 2);
+    assert_eq!(export, state.printed(&["export", SESSION]));
+
+    let file = state.0.path().join("saved.jsonl");
+    let file = file.to_str().unwrap();
+    assert_eq!(state.printed(&["export", SESSION, "--output", file]), "");
+    assert!(fs::read_to_string(file).unwrap() == export);
+    assert_eq!(fs::metadata(file).unwrap().mode() & 0o777, 0o600);
+    state.refused(1, &["export", SESSION, "--output", file]);
+    assert!(fs::read_to_string(file).unwrap() == export, "a file was overwritten");
+
+    assert!(state.refused(1, &["restore", "--from", file]).contains("in use"));
+    let elsewhere = State::new();
+    elsewhere.told(&[hello(), create("ahp-session:/other")]);
+    elsewhere.printed(&["restore", "--from", file]);
+    assert_eq!(chat_state(&elsewhere), before);
+    elsewhere.told(&[hello(), turn("t3", "more")]);
+    assert_eq!(chat_state(&elsewhere)["turns"].as_array().unwrap().len(), 3);
+    assert!(chat_state(&elsewhere)["turns"][0] == before["turns"][0]);
+    assert_eq!(elsewhere.list()[1][0], "ahp-session:/other");
+}
+
+#[test]
+fn an_export_that_is_cut_off_or_none_is_refused() {
+    let state = with_two_turns();
+    let export = state.printed(&["export", SESSION]);
+    let lines: Vec<&str> = export.lines().collect();
+    let file = state.0.path().join("saved.jsonl");
+    let elsewhere = State::new();
+    elsewhere.told(&[hello()]);
+    let without = |left_out: usize| {
+        let kept: Vec<&str> = lines
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| *number != left_out)
+            .map(|(_, line)| *line)
+            .collect();
+        kept.join("\n")
+    };
+    let mut broken: Vec<String> = (0..lines.len()).map(|count| lines[..count].join("\n")).collect();
+    broken.extend((0..lines.len()).map(without));
+    broken.push(export.replace("\"version\":1", "\"version\":2"));
+    broken.push(export.replacen("\"lifecycle\"", "\"livecycle\"", 1));
+    broken.push("\u{0}".to_owned());
+    // One process per case is enough of a wait: every fourth, and the interesting ones.
+    let last = broken.len() - 8;
+    for (number, text) in broken.iter().enumerate().filter(|(number, _)| number % 9 == 0 || *number >= last) {
+        fs::write(&file, text).unwrap();
+        elsewhere.refused(1, &["restore", "--from", file.to_str().unwrap()]);
+        assert!(elsewhere.list().is_empty(), "case {number} was brought in");
+    }
+}
+
+#[test]
+fn the_trash_is_emptied_on_request_or_at_once() {
+    let state = State::new();
+    let uris = ["ahp-session:/a", "ahp-session:/b", "ahp-session:/c"];
+    for uri in uris {
+        state.told(&[hello(), create(uri)]);
+        state.told(&[hello(), dispose(uri)]);
+    }
+    assert!(state.refused(1, &["purge", "ahp-session:/d"]).contains("in the trash"));
+    assert_eq!(state.list().len(), 3);
+    assert_eq!(state.printed(&["purge", uris[0]]), "removed for good: 1\n");
+    assert_eq!(state.list().len(), 2);
+    assert_eq!(state.printed(&["purge"]), "removed for good: 2\n");
+    assert!(state.list().is_empty());
+    state.told(&[hello(), create(uris[0])]);
+    state.told_with(&["--trash-days", "0"], &[hello(), dispose(uris[0])]);
+    assert!(state.list().is_empty());
+}
+
+#[test]
+fn what_is_damaged_is_said_and_the_rest_is_shown() {
+    let state = with_two_turns();
+    state.told(&[hello(), create("ahp-session:/other")]);
+    state.damage("UPDATE turns SET body = 'nonsense' WHERE place = 0");
+    let output = state.sessions(&["show", SESSION]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        shown.contains("[not shown: turn 1 of the chat") && shown.contains("[error: it broke]"),
+        "{shown}"
+    );
+    assert!(state.refused(1, &["export", SESSION]).contains("damaged"));
+    state.damage("UPDATE sessions SET summary = 'nonsense' WHERE uri = 'ahp-session:/s'");
+    let list = state.list();
+    assert_eq!(list.len(), 2);
+    let row = list.iter().find(|row| row[0] == SESSION).expect("it is dropped");
+    assert!(row[1].contains("cannot be read"), "{row:?}");
+    // A host lists it too, refuses to open it, and serves everything else.
+    let page = json!({ "id": "list", "method": "listSessions", "params": { "channel": "ahp-root://" } });
+    let said = state.told(&[hello(), page, subscribe(SESSION)]);
+    let items = result(&said, "list")["items"].as_array().unwrap();
+    assert!(items.iter().any(|item| item["resource"] == SESSION && item["status"] == 2), "{items:?}");
+    let refused = said.iter().find(|message| message["id"] == "subscribe").unwrap();
+    assert!(refused["error"].is_object(), "{refused}");
+}
+
+#[test]
+fn a_folder_has_one_owner() {
+    let state = State::new();
+    let mut host = state.serve(&[]);
+    say_all(&mut host, &[hello(), create(SESSION)]);
+    host.until(|message| message["id"] == "create");
+    let holder = format!("process {}", host.child.id());
+    for arguments in [&["list"][..], &["show", SESSION], &["restore", SESSION], &["purge"]] {
+        assert!(state.refused(3, arguments).contains(&holder));
+    }
+    let second = sidecar().arg("--state-dir").arg(state.path()).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(3));
+    assert_eq!((stderr.lines().count(), second.stdout.len()), (1, 0), "{stderr}");
+    assert!(stderr.contains(&holder) && stderr.contains("--state-dir"), "{stderr}");
+    // The lock dies with its holder, however that dies.
+    host.child.kill().unwrap();
+    host.wait();
+    assert_eq!(state.list()[0][0], SESSION);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
+    let state = State::new();
+    let serve = |path: &Path| {
+        let output = sidecar().arg("--state-dir").arg(path).stdin(Stdio::null()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{stderr}");
+        stderr
+    };
+    assert!(state.refused(3, &["list"]).contains("there are no sessions"));
+    assert!(!state.path().exists(), "a folder was made by looking into it");
+    fs::write(state.path(), "a file").unwrap();
+    serve(&state.path());
+    state.refused(3, &["list"]);
+    fs::remove_file(state.path()).unwrap();
+    state.told(&[hello(), create(SESSION)]);
+    state.damage("PRAGMA user_version = 999");
+    let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
+    let before = fs::read(&database).unwrap();
+    assert!(serve(&state.path()).contains("newer version"));
+    assert!(state.refused(3, &["list"]).contains("newer version"));
+    assert!(fs::read(&database).unwrap() == before);
+    fs::write(&database, "no database at all, although it is long enough to be one").unwrap();
+    serve(&state.path());
+    assert!(fs::read_to_string(&database).unwrap().starts_with("no database"));
+}
+
+#[test]
+fn a_database_that_may_not_be_written_is_refused() {
+    let state = State::new();
+    fs::create_dir(state.path()).unwrap();
+    let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
+    fs::write(&database, "").unwrap();
+    fs::set_permissions(&database, fs::Permissions::from_mode(0o400)).unwrap();
+    let mut command = sidecar();
+    // For root no file is read-only.
+    if rustix::process::geteuid().is_root() {
+        for path in [state.0.path(), &state.path(), &database] {
+            std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+        }
+        command.uid(65534).gid(65534);
+    }
+    let output = command.arg("--state-dir").arg(state.path()).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("ermission denied"), "{stderr}");
+}
+
+#[test]
+fn files_are_for_us_alone_whatever_the_umask() {
+    for umask in ["000", "277"] {
+        let state = State::new();
+        let mut command = std::process::Command::new("/bin/sh");
+        let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar");
+        let script = format!("umask {umask}; exec \"$0\" --state-dir \"$1\"");
+        command.args(["-c", &script]).arg(program).arg(state.path()).env_clear();
+        let mut host = Process::spawn(command);
+        say_all(&mut host, &[hello(), create(SESSION)]);
+        host.until(|message| message["id"] == "create");
+        assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o777, 0o700);
+        let mut files = 0;
+        for entry in fs::read_dir(state.path()).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.metadata().unwrap().mode() & 0o777, 0o600, "{:?} by {umask}", entry.path());
+            files += 1;
+        }
+        assert_eq!(files, 4, "the lock, the database, its log and the log's index");
+        host.end();
+        host.wait();
+    }
+}
+
+#[test]
+fn usage_is_checked_and_a_closed_pipe_is_no_failure() {
+    let state = with_two_turns();
+    for arguments in [
+        &["frobnicate"][..],
+        &["show"],
+        &["restore"],
+        &["restore", SESSION, "--from", "x"],
+        &["export"],
+        &["list", "surplus"],
+    ] {
+        assert_eq!(state.sessions(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let without = sidecar().args(["sessions", "list"]).output().unwrap();
+    assert_eq!(without.status.code(), Some(2));
+    assert!(state.refused(1, &["show", "ahp-session:/none"]).contains("ahp-session:/none"));
+    let mut command = sidecar();
+    command.args(["sessions", "export", SESSION, "--state-dir"]).arg(state.path());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
+}

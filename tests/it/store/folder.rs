@@ -1,0 +1,95 @@
+//! The state folder: whose it is, who may read it, and who holds it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use ahp_sidecar::store::folder::{Folder, FolderError};
+
+use super::{beside, open, FILE_NAME};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn folder_and_files_are_for_us_alone() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("a/b");
+    let folder = Folder::hold(&path).unwrap();
+    let database = folder.private_file(FILE_NAME).unwrap();
+    let _writer = open(&database);
+    assert_eq!(mode(&path), 0o700);
+    for file in [&database, &beside(&database, "-wal"), &beside(&database, "-shm"), &path.join("lock")] {
+        assert_eq!(mode(file), 0o600, "{}", file.display());
+    }
+}
+
+#[test]
+fn a_folder_that_was_open_to_others_is_closed() {
+    let outer = tempfile::tempdir().unwrap();
+    fs::set_permissions(outer.path(), Permissions::from_mode(0o777)).unwrap();
+    fs::write(outer.path().join(FILE_NAME), "").unwrap();
+    fs::set_permissions(outer.path().join(FILE_NAME), Permissions::from_mode(0o644)).unwrap();
+    let folder = Folder::hold(outer.path()).unwrap();
+    let database = folder.private_file(FILE_NAME).unwrap();
+    assert_eq!((mode(outer.path()), mode(&database)), (0o700, 0o600));
+}
+
+#[test]
+fn one_holder_at_a_time() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = Folder::hold(outer.path()).unwrap();
+    let refused = Folder::hold(outer.path()).unwrap_err();
+    assert!(matches!(refused, FolderError::Held { .. }), "{refused}");
+    assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
+    assert_eq!(refused.to_string().lines().count(), 1);
+    drop(folder);
+    Folder::hold(outer.path()).unwrap();
+}
+
+#[test]
+fn a_link_to_the_folder_of_somebody_else_is_refused() {
+    let outer = tempfile::tempdir().unwrap();
+    let (theirs, link) = (outer.path().join("theirs"), outer.path().join("link"));
+    let target = if rustix::process::geteuid().is_root() {
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+        &theirs
+    } else {
+        Path::new("/")
+    };
+    symlink(target, &link).unwrap();
+    let before = mode(target);
+    let refused = Folder::hold(&link).unwrap_err();
+    assert!(refused.to_string().contains("symbolic link to somebody else's"), "{refused}");
+    let refused = Folder::hold(target).unwrap_err();
+    assert!(refused.to_string().contains("belongs to somebody else"), "{refused}");
+    assert_eq!(mode(target), before);
+    assert!(!target.join("lock").exists());
+}
+
+#[test]
+fn a_link_to_our_own_folder_is_followed() {
+    let outer = tempfile::tempdir().unwrap();
+    fs::create_dir(outer.path().join("ours")).unwrap();
+    symlink("ours", outer.path().join("link")).unwrap();
+    let _folder = Folder::hold(&outer.path().join("link")).unwrap();
+    assert!(outer.path().join("ours/lock").exists());
+    Folder::hold(&outer.path().join("ours")).unwrap_err();
+}
+
+#[test]
+fn what_is_no_folder_is_refused() {
+    let outer = tempfile::tempdir().unwrap();
+    let file = outer.path().join("file");
+    fs::write(&file, "x").unwrap();
+    symlink("nowhere", outer.path().join("link")).unwrap();
+    for path in [&file, &file.join("below"), &outer.path().join("link")] {
+        let refused = Folder::hold(path).unwrap_err();
+        assert!(matches!(refused, FolderError::Io { .. }), "{refused}");
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "x");
+    assert!(Folder::hold_existing(&outer.path().join("none")).is_err());
+    assert!(!outer.path().join("none").exists());
+}

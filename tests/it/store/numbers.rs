@@ -1,0 +1,199 @@
+//! Sequence numbers: reserved before they are told, never used twice; and what a cursor gets.
+
+use ahp_sidecar::host::effects::{ChatKey, Record, SessionKey, Target};
+
+use super::{action, actions, chat, copy, numbers, open, open_with, place, reader, session, whole};
+
+#[test]
+fn each_life_begins_behind_every_number_that_may_have_been_told() {
+    let (_folder, path) = place();
+    let mut last = 0;
+    for life in 0..4 {
+        let (mut writer, start) = open(&path);
+        assert_eq!(start.continues, life > 0);
+        assert!(life == 0 || start.head >= last, "life {life} begins at {} after {last}", start.head);
+        last = start.head + 3;
+        writer.commit(&actions(start.head + 1..=last)).unwrap();
+    }
+}
+
+#[test]
+fn a_loss_of_power_gives_no_number_a_second_meaning() {
+    let (_folder, path) = place();
+    let (mut writer, start) = open(&path);
+    let mut last = start.head;
+    // What the disk may hold after a loss of power: everything up to the last commit that was synced.
+    let mut synced = copy(&path);
+    // Jumps far into a block and over its end.
+    for jump in [1, 1 << 18, 1 << 19, 5, 1 << 20, (1 << 21) + 1, 1] {
+        last += jump;
+        let told_before = last;
+        writer.commit(&actions([last])).unwrap();
+        let reserved = {
+            let lost = copy(&synced.1);
+            open(&lost.1).1.head
+        };
+        let now = copy(&path);
+        if reserved < told_before {
+            // This number was outside of the block: its commit must have been a synced one.
+            assert!(open(&copy(&now.1).1).1.head >= last, "{last} is not reserved");
+            synced = now;
+        }
+    }
+    let head = open(&copy(&synced.1).1).1.head;
+    assert!(head >= last, "{last} was told, and the next life begins at {head}");
+}
+
+#[test]
+fn a_cursor_gets_what_followed_it_or_nothing() {
+    let (_folder, path) = place();
+    let (mut writer, first) = open(&path);
+    writer.commit(&actions(1..=3)).unwrap();
+    drop(writer);
+    let (writer, second) = open(&path);
+    drop(writer);
+    let (mut writer, third) = open(&path);
+    let (s, t) = (second.head, third.head);
+    writer.commit(&actions([t + 1, t + 2])).unwrap();
+    let reader = reader(&path);
+    let of = |cursor| numbers(&reader, cursor);
+    assert_eq!(first.head, 0);
+    assert_eq!(of(0), Some(vec![1, 2, 3, t + 1, t + 2]), "the start of the first life");
+    assert_eq!(of(1), Some(vec![2, 3, t + 1, t + 2]), "a stored number");
+    assert_eq!(of(3), Some(vec![t + 1, t + 2]), "the last number of a life");
+    assert_eq!(of(s), Some(vec![t + 1, t + 2]), "the start of a life in which nothing happened");
+    assert_eq!(of(t), Some(vec![t + 1, t + 2]), "the start of a life");
+    assert_eq!(of(t + 2), Some(vec![]), "the head");
+    for (cursor, what) in
+        [(4, "never given"), (s - 1, "skipped"), (s + 1, "skipped"), (t + 3, "beyond the head")]
+    {
+        assert_eq!(of(cursor), None, "{cursor}: {what}");
+    }
+    assert_eq!(of(u64::MAX), None);
+}
+
+#[test]
+fn a_hole_in_the_log_is_damage() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&actions([1, 2, 4])).unwrap();
+    let reader = reader(&path);
+    assert!(reader.actions_since(1).is_err());
+    assert_eq!(numbers(&reader, 4), Some(vec![]));
+}
+
+#[test]
+fn what_is_too_much_to_replay_is_not_replayed() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&actions(1..=5)).unwrap();
+    let window = |actions_max, bytes_max| ahp_sidecar::host::log::Window { actions_max, bytes_max };
+    for (window, cursor, expected) in [
+        (window(3, 1000), 2, Some(3)),
+        (window(3, 1000), 1, None),
+        (window(9, 30), 2, Some(3)),
+        (window(9, 30), 1, None),
+    ] {
+        let reader = ahp_sidecar::store::sqlite::Reader::open(&path, window).unwrap();
+        assert_eq!(numbers(&reader, cursor).map(|numbers| numbers.len()), expected, "{window:?} {cursor}");
+    }
+}
+
+#[test]
+fn old_actions_are_removed_and_cursors_before_them_get_nothing() {
+    for (actions_max, bytes_max) in [(10, 10_000), (1_000, 100)] {
+        let (_folder, path) = place();
+        let (mut writer, _) = open_with(&path, actions_max, bytes_max);
+        for seq in 1..=200 {
+            writer.commit(&actions([seq])).unwrap();
+            let there = count(&path);
+            assert!(there <= 21, "{there} actions are kept of {seq}");
+            // Whatever is left: each cursor gets all that followed it, or nothing.
+            if seq % 7 == 0 {
+                let reader = reader(&path);
+                for cursor in 0..=seq {
+                    let all = numbers(&reader, cursor);
+                    assert!(
+                        all.is_none_or(|all| all == Vec::from_iter(cursor + 1..=seq)),
+                        "{cursor} of {seq}"
+                    );
+                }
+                assert!(
+                    numbers(&reader, seq.saturating_sub(10)).is_some(),
+                    "the window does not reach back by 10"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn short_lives_do_not_add_up() {
+    let (_folder, path) = place();
+    for _ in 0..20 {
+        let (mut writer, start) = open_with(&path, 10, 10_000);
+        writer.commit(&actions(start.head + 1..=start.head + 9)).unwrap();
+        assert!(count(&path) <= 20, "{} actions are kept", count(&path));
+    }
+}
+
+#[test]
+fn what_a_running_chat_needs_is_not_removed() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open_with(&path, 10, 10_000);
+    let on_chat = |seq| action(Target::Chat(ChatKey(1001)), seq, 10);
+    writer.commit(&[session(1), chat(1, true, 2), on_chat(1), on_chat(2), on_chat(3)]).unwrap();
+    writer.commit(&actions(4..=50)).unwrap();
+    writer.commit(&[on_chat(51)]).unwrap();
+    writer.commit(&actions(52..=100)).unwrap();
+    let reader = reader(&path);
+    let lines =
+        |reader: &super::Reader| reader.load(SessionKey(1)).unwrap().unwrap().chats[0].actions.clone();
+    assert_eq!(lines(&reader), ["0000000003", "0000000051"]);
+    assert_eq!(count(&path), 12, "two of the chat, and ten of the window");
+    // What was kept for the chat is no place to go on from.
+    assert_eq!(numbers(&reader, 3), None);
+    assert_eq!(numbers(&reader, 51), None);
+    assert_eq!(numbers(&reader, 90).unwrap().len(), 10);
+    writer.commit(&[chat(1, false, 100)]).unwrap();
+    writer.commit(&actions(101..=120)).unwrap();
+    assert_eq!(count(&path), 10);
+    assert!(lines(&reader).is_empty());
+}
+
+#[test]
+fn a_damaged_record_of_the_numbers_makes_them_jump() {
+    let (_folder, path) = place();
+    let (mut writer, start) = open(&path);
+    writer.commit(&actions(start.head + 1..=5)).unwrap();
+    drop(writer);
+    rusqlite(&path, "UPDATE meta SET value = 3 WHERE name = 'reserved'");
+    let (_, start) = open(&path);
+    assert!(start.head > 1 << 40, "the sequence goes on at {}", start.head);
+}
+
+#[test]
+fn no_key_is_given_twice() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open_with(&path, 10, 10_000);
+    let gone = [whole(7), vec![Record::SessionRemoved(SessionKey(7))]].concat();
+    writer.commit(&gone).unwrap();
+    drop(writer);
+    let options = ahp_sidecar::store::StoreOptions { trash: std::time::Duration::ZERO, ..Default::default() };
+    let (writer, start) = super::Writer::open(&path, options).unwrap();
+    assert_eq!(start.last_key, 1007);
+    assert!(super::load(&reader(&path), 7).unwrap().is_none());
+    drop(writer);
+    assert_eq!(open(&path).1.last_key, 1007, "a key of a session that is gone for good is given again");
+}
+
+/// How many actions are stored.
+fn count(path: &std::path::Path) -> i64 {
+    let connection = ::rusqlite::Connection::open(path).unwrap();
+    connection.query_row("SELECT count(*) FROM actions", [], |row| row.get(0)).unwrap()
+}
+
+/// Does something to the database behind the store's back.
+fn rusqlite(path: &std::path::Path, sql: &str) {
+    ::rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}

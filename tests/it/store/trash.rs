@@ -1,0 +1,115 @@
+//! Sessions that were removed.
+
+use std::time::Duration;
+
+use ahp_sidecar::host::effects::{Record, SessionKey};
+use ahp_sidecar::store::StoreOptions;
+
+use super::{chat, load, open, place, reader, session, titles, uri, whole, Writer};
+
+const REMOVED: Record = Record::SessionRemoved(SessionKey(1));
+
+fn with_trash(path: &std::path::Path, trash: Duration) -> Writer {
+    Writer::open(path, StoreOptions { trash, ..StoreOptions::default() }).unwrap().0
+}
+
+fn rows(path: &std::path::Path) -> i64 {
+    let sql = "SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM chats)
+        + (SELECT count(*) FROM turns)";
+    rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_removed_session_is_unlisted_and_its_rows_stay() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), whole(2)].concat()).unwrap();
+    let before = rows(&path);
+    writer.commit(&[REMOVED]).unwrap();
+    let reader = reader(&path);
+    assert_eq!(titles(&reader), ["session 2"]);
+    assert_eq!(reader.find(&uri(1)).unwrap(), None);
+    assert_eq!(reader.find("ahp-chat:/1").unwrap(), None);
+    assert!(load(&reader, 1).unwrap().is_none());
+    assert_eq!(rows(&path), before);
+    drop(writer);
+    assert_eq!(open(&path).1.sessions, 1);
+    // Its URI may be used again.
+    writer = open(&path).0;
+    let again = Record::Session(super::SessionRow { uri: uri(1), ..super::session_row(3) });
+    writer.commit(&[again]).unwrap();
+    assert_eq!(reader.find(&uri(1)).unwrap(), Some(SessionKey(3)));
+    assert_eq!(rows(&path), before + 1);
+}
+
+#[test]
+fn without_a_trash_nothing_stays() {
+    let (_folder, path) = place();
+    let mut writer = with_trash(&path, Duration::ZERO);
+    writer.commit(&whole(1)).unwrap();
+    writer.commit(&[REMOVED]).unwrap();
+    assert_eq!(rows(&path), 0);
+}
+
+#[test]
+fn the_trash_is_emptied_of_what_is_old_when_the_store_is_opened() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), whole(2), vec![REMOVED]].concat()).unwrap();
+    let before = rows(&path);
+    drop(writer);
+    drop(with_trash(&path, Duration::from_secs(60)));
+    assert_eq!(rows(&path), before);
+    // As if it had been removed an hour ago.
+    let sql = "UPDATE sessions SET removed_at = removed_at - 3600000 WHERE removed_at IS NOT NULL";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    drop(with_trash(&path, Duration::from_secs(3700)));
+    assert_eq!(rows(&path), before);
+    drop(with_trash(&path, Duration::from_secs(3500)));
+    assert_eq!(rows(&path), before / 2);
+    assert_eq!(titles(&reader(&path)), ["session 2"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_emptied_out() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), vec![REMOVED]].concat()).unwrap();
+    drop(writer);
+    let sql = "UPDATE turns SET body = 'something else' WHERE place = 1";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    drop(with_trash(&path, Duration::ZERO));
+    assert_eq!(rows(&path), 5);
+}
+
+#[test]
+fn a_turn_that_ran_in_a_removed_session_is_not_interrupted() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
+    assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(1), SessionKey(2)]);
+    writer.commit(&[REMOVED]).unwrap();
+    assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(2)]);
+}
+
+#[test]
+fn what_is_still_said_of_a_removed_session_does_not_bring_it_back() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&whole(1)).unwrap();
+    writer.commit(&[REMOVED, session(1)]).unwrap();
+    assert_eq!(titles(&reader(&path)), Vec::<String>::new());
+    assert!(load(&reader(&path), 1).unwrap().is_none());
+}
+
+#[test]
+fn two_sessions_of_one_uri_overwrite_nothing() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), whole(2)].concat()).unwrap();
+    let before = rows(&path);
+    let again = Record::Session(super::SessionRow { uri: uri(1), ..super::session_row(3) });
+    writer.commit(&[again]).unwrap();
+    assert_eq!(reader(&path).find(&uri(1)).unwrap(), Some(SessionKey(3)));
+    assert_eq!(rows(&path), before + 1, "a session was overwritten");
+}
