@@ -163,7 +163,6 @@ fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
         Err(_) => toll.told += 1,
     }
     if unseen {
-        eprintln!("unseen: byte {} of page {}", at % 4096, at / 4096 + 1);
         toll.unseen += 1;
     }
 }
