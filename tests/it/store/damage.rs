@@ -170,11 +170,11 @@ fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
 #[test]
 fn damage_is_told_on_its_session_alone() {
     for sql in [
-        "UPDATE sessions SET body = 'x' WHERE key = 2",
+        "UPDATE sessions SET body = x'78' WHERE key = 2",
         "UPDATE sessions SET body = 7 WHERE key = 2",
         "UPDATE sessions SET uri = uri || 'x' WHERE key = 2",
         "UPDATE sessions SET chats = 0 WHERE key = 2",
-        "UPDATE chats SET body = 'x' WHERE session = 2",
+        "UPDATE chats SET body = x'78' WHERE session = 2",
         "UPDATE chats SET as_of = 1 WHERE session = 2",
         "UPDATE chats SET running = 1 WHERE session = 2",
         "UPDATE chats SET uri = 'x' WHERE session = 2",
@@ -182,12 +182,12 @@ fn damage_is_told_on_its_session_alone() {
         "UPDATE chats SET session = 3 WHERE session = 2",
         "UPDATE chats SET progress = 3 WHERE session = 2",
         "DELETE FROM chats WHERE session = 2",
-        "UPDATE turns SET body = 'x' WHERE chat = 1002 AND place = 1",
+        "UPDATE turns SET body = x'78' WHERE chat = 1002 AND place = 1",
         "UPDATE turns SET place = 7 WHERE chat = 1002 AND place = 1",
         "UPDATE turns SET place = place + 1000 WHERE chat = 1002",
         "DELETE FROM turns WHERE chat = 1002 AND place = 2",
         "DELETE FROM turns WHERE chat = 1002",
-        "INSERT INTO turns VALUES (1002, 3, 0, 'x')",
+        "INSERT INTO turns VALUES (1002, 3, 0, x'78')",
     ] {
         let (_folder, path) = place();
         let (mut writer, _) = open(&path);
@@ -220,7 +220,7 @@ fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
 #[test]
 fn a_damaged_session_is_listed_as_that() {
     for sql in [
-        "UPDATE sessions SET summary = '{}' WHERE key = 2",
+        "UPDATE sessions SET summary = CAST('{}' AS BLOB) WHERE key = 2",
         "UPDATE sessions SET summary = 1.5 WHERE key = 2",
         "UPDATE sessions SET summary_sum = 'x' WHERE key = 2",
     ] {
@@ -248,6 +248,33 @@ fn a_damaged_session_is_listed_as_that() {
         }
         assert_eq!(page.after, None);
     }
+}
+
+#[test]
+fn the_list_does_not_trust_its_index() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), whole(2), whole(3)].concat()).unwrap();
+    drop(writer);
+    let sound = fs::read(&path).unwrap();
+    let time = super::session_row(2).modified_at;
+    let places: Vec<usize> =
+        (0..sound.len()).filter(|at| sound[*at..].starts_with(time.as_bytes())).collect();
+    assert!(places.len() >= 3, "in the row, in the summary, and in the index");
+    let mut mended = 0;
+    for at in places {
+        let mut changed = sound.clone();
+        changed[at + time.len() - 2] = b'9';
+        fs::write(&path, changed).unwrap();
+        let reader = reader(&path);
+        let titles = titles(&reader);
+        let mut uris: Vec<String> =
+            listed(&reader).iter().map(|item| item["resource"].as_str().unwrap().to_owned()).collect();
+        uris.sort();
+        assert_eq!(uris, [uri(1), uri(2), uri(3)]);
+        mended += u32::from(titles == ["session 3", "session 2", "session 1"]);
+    }
+    assert_eq!(mended, 1, "where the index alone is damaged, the list is as it was");
 }
 
 #[test]
