@@ -490,7 +490,7 @@ impl Reading {
                 let summary = Bytes::from(summary.get().to_owned());
                 let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
                 let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
-                self.session = Some(SavedSession { row, chats: Vec::new() });
+                self.session = Some(SavedSession { row, chats: Vec::new(), quarantined: false });
             }
             (Line::Chat { uri, running, progress, saved }, Some(session)) => {
                 check::<ChatState>(saved.get("state").context("it has no state")?)?;

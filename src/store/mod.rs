@@ -11,6 +11,7 @@ mod rows;
 mod schema;
 pub mod sqlite;
 mod trash;
+mod trials;
 
 use std::time::Duration;
 

@@ -325,7 +325,7 @@ pub(super) fn whole_session(
     let chats = chat_keys(connection, key)?;
     check_chats(connection, key, chats.len())?;
     let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat)).collect::<Result<_, _>>()?;
-    Ok(Some(SavedSession { row, chats }))
+    Ok(Some(SavedSession { row, chats, quarantined: false }))
 }
 
 /// The chats of a session.

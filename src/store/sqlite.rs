@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rusqlite::{params, Connection, ErrorCode, OpenFlags};
 
 use super::rows::{self, signed, unsigned};
-use super::{schema, trash, Listed, StoreOptions};
+use super::{schema, trash, trials, Listed, StoreOptions};
 use crate::host::effects::{
     ActionLine, ChatKey, Page, Place, Record, SavedSession, SessionKey, SessionRow, Target,
 };
@@ -102,6 +102,7 @@ impl Writer {
             continues: version > 0,
         };
         rows::put_life(&transaction, head)?;
+        trials::begin_life(&transaction)?;
         let reserved = head + BLOCK;
         rows::put_number(&transaction, "reserved", reserved)?;
         transaction.commit()?;
@@ -258,6 +259,8 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Turn(chat, place, turn) => rows::put_turn(connection, *chat, *place, turn),
         Record::TurnsCut(chat, keep) => rows::cut_turns(connection, *chat, *keep),
         Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),
+        Record::Trial(session) => trials::begin(connection, *session),
+        Record::Survived(session) => trials::end(connection, *session),
         Record::Sync => Ok(()),
     }
 }
@@ -330,7 +333,8 @@ impl Reader {
         Ok(Self { connection, window })
     }
 
-    /// The sessions with a turn that ran when their process ended, as far as they can be told.
+    /// The sessions with a turn that ran when their process ended, as far as they can be told, but for those
+    /// that are not taken up any more.
     ///
     /// # Errors
     /// When they cannot be looked for.
@@ -351,7 +355,13 @@ impl Reader {
         }
         sessions.sort_unstable();
         sessions.dedup();
-        Ok(sessions)
+        let mut taken_up = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            if !trials::is_quarantined(&self.connection, session)? {
+                taken_up.push(session);
+            }
+        }
+        Ok(taken_up)
     }
 
     /// The session that a URI names: its own or that of one of its chats.
@@ -372,7 +382,9 @@ impl Reader {
         if trash::has(&snapshot, key)? {
             return Ok(None);
         }
-        rows::whole_session(&snapshot, key)
+        let quarantined = trials::is_quarantined(&snapshot, key)?;
+        let saved = rows::whole_session(&snapshot, key)?;
+        Ok(saved.map(|saved| SavedSession { quarantined, ..saved }))
     }
 
     /// A page of the list of sessions. One that is damaged is listed as that.
@@ -469,7 +481,13 @@ fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Lis
         let modified_at =
             String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
         let summary = match rows::summary(connection, key) {
-            Ok(Some(summary)) if summary.modified_at == modified_at => summary.json,
+            Ok(Some(summary)) if summary.modified_at == modified_at => {
+                if trials::is_quarantined(connection, key)? {
+                    trials::quarantined_summary(&summary.json)
+                } else {
+                    summary.json
+                }
+            }
             Ok(_) => return Ok(None),
             Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
