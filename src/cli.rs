@@ -55,6 +55,11 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = 30)]
     trash_days: u32,
 
+    /// How often in a row taking up a session's interrupted turn may end the process before the session is
+    /// only to be read; 0: any number of times
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    quarantine_after: u32,
+
     /// Keep sessions in memory only; the default so far
     #[arg(long)]
     ephemeral: bool,
@@ -175,6 +180,7 @@ impl Cli {
             store: StoreOptions {
                 window: Window::default(),
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
+                deaths_max: self.quarantine_after,
             },
         })
     }

@@ -145,6 +145,8 @@ pub enum Timer {
     Drain,
     /// Summaries that were held back while turns stream are to be told.
     Summaries,
+    /// A session's interrupted turn was ended, and the process is still there.
+    Recovered(SessionKey),
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
 }
@@ -253,7 +255,9 @@ pub enum Record {
     Progress(ChatKey, u64),
     /// What begins now may bring the process down: the store counts the deaths that follow.
     Trial(SessionKey),
-    /// It did not.
+    /// It did not so far, and stops: the turn is not taken up again before a client asks for it.
+    Recovered(SessionKey),
+    /// It did not, and will not.
     Survived(SessionKey),
     /// Something in this step must survive the loss of power.
     Sync,

@@ -185,6 +185,7 @@ impl Host {
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
+            Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::Settled => self.settle_summaries(step),

@@ -144,8 +144,8 @@ pub(super) struct Run {
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
     pub(super) lasted_ms: u64,
-    /// The store counts the deaths of the process while it runs.
-    pub(super) on_trial: bool,
+    /// It ended with the process before this one.
+    pub(super) interrupted: bool,
     /// The part that text of this kind goes on in.
     pub(super) open_part: Option<OpenPart>,
     /// What the agent offered for each tool call that waits for a permission.
@@ -181,7 +181,7 @@ impl Run {
             phase: RunPhase::Waiting { resume: false },
             accepted_ms,
             lasted_ms: 0,
-            on_trial: false,
+            interrupted: false,
             open_part: None,
             permissions: HashMap::new(),
             handed_over: Vec::new(),

@@ -37,9 +37,14 @@ impl Host {
         }
         let mut queued = chat.conversation.state().queued_messages.iter().flatten();
         let Some(PendingMessage { id, message }) = queued.next().cloned() else { return };
+        // Ids that are counted begin anew with each process.
+        let mut turn_id = step.ids.fresh();
+        while chat.turn_ids.contains(&turn_id) {
+            turn_id = step.ids.fresh();
+        }
         self.consume(step, key, PendingMessageKind::Queued, id.clone());
         let turn = ChatTurnStartedAction {
-            turn_id: step.ids.fresh(),
+            turn_id,
             // Replaced by the host's clock.
             started_at: String::new(),
             message,

@@ -34,8 +34,8 @@ use crate::wire::rpc::{to_json, to_sorted_json, Incoming};
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
 
-/// How long after an interrupted turn was ended that counts as survived.
-const SURVIVED_AFTER: Duration = Duration::from_millis(1);
+/// How long after an interrupted turn was ended, safely, the process still being there counts.
+const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 
 /// Why nothing can be done with a session that is only to be read.
 pub(super) const QUARANTINED: &str =
@@ -139,7 +139,7 @@ impl Host {
                 save_chat(step, key, chat, self.head);
             }
         }
-        if self.sessions.len() > self.config.idle_sessions_max {
+        if self.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
             self.let_idle_sessions_go(step);
         }
     }
@@ -299,11 +299,12 @@ impl Host {
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
         let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
         run.phase = RunPhase::Over;
+        run.interrupted = true;
         chat.run = Some(run);
         self.runs += 1;
         let session = chat.session;
         // Held back until what the recovery did is safe: then it was survived.
-        step.say(Output::Timer(Timer::Trial(session), SURVIVED_AFTER));
+        step.say(Output::Timer(Timer::Recovered(session), RECOVERED_AFTER));
         let provider = self.sessions.get(&session);
         let provider = provider.map(|session| session.state.provider.clone());
         let resumable = self

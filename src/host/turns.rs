@@ -93,8 +93,7 @@ impl Host {
             lasted_since(step, turn.started_at.as_deref()).max(before)
         });
         let turn_id = action.turn_id.clone();
-        let run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
-        chat.run = Some(Run { on_trial: true, ..run });
+        chat.run = Some(Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms));
         self.runs += 1;
         // What ended the turn before may do so again, and the process with it.
         let session = chat.session;
@@ -188,7 +187,7 @@ impl Host {
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
-        if let Some(chat) = self.chats.get(&key).filter(|_| run.on_trial) {
+        if let Some(chat) = self.chats.get(&key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
         if cancelled && run.phase == RunPhase::Started {

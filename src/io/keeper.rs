@@ -254,8 +254,13 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
             last = step;
             records.extend(more);
         }
+        let mut said = String::new();
         while let Err(error) = writer.commit(&records) {
-            tracing::error!(%error, "nothing can be committed; it is tried again");
+            let reason = error.to_string();
+            if said != reason {
+                tracing::error!(reason, "nothing can be committed; it is tried again");
+                said = reason;
+            }
             if tell.send(Kept::Failing(error.to_string())).is_err() {
                 return;
             }

@@ -27,11 +27,13 @@ pub struct StoreOptions {
     pub window: Window,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
+    /// A session that has ended so many processes in a row is only to be read; never when 0.
+    pub deaths_max: u32,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { window: Window::default(), trash: Duration::from_secs(30 * 24 * 60 * 60) }
+        Self { window: Window::default(), trash: Duration::from_secs(30 * 24 * 60 * 60), deaths_max: 3 }
     }
 }
 

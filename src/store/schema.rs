@@ -51,8 +51,11 @@ const VERSION_1: &str = "
     CREATE TABLE actions (
         seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, sum INTEGER NOT NULL, line BLOB NOT NULL
     );
-    -- Sessions that may have ended the process, how often, and whether they are being tried now.
-    CREATE TABLE trials (session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL);
+    -- Sessions that may have ended the process, how often, whether they are being tried now, and whether they
+    -- are not tried any more.
+    CREATE TABLE trials (
+        session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL, given_up INTEGER NOT NULL
+    );
 ";
 
 /// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database

@@ -102,7 +102,7 @@ impl Writer {
             continues: version > 0,
         };
         rows::put_life(&transaction, head)?;
-        trials::begin_life(&transaction)?;
+        trials::begin_life(&transaction, options.deaths_max)?;
         let reserved = head + BLOCK;
         rows::put_number(&transaction, "reserved", reserved)?;
         transaction.commit()?;
@@ -260,6 +260,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::TurnsCut(chat, keep) => rows::cut_turns(connection, *chat, *keep),
         Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),
         Record::Trial(session) => trials::begin(connection, *session),
+        Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Sync => Ok(()),
     }

@@ -13,24 +13,29 @@ use super::sqlite::StoreError;
 use crate::host::effects::SessionKey;
 use crate::wire::rpc::to_json;
 
-/// A session that has ended so many processes in a row is not taken up any more.
-const DEATHS_MAX: i64 = 3;
-
 /// Counts the process that ended before this one against every session that was on trial in it, and puts
 /// those that are to be taken up now on trial. To be called once in the life of a process, before any is.
-pub(super) fn begin_life(connection: &Connection) -> Result<(), StoreError> {
+pub(super) fn begin_life(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
     connection.execute("UPDATE trials SET deaths = deaths + open, open = 0", [])?;
+    connection.execute("UPDATE trials SET given_up = (?1 > 0 AND deaths >= ?1)", params![deaths_max])?;
     connection.execute(
-        "INSERT INTO trials SELECT DISTINCT session, 0, 1 FROM chats WHERE running
-            ON CONFLICT (session) DO UPDATE SET open = deaths < ?1",
-        params![DEATHS_MAX],
+        "INSERT INTO trials SELECT DISTINCT session, 0, 1, 0 FROM chats WHERE running
+            ON CONFLICT (session) DO UPDATE SET open = NOT given_up",
+        [],
     )?;
     Ok(())
 }
 
 /// A session is on trial from now on.
 pub(super) fn begin(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
-    let sql = "INSERT INTO trials VALUES (?1, 0, 1) ON CONFLICT (session) DO UPDATE SET open = 1";
+    let sql = "INSERT INTO trials VALUES (?1, 0, 1, 0) ON CONFLICT (session) DO UPDATE SET open = 1";
+    connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;
+    Ok(())
+}
+
+/// A session's interrupted turn was ended. What it did before still counts: it may go on with that turn.
+pub(super) fn pause(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
+    let sql = "UPDATE trials SET open = 0 WHERE session = ?1";
     connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;
     Ok(())
 }
@@ -45,9 +50,9 @@ pub(super) fn end(connection: &Connection, session: SessionKey) -> Result<(), St
 
 /// Whether a session is not taken up any more.
 pub(super) fn is_quarantined(connection: &Connection, session: SessionKey) -> Result<bool, StoreError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM trials WHERE session = ?1 AND deaths >= ?2)";
+    let sql = "SELECT EXISTS (SELECT 1 FROM trials WHERE session = ?1 AND given_up)";
     let mut statement = connection.prepare_cached(sql)?;
-    Ok(statement.query_row(params![signed(session.0), DEATHS_MAX], |row| row.get(0))?)
+    Ok(statement.query_row(params![signed(session.0)], |row| row.get(0))?)
 }
 
 /// The summary of a session that is not taken up any more: it failed, and nothing runs in it.

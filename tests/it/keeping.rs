@@ -377,7 +377,6 @@ fn a_database_that_somebody_locks_is_waited_for() {
 }
 
 #[test]
-#[ignore = "the database does not notice yet that its file is not in the folder any more"]
 fn a_folder_that_is_taken_away_and_brought_back() {
     let parent = TempDir::new().unwrap();
     let (folder, elsewhere) = (parent.path().join("here"), parent.path().join("elsewhere"));

@@ -156,6 +156,8 @@ impl Driver {
     fn start(&mut self) -> Alive {
         let mut command = sidecar();
         command.arg("--state-dir").arg(self.folder.path().join("state"));
+        // That it was killed is no session's fault here.
+        command.args(["--quarantine-after", "0"]);
         command.env("RUST_LOG", "error");
         command.stderr(File::options().create(true).append(true).open(self.log()).unwrap());
         self.process = Some(Process::spawn(command));

@@ -91,7 +91,7 @@ fn turns_of(chat: &ChatState) -> Vec<AnyTurn<'_>> {
         id: &turn.id,
         message: &turn.message,
         parts: &turn.response_parts,
-        state: Some(turn.state.clone()),
+        state: Some(turn.state),
     });
     let active = chat.active_turn.iter().map(|turn| AnyTurn {
         id: &turn.id,

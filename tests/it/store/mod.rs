@@ -10,6 +10,7 @@ mod faults;
 mod folder;
 mod numbers;
 mod trash;
+mod trials;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ fn open(path: &Path) -> (Writer, Start) {
 
 fn open_with(path: &Path, actions_max: usize, bytes_max: usize) -> (Writer, Start) {
     let window = Window { actions_max, bytes_max };
-    Writer::open(path, StoreOptions { window, trash: Duration::from_secs(60) }).unwrap()
+    Writer::open(path, StoreOptions { window, trash: Duration::from_secs(60), ..StoreOptions::default() })
+        .unwrap()
 }
 
 fn reader(path: &Path) -> Reader {
