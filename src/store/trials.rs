@@ -19,7 +19,7 @@ pub(super) fn begin_life(connection: &Connection, deaths_max: u32) -> Result<(),
     connection.execute("UPDATE trials SET deaths = deaths + open, open = 0", [])?;
     connection.execute("UPDATE trials SET given_up = (?1 > 0 AND deaths >= ?1)", params![deaths_max])?;
     connection.execute(
-        "INSERT INTO trials SELECT DISTINCT session, 0, 1, 0 FROM chats WHERE running
+        "INSERT INTO trials SELECT DISTINCT session, 0, 1, 0 FROM chats INDEXED BY chats_running WHERE running
             ON CONFLICT (session) DO UPDATE SET open = NOT given_up",
         [],
     )?;

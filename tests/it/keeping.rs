@@ -382,6 +382,9 @@ fn a_folder_that_is_taken_away_and_brought_back() {
     let (folder, elsewhere) = (parent.path().join("here"), parent.path().join("elsewhere"));
     let mut client = Client::start(&folder);
     client.create(QUIET);
+    client.state(&chat_of(QUIET));
+    // Now its agent is open and there is nothing more to keep.
+    client.turn(&chat_of(QUIET), "t1", "/say x");
     fs::rename(&folder, &elsewhere).unwrap();
     let created = client.say("createSession", json!({ "channel": BUSY }));
     client.wait_until_nothing_is_kept();
