@@ -16,6 +16,10 @@ use super::sqlite::StoreError;
 /// What tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
 
+/// How large a page is. A stream of small actions fills pages one after the other, and each is written twice:
+/// with pages of 4 KiB most of the time of a commit goes into so many writes.
+const PAGE_BYTES: u32 = 16 << 10;
+
 /// How long another reader of the database is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -80,6 +84,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(path)?;
     be_careful(&connection)?;
     version_of(&connection, path)?;
+    // Only a database that is made now heeds it.
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     Ok(connection)
