@@ -93,8 +93,9 @@ pub struct Host {
     channels: HashMap<String, Target>,
     /// How many sessions there are, in memory or not.
     session_count: u64,
-    /// How often any session was used.
+    /// How often any session was used, and how often when idle ones were last looked for.
     uses: u64,
+    idle_looked_for: u64,
     /// Sessions and chats that the store does not know as they are.
     unsaved: save::Unsaved,
     /// Set while the store takes nothing.
@@ -155,6 +156,7 @@ impl Host {
             chats: BTreeMap::new(),
             session_count: config.start.sessions,
             uses: 0,
+            idle_looked_for: 0,
             unsaved: save::Unsaved::default(),
             failing: None,
             disposed: HashSet::new(),

@@ -41,6 +41,10 @@ const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 pub(super) const QUARANTINED: &str =
     "taking up this session's interrupted turn has ended the host three times; the session can only be read";
 
+/// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
+/// that are in memory.
+const IDLE_EVERY: u64 = 16;
+
 /// Sessions and chats with something that the store does not know.
 #[derive(Debug, Default)]
 pub(super) struct Unsaved {
@@ -139,7 +143,9 @@ impl Host {
                 save_chat(step, key, chat, self.head);
             }
         }
-        if self.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
+        let is_due = self.uses >= self.idle_looked_for + IDLE_EVERY;
+        if is_due && self.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
+            self.idle_looked_for = self.uses;
             self.let_idle_sessions_go(step);
         }
     }

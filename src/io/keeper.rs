@@ -71,6 +71,8 @@ struct Held {
     bytes: usize,
     /// The last sequence number of the step, if it has any.
     head: Option<u64>,
+    /// The sessions and chats whose rows it changes.
+    uris: Vec<String>,
 }
 
 impl Keeper {
@@ -174,6 +176,11 @@ impl Keeper {
         }
     }
 
+    /// Whether the store does not know a session or chat as it is yet.
+    pub fn holds(&self, uri: &str) -> bool {
+        matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
+    }
+
     /// Whether nothing is held back, and no page of a list is due.
     pub fn is_settled(&self) -> bool {
         match self {
@@ -231,7 +238,13 @@ impl Disk {
             Record::Action(_, line) => Some(line.server_seq),
             _ => None,
         });
-        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head });
+        let uris = records.iter().filter_map(|record| match record {
+            Record::Session(row) => Some(row.uri.clone()),
+            Record::Chat(row) => Some(row.uri.clone()),
+            _ => None,
+        });
+        let uris = uris.collect();
+        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head, uris });
         if self.steps.send((self.last_step, records)).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
         }

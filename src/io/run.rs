@@ -320,7 +320,7 @@ impl Sidecar {
         }
         // What was let out of memory a moment ago is not in the store before its step is.
         self.end_step();
-        while !self.keeper.is_settled() && !self.keeper.is_failing() {
+        while absent.iter().any(|uri| self.keeper.holds(uri)) && !self.keeper.is_failing() {
             let Some(kept) = events.kept.recv().await else { return };
             self.hear_keeper(kept);
         }
@@ -333,6 +333,11 @@ impl Sidecar {
             self.feed(Input::Past(past));
         }
         for uri in absent {
+            if self.keeper.holds(&uri) {
+                let reason = "its newest state is not kept yet".to_owned();
+                self.feed(Input::Unreadable { uris: vec![uri], reason });
+                continue;
+            }
             match self.keeper.reader().map(|reader| reader.find(&uri)) {
                 Some(Ok(Some(key))) => self.bring_back(key, uri),
                 Some(Err(error)) => {

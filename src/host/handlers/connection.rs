@@ -115,8 +115,13 @@ impl Host {
         };
         let floor = self.log.floor();
         let cursor = if cursor < floor {
-            past?
-                .iter()
+            let past = past?;
+            // What memory has forgotten must have arrived in the store.
+            let arrived = past.iter().any(|(_, line)| line.server_seq == floor);
+            if floor != self.config.start.head && !arrived {
+                return None;
+            }
+            past.iter()
                 .filter(|(_, line)| line.server_seq <= floor)
                 .for_each(|(target, line)| add(target, line));
             floor

@@ -601,9 +601,8 @@ impl World {
     fn keep(&mut self, record: &Record, seen: &mut Seen) {
         match record {
             Record::Session(row) => {
-                if self.sessions.insert(row.key, row.uri.clone()).is_none() {
-                    seen.created.push(row.uri.clone());
-                }
+                let is_new = self.sessions.insert(row.key, row.uri.clone()).is_none();
+                seen.created.extend(is_new.then(|| row.uri.clone()));
             }
             Record::SessionRemoved(key) => self.gone.extend(self.sessions.remove(key)),
             _ => {}
