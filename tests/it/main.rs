@@ -14,6 +14,7 @@ mod laws;
 mod leaving;
 mod pending;
 mod process;
+mod quarantine;
 mod sessions;
 mod store;
 mod support;

@@ -1,0 +1,133 @@
+//! A session that was given up because it ended the host again and again.
+//!
+//! Owns: a host in memory that has such a session brought back, and what it may still be asked.
+//! Never: counts how often that happened; the store does.
+
+use ahp_sidecar::backend::{script::Script, Backend};
+use ahp_sidecar::host::effects::{
+    ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SavedChat, SavedSession,
+};
+use ahp_sidecar::host::{log::Window, Config, Host, Start};
+use ahp_sidecar::wire::rpc::Incoming;
+use serde_json::{json, Value};
+
+const CLIENT: ConnectionId = ConnectionId(1);
+const SESSION: &str = "ahp-session:/s";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
+
+struct NoIds;
+
+impl Ids for NoIds {
+    fn fresh(&mut self) -> String {
+        unreachable!("nothing here needs an id")
+    }
+}
+
+fn host() -> Host {
+    let mut host = Host::new(Config {
+        server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
+        default_directory: None,
+        agents: vec![Script.describe()],
+        replay_window: Window::default(),
+        start: Start::default(),
+        idle_sessions_max: usize::MAX,
+    });
+    feed(&mut host, Input::Opened(CLIENT));
+    let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
+    say(&mut host, json!({ "id": 1, "method": "initialize", "params": hello }));
+    host
+}
+
+fn feed(host: &mut Host, input: Input) -> Vec<Output> {
+    let now = Now { unix_ms: 0, monotonic_ms: 0 };
+    let mut outputs = Vec::new();
+    host.handle(now, &mut NoIds, input, &mut outputs);
+    host.handle(now, &mut NoIds, Input::Save, &mut outputs);
+    outputs
+}
+
+fn say(host: &mut Host, mut message: Value) -> Vec<Output> {
+    message["jsonrpc"] = "2.0".into();
+    feed(host, Input::Said(CLIENT, Incoming::parse(&message.to_string().into())))
+}
+
+fn dispatch(host: &mut Host, channel: &str, action: Value) -> Vec<Output> {
+    let params = json!({ "channel": channel, "clientSeq": 1, "action": action });
+    say(host, json!({ "method": "dispatchAction", "params": params }))
+}
+
+/// A channel's state, asked for.
+fn state(host: &mut Host, channel: &str) -> Value {
+    let outputs = say(host, json!({ "id": 2, "method": "subscribe", "params": { "channel": channel } }));
+    let Some(Output::Frame(_, Frame::Result { result, .. })) = outputs.first() else { panic!("{outputs:?}") };
+    let mut result: Value = serde_json::from_slice(result).unwrap();
+    result["snapshot"]["state"].take()
+}
+
+/// What the store has of a session whose turn runs.
+fn saved() -> SavedSession {
+    let mut host = host();
+    let mut outputs =
+        say(&mut host, json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));
+    let opened = outputs.iter().find_map(|output| match output {
+        Output::Agent(chat, _) => Some(*chat),
+        _ => None,
+    });
+    outputs.extend(feed(&mut host, Input::Agent(opened.unwrap(), Event::Opened)));
+    let message = json!({ "text": "/hang", "origin": { "kind": "user" } });
+    outputs.extend(dispatch(
+        &mut host,
+        CHAT,
+        json!({ "type": "chat/turnStarted", "turnId": "t1", "message": message }),
+    ));
+    let (mut session, mut chat) = (None, None);
+    for output in outputs {
+        match output {
+            Output::Record(Record::Session(row)) => session = Some(row),
+            Output::Record(Record::Chat(row)) => chat = Some(row),
+            _ => {}
+        }
+    }
+    let chat = chat.filter(|row| row.running).expect("a turn runs");
+    let chats = vec![SavedChat { row: chat, turns: Vec::new(), actions: Vec::new(), progress: None }];
+    SavedSession { row: session.unwrap(), chats, quarantined: true }
+}
+
+#[test]
+fn it_can_be_read_and_says_why_and_nothing_else() {
+    let mut host = host();
+    let outputs = feed(&mut host, Input::Restored(Box::new(saved())));
+    assert_eq!(outputs, [], "something was done with it");
+
+    let session = state(&mut host, SESSION);
+    assert_eq!((&session["lifecycle"], &session["status"]), (&"failed".into(), &2.into()));
+    let why = session["creationError"]["message"].as_str().unwrap();
+    assert!(why.contains("three times"), "{why}");
+    let chat = state(&mut host, CHAT);
+    assert!(chat["activeTurn"].is_null(), "{chat}");
+    assert_eq!((&chat["turns"][0]["id"], &chat["turns"][0]["state"]), (&"t1".into(), &"error".into()));
+    assert_eq!((&chat["status"], &session["chats"][0]["status"]), (&2.into(), &2.into()));
+
+    for (channel, action) in [
+        (CHAT, json!({ "type": "chat/turnResume", "turnId": "t1" })),
+        (CHAT, json!({ "type": "chat/draftChanged" })),
+        (SESSION, json!({ "type": "session/titleChanged", "title": "mine" })),
+    ] {
+        let outputs = dispatch(&mut host, channel, action);
+        let [Output::Frame(_, Frame::Answer(line))] = &outputs[..] else { panic!("{outputs:?}") };
+        let line: Value = serde_json::from_slice(line).unwrap();
+        assert!(line["params"]["rejectionReason"].as_str().unwrap().contains("three times"), "{line}");
+    }
+}
+
+#[test]
+fn it_can_be_disposed_of() {
+    let mut host = host();
+    feed(&mut host, Input::Restored(Box::new(saved())));
+    let outputs =
+        say(&mut host, json!({ "id": 3, "method": "disposeSession", "params": { "channel": SESSION } }));
+    assert!(
+        outputs.iter().any(|output| matches!(output, Output::Record(Record::SessionRemoved(_)))),
+        "{outputs:?}"
+    );
+}
