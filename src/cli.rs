@@ -16,7 +16,7 @@ use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::Options;
 use crate::sessions::Sessions;
-use crate::store::StoreOptions;
+use crate::store::{StatePlace, StoreOptions};
 
 /// Exit status: wrong usage or unreadable configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -47,7 +47,8 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Keep sessions in this folder, so that they outlive the process
+    /// Keep sessions in this folder [default: `ahp-sidecar` in the platform's folder for state, such as
+    /// ~/.local/state]
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     state_dir: Option<PathBuf>,
 
@@ -60,7 +61,7 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = 3)]
     quarantine_after: u32,
 
-    /// Keep sessions in memory only; the default so far
+    /// Keep sessions in memory only: they end with the process
     #[arg(long)]
     ephemeral: bool,
 
@@ -104,13 +105,13 @@ const EXAMPLE: &str = r#"Try it:
   printf '%s\n' \
     '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","clientId":"me","protocolVersions":["1.0.0"]}}' \
     '{"jsonrpc":"2.0","id":2,"method":"listSessions","params":{"channel":"ahp-root://"}}' \
-  | ahp-sidecar
+  | ahp-sidecar --ephemeral
 
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
   1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
   2  wrong usage
-  3  the state folder is unusable or held by another ahp-sidecar
+  3  the state folder is unusable or held by another ahp-sidecar, or there is no home for it
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -176,7 +177,11 @@ impl Cli {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             outbox: OutboxLimits::default(),
-            state_dir: self.state_dir.clone(),
+            state: if self.ephemeral {
+                StatePlace::Memory
+            } else {
+                StatePlace::Folder(self.state_dir.clone())
+            },
             store: StoreOptions {
                 window: Window::default(),
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),

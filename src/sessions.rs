@@ -23,7 +23,7 @@ use serde_json::value::{to_raw_value, RawValue};
 
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
 use crate::store::archive::{Archive, Entry, Salvaged};
-use crate::store::folder::Folder;
+use crate::store::folder::{self, Folder};
 use crate::store::sqlite;
 
 /// What the first line of an export says.
@@ -82,9 +82,9 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Place {
-    /// The state folder
+    /// The state folder [default: the one that sessions are kept in when nothing is said]
     #[arg(long, value_name = "DIR")]
-    state_dir: PathBuf,
+    state_dir: Option<PathBuf>,
 }
 
 /// Why nothing was done, or not all of it.
@@ -110,7 +110,7 @@ pub fn run(sessions: &Sessions) -> Result<(), Failure> {
         | Verb::Restore { place, .. }
         | Verb::Purge { place, .. } => place,
     };
-    let (_folder, mut archive) = open(&place.state_dir).map_err(Failure::Folder)?;
+    let (_folder, mut archive) = open(place.state_dir.as_deref()).map_err(Failure::Folder)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = act(&sessions.verb, &mut archive, &mut out);
     let done = done.and_then(|()| Ok(out.flush()?));
@@ -121,10 +121,11 @@ pub fn run(sessions: &Sessions) -> Result<(), Failure> {
 }
 
 /// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the pen.
-fn open(folder: &Path) -> anyhow::Result<(Folder, Archive)> {
+fn open(asked: Option<&Path>) -> anyhow::Result<(Folder, Archive)> {
+    let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
     fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
-    let folder = Folder::hold_existing(folder)?;
+    let folder = Folder::hold_existing(&folder)?;
     let archive = Archive::open(&folder.private_file(sqlite::FILE_NAME)?)?;
     Ok((folder, archive))
 }

@@ -5,7 +5,6 @@
 //! Never: answers a client by itself, except when serving it failed inside.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
@@ -23,9 +22,10 @@ use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Failing, Frame, Ids, Input, Output, SessionKey, Shutdown, Timer};
 use crate::host::log::Window;
 use crate::host::{self, Host, Start};
+use crate::store::folder;
 use crate::store::memory::Memory;
 use crate::store::sqlite::Reader;
-use crate::store::StoreOptions;
+use crate::store::{StatePlace, StoreOptions};
 use crate::versions::Edge;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -46,8 +46,8 @@ pub struct Options {
     pub deterministic: bool,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
-    /// Where sessions are kept; in memory when there is none.
-    pub state_dir: Option<PathBuf>,
+    /// Where sessions are kept.
+    pub state: StatePlace,
     /// How much is kept there of what is over.
     pub store: StoreOptions,
 }
@@ -86,7 +86,7 @@ const QUIET_TURNS: usize = 4;
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
-    let (keeper, start, kept) = open_keeper(options.state_dir.as_deref(), options.store)?;
+    let (keeper, start, kept) = open_keeper(&options.state, options.store)?;
     let (stdin, stdout) = stdio::take()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
@@ -115,12 +115,15 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
 pub struct StateError(anyhow::Error);
 
 fn open_keeper(
-    state_dir: Option<&Path>,
+    state: &StatePlace,
     store: StoreOptions,
 ) -> Result<(Keeper, Start, mpsc::UnboundedReceiver<Kept>), StateError> {
-    match state_dir {
-        Some(folder) => Keeper::open(folder, store).map_err(StateError),
-        None => {
+    match state {
+        StatePlace::Folder(asked) => folder::chosen(asked.as_deref())
+            .map_err(anyhow::Error::from)
+            .and_then(|folder| Keeper::open(&folder, store))
+            .map_err(StateError),
+        StatePlace::Memory => {
             let (_, kept) = mpsc::unbounded_channel();
             Ok((Keeper::Memory(Memory::default()), Start::default(), kept))
         }

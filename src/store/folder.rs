@@ -1,20 +1,29 @@
 //! The state folder.
 //!
-//! Owns: making it for us alone, and holding it against a second process with a lock of the operating system,
-//! which ends with the process that holds it, however that ends.
+//! Owns: where it is unless somebody says otherwise, making it for us alone, and holding it against a second
+//! process with a lock of the operating system, which ends with the process that holds it, however that ends.
 //! Never: looks into the database.
 
+use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// The name of the default folder, in the one that the platform has for such.
+const NAME: &str = "ahp-sidecar";
+
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
+    /// There is none, because nobody says where.
+    #[error(
+        "no home folder is known that sessions could be kept in: give a folder with --state-dir, or serve without one with --ephemeral"
+    )]
+    Homeless,
     /// Another process holds it.
     #[error(
-        "the state folder {folder} is held by {holder}: end it, or give this one another folder with --state-dir"
+        "the state folder {folder} is held by {holder}: end that, give another folder with --state-dir, or serve without one with --ephemeral"
     )]
     Held {
         /// The folder.
@@ -23,7 +32,7 @@ pub enum FolderError {
         holder: String,
     },
     /// It is somebody else's.
-    #[error("the state folder {folder} {what}: give another one with --state-dir")]
+    #[error("the state folder {folder} {what}: give another one with --state-dir, or serve without one with --ephemeral")]
     Foreign {
         /// The folder.
         folder: String,
@@ -31,13 +40,42 @@ pub enum FolderError {
         what: &'static str,
     },
     /// It cannot be made or opened.
-    #[error("the state folder {folder} cannot be used: {error}")]
+    #[error(
+        "the state folder {folder} cannot be used ({error}): give another one with --state-dir, or serve without one with --ephemeral"
+    )]
     Io {
         /// The folder.
         folder: String,
         /// Why.
         error: io::Error,
     },
+}
+
+/// The folder that was asked for, else the default one: `ahp-sidecar` in the platform's folder for the state of
+/// programs.
+///
+/// # Errors
+/// When none was asked for and no home is known.
+pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
+    match asked {
+        Some(folder) => Ok(folder.to_owned()),
+        None => default().ok_or(FolderError::Homeless),
+    }
+}
+
+fn default() -> Option<PathBuf> {
+    // Neither macOS nor Windows knows state from data; data that stay on this machine come closest.
+    let has_no_word_for_state = cfg!(any(target_os = "macos", windows));
+    let (base, says) = if has_no_word_for_state {
+        (dirs::data_local_dir(), &["HOME"][..])
+    } else {
+        (dirs::state_dir(), &["XDG_STATE_HOME", "HOME"][..])
+    };
+    // The user database may name a home too. But a process that was given an environment without one is not
+    // to leave anything there.
+    let is_said = |name| env::var_os(name).is_some_and(|folder| Path::new(&folder).is_absolute());
+    let is_known = cfg!(windows) || says.iter().any(is_said);
+    Some(base.filter(|base| is_known && base.is_absolute())?.join(NAME))
 }
 
 /// A folder that is ours until this is dropped.
@@ -49,7 +87,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is not there, and takes hold of it.
+    /// Makes the folder and those above it that are not there, and takes hold of it.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -113,13 +151,20 @@ impl Folder {
     }
 }
 
-/// Makes a folder that is still there after a loss of power.
+/// Makes a folder, and those above it that are not there: for us alone, whatever the umask, and still there after
+/// a loss of power.
 fn make(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    if !parent.exists() {
+        make(parent)?;
     }
+    match DirBuilder::new().mode(0o700).create(path) {
+        // Another process has made it meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(()),
+        made => made?,
+    }
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    File::open(parent)?.sync_all()
 }
 
 fn private_file(path: &Path) -> io::Result<File> {

@@ -13,12 +13,22 @@ pub mod sqlite;
 mod trash;
 mod trials;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::host::effects::Place;
 use crate::host::log::Window;
+
+/// Where sessions are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatePlace {
+    /// In memory: nothing outlives the process.
+    Memory,
+    /// In this folder; in the platform's when none is named.
+    Folder(Option<PathBuf>),
+}
 
 /// How much is kept of what is over.
 #[derive(Debug, Clone, Copy)]

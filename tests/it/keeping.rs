@@ -20,7 +20,7 @@ use rustix::process::{prlimit, Pid, Resource, Rlimit};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{sidecar, Process, HUNG};
+use crate::support::{shell, sidecar_on, Process, HUNG};
 
 const ROOT: &str = "ahp-root://";
 const DATABASE: &str = "sessions.sqlite";
@@ -33,10 +33,6 @@ fn chat_of(session: &str) -> String {
     format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
 }
 
-fn arguments(folder: &Path) -> [&str; 2] {
-    ["--state-dir", folder.to_str().unwrap()]
-}
-
 /// A client, and everything that it was sent without having asked.
 struct Client {
     process: Process,
@@ -47,7 +43,7 @@ struct Client {
 
 impl Client {
     fn start(folder: &Path) -> Self {
-        Self::of(Process::start(&arguments(folder)))
+        Self::of(Process::start_on(folder, &[]))
     }
 
     /// A program that a shell starts after having done this.
@@ -224,11 +220,7 @@ impl Client {
 
 /// A command that a shell turns into after having done this.
 fn after(preparation: &str, folder: &Path) -> Command {
-    let program = sidecar();
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &format!(r#"{preparation}; exec "$@""#), "sh"]).arg(program.get_program());
-    shell.args(arguments(folder)).env_clear().current_dir("/");
-    shell
+    shell(&format!(r#"{preparation}; exec "$@""#), &sidecar_on(folder))
 }
 
 fn assert_unavailable(answer: &Value, cause: &str) {
@@ -247,12 +239,6 @@ fn refuses(mut command: Command) -> String {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(output.stdout.is_empty());
     stderr
-}
-
-fn on(folder: &Path) -> Command {
-    let mut command = sidecar();
-    command.args(arguments(folder));
-    command
 }
 
 const BUSY: &str = "ahp-session:/busy";
@@ -418,14 +404,14 @@ fn a_folder_that_is_taken_away_and_brought_back() {
 fn a_folder_that_cannot_be_used_is_refused() {
     let parent = TempDir::new().unwrap();
     // Nobody can make or change anything there, not even root.
-    let stderr = refuses(on(Path::new("/proc/self")));
+    let stderr = refuses(sidecar_on(Path::new("/proc/self")));
     assert!(stderr.contains("/proc/self"), "{stderr}");
-    let stderr = refuses(on(Path::new("/proc/self/sessions")));
+    let stderr = refuses(sidecar_on(Path::new("/proc/self/sessions")));
     assert!(stderr.contains("/proc/self/sessions"), "{stderr}");
 
     let file = parent.path().join("file");
     fs::write(&file, "mine").unwrap();
-    let stderr = refuses(on(&file));
+    let stderr = refuses(sidecar_on(&file));
     assert!(stderr.contains(file.to_str().unwrap()), "{stderr}");
     assert_eq!(fs::read(&file).unwrap(), b"mine");
 
@@ -449,7 +435,7 @@ fn a_link_to_a_folder_of_somebody_else_is_refused() {
     let before = fs::metadata(&target).unwrap();
     assert_ne!(before.uid(), us);
     symlink(&target, &link).unwrap();
-    let stderr = refuses(on(&link));
+    let stderr = refuses(sidecar_on(&link));
     assert!(stderr.contains("somebody else"), "{stderr}");
     assert_eq!(fs::metadata(&target).unwrap().mode(), before.mode());
     if us == 0 {
@@ -471,7 +457,7 @@ fn a_database_that_is_none_is_refused_and_left_alone() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[..100].fill(b'#');
     fs::write(&path, &bytes).unwrap();
-    let stderr = refuses(on(folder.path()));
+    let stderr = refuses(sidecar_on(folder.path()));
     assert!(stderr.contains(path.to_str().unwrap()), "{stderr}");
     assert_eq!(fs::read(&path).unwrap(), bytes);
 }
@@ -549,8 +535,7 @@ fn a_damaged_row_is_the_trouble_of_its_session_alone() {
 #[test]
 fn idle_sessions_leave_memory_and_come_back_whole() {
     let folder = TempDir::new().unwrap();
-    let arguments = ["--deterministic", "--state-dir", folder.path().to_str().unwrap()];
-    let mut client = Client::of(Process::start(&arguments));
+    let mut client = Client::of(Process::start_on(folder.path(), &["--deterministic"]));
     let name = |number: usize| format!("ahp-session:/{number}");
     let chat = chat_of(&name(0));
     client.create(&name(0));
@@ -594,8 +579,10 @@ fn a_second_process_is_told_who_holds_the_folder() {
     let folder = TempDir::new().unwrap();
     let mut first = Client::start(folder.path());
     first.create(QUIET);
-    let stderr = refuses(on(folder.path()));
-    for told in [folder.path().to_str().unwrap(), &first.process.child.id().to_string(), "--state-dir"] {
+    let stderr = refuses(sidecar_on(folder.path()));
+    for told in
+        [folder.path().to_str().unwrap(), &first.process.child.id().to_string(), "--state-dir", "--ephemeral"]
+    {
         assert!(stderr.contains(told), "`{told}` is not told: {stderr}");
     }
     first.create(BUSY);

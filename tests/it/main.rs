@@ -9,6 +9,7 @@
 
 mod client;
 mod crash;
+mod home;
 mod keeping;
 mod laws;
 mod leaving;

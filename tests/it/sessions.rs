@@ -14,7 +14,7 @@ use std::process::{Output, Stdio};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{sidecar, Process};
+use crate::support::{program, shell, sidecar_on, Process};
 
 const SESSION: &str = "ahp-session:/s";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
@@ -32,8 +32,7 @@ impl State {
     }
 
     fn serve(&self, options: &[&str]) -> Process {
-        let path = self.path();
-        Process::start(&[&["--state-dir", path.to_str().unwrap()], options].concat())
+        Process::start_on(&self.path(), options)
     }
 
     /// A host that has heard these lines and ended. Returns what it said.
@@ -52,7 +51,7 @@ impl State {
 
     /// Runs `sessions` with these arguments.
     fn sessions(&self, arguments: &[&str]) -> Output {
-        let mut command = sidecar();
+        let mut command = program();
         command.arg("sessions").args(arguments).arg("--state-dir").arg(self.path());
         command.stdin(Stdio::null()).output().unwrap()
     }
@@ -363,7 +362,7 @@ fn a_folder_has_one_owner() {
     for arguments in [&["list"][..], &["show", SESSION], &["restore", SESSION], &["purge"]] {
         assert!(state.refused(3, arguments).contains(&holder));
     }
-    let second = sidecar().arg("--state-dir").arg(state.path()).stdin(Stdio::null()).output().unwrap();
+    let second = sidecar_on(&state.path()).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(second.stderr).unwrap();
     assert_eq!(second.status.code(), Some(3));
     assert_eq!((stderr.lines().count(), second.stdout.len()), (1, 0), "{stderr}");
@@ -378,7 +377,7 @@ fn a_folder_has_one_owner() {
 fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
     let state = State::new();
     let serve = |path: &Path| {
-        let output = sidecar().arg("--state-dir").arg(path).stdin(Stdio::null()).output().unwrap();
+        let output = sidecar_on(path).stdin(Stdio::null()).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(3), "{stderr}");
         assert_eq!((stderr.lines().count(), output.stdout.len()), (1, 0), "{stderr}");
@@ -409,7 +408,7 @@ fn a_database_that_may_not_be_written_is_refused() {
     let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
     fs::write(&database, "").unwrap();
     fs::set_permissions(&database, fs::Permissions::from_mode(0o400)).unwrap();
-    let mut command = sidecar();
+    let mut command = sidecar_on(&state.path());
     // For root no file is read-only.
     if rustix::process::geteuid().is_root() {
         for path in [state.0.path(), &state.path(), &database] {
@@ -417,7 +416,7 @@ fn a_database_that_may_not_be_written_is_refused() {
         }
         command.uid(65534).gid(65534);
     }
-    let output = command.arg("--state-dir").arg(state.path()).stdin(Stdio::null()).output().unwrap();
+    let output = command.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("ermission denied"), "{stderr}");
@@ -427,11 +426,8 @@ fn a_database_that_may_not_be_written_is_refused() {
 fn files_are_for_us_alone_whatever_the_umask() {
     for umask in ["000", "277"] {
         let state = State::new();
-        let mut command = std::process::Command::new("/bin/sh");
-        let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar");
-        let script = format!("umask {umask}; exec \"$0\" --state-dir \"$1\"");
-        command.args(["-c", &script]).arg(program).arg(state.path()).env_clear();
-        let mut host = Process::spawn(command);
+        let script = format!(r#"umask {umask}; exec "$@""#);
+        let mut host = Process::spawn(shell(&script, &sidecar_on(&state.path())));
         say_all(&mut host, &[hello(), create(SESSION)]);
         host.until(|message| message["id"] == "create");
         assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o777, 0o700);
@@ -460,10 +456,8 @@ fn usage_is_checked_and_a_closed_pipe_is_no_failure() {
     ] {
         assert_eq!(state.sessions(arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let without = sidecar().args(["sessions", "list"]).output().unwrap();
-    assert_eq!(without.status.code(), Some(2));
     assert!(state.refused(1, &["show", "ahp-session:/none"]).contains("ahp-session:/none"));
-    let mut command = sidecar();
+    let mut command = program();
     command.args(["sessions", "export", SESSION, "--state-dir"]).arg(state.path());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

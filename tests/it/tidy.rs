@@ -12,6 +12,8 @@ use std::process::Command;
 use ahp_sidecar::host::client_actions;
 use ahp_sidecar::wire::methods::Method;
 
+use crate::support::NO_HOME;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -84,7 +86,9 @@ fn the_shell_example_of_the_readme_runs() {
     let example = readme.split("From a shell:\n\n```sh\n").nth(1).unwrap().split("```").next().unwrap();
     let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar");
     let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
-    let output = Command::new("sh").args(["-c", example]).env("PATH", path).output().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", example]).env("PATH", path).env("HOME", NO_HOME).env_remove("XDG_STATE_HOME");
+    let output = shell.output().unwrap();
     let said: String = String::from_utf8(output.stdout)
         .unwrap()
         .lines()

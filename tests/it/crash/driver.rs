@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::dice::Dice;
 use super::history::{Counts, History, BLOCK};
 use super::mirror::{check_chat, check_kept, check_quiet, masked, Mirrors};
-use crate::support::{sidecar, Process};
+use crate::support::{sidecar_on, Process};
 
 const CLIENT: &str = "driver";
 
@@ -154,8 +154,7 @@ impl Driver {
     }
 
     fn start(&mut self) -> Alive {
-        let mut command = sidecar();
-        command.arg("--state-dir").arg(self.folder.path().join("state"));
+        let mut command = sidecar_on(&self.folder.path().join("state"));
         // That it was killed is no session's fault here.
         command.args(["--quarantine-after", "0"]);
         command.env("RUST_LOG", "error");

@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Output, Stdio};
 
 use super::{opening, ping, turn, Heard};
-use crate::support::sidecar;
+use crate::support::{program, sidecar};
 
 fn run(arguments: &[&str]) -> Output {
-    sidecar().args(arguments).stdin(Stdio::null()).output().unwrap()
+    program().args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 #[test]

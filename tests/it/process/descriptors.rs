@@ -5,13 +5,13 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::pipe::{pipe_with, PipeFlags};
 
 use super::{opening, ping, say, turn, wait, wait_until_idle, wait_until_stuck, Guard, Heard};
-use crate::support::sidecar;
+use crate::support::{shell, sidecar};
 
 fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC).unwrap()
@@ -166,9 +166,7 @@ fn a_stdin_that_was_reset_has_ended() {
 
 /// What the program does when started with some of its descriptors closed.
 fn closed(redirections: &str) -> std::process::Output {
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &format!(r#"exec "$0" --log info {redirections}"#)]);
-    shell.arg(sidecar().get_program()).env_clear().current_dir("/");
+    let mut shell = shell(&format!(r#"exec "$@" --log info {redirections}"#), &sidecar());
     let mut child =
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // A program whose stdin is closed does not read it.

@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use super::{ping, wait_until, wait_until_idle, within};
-use crate::support::sidecar;
+use crate::support::{shell, sidecar};
 
 /// A program whose parent is a shell of ours. Our own ends of the pipes outlive the shell.
 struct Orphan {
@@ -19,11 +19,10 @@ impl Orphan {
     fn start(arguments: &[&str]) -> Self {
         let (child_stdin, stdin) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (stdout, child_stdout) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-        let sidecar = sidecar();
+        let mut sidecar = sidecar();
+        sidecar.args(arguments);
         // A shell gives what runs in the background no stdin, except when told to.
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", r#"exec 3<&0; "$@" <&3 3<&- & echo $! >&2; exec >&-; wait"#, "sh"]);
-        shell.arg(sidecar.get_program()).args(arguments).env_clear().current_dir("/");
+        let mut shell = shell(r#"exec 3<&0; "$@" <&3 3<&- & echo $! >&2; exec >&-; wait"#, &sidecar);
         let mut shell = shell.stdin(child_stdin).stdout(child_stdout).stderr(Stdio::piped()).spawn().unwrap();
         let mut pid = String::new();
         BufReader::new(shell.stderr.take().unwrap()).read_line(&mut pid).unwrap();

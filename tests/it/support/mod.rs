@@ -1,9 +1,11 @@
 //! What the tests share: the real program as a child, spoken to line by line.
 //!
-//! Owns: a hermetic command, and reading with a limit after which a test has hung.
+//! Owns: a hermetic command that says where its sessions live, and reading with a limit after which a test has
+//! hung.
 //! Never: judges what it reads.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread;
@@ -14,11 +16,38 @@ use serde_json::Value;
 /// After this time a test has hung. Not a measure of speed.
 pub const HUNG: Duration = Duration::from_secs(120);
 
-/// The program, with nothing inherited but a path, and a fixed starting folder.
-pub fn sidecar() -> Command {
+/// A home in which nothing can be kept. A test that forgets to say where sessions live fails, rather than
+/// reaching into the home of whoever runs it.
+pub const NO_HOME: &str = "/dev/null";
+
+/// The program with no argument, nothing inherited but a path, and a fixed starting folder.
+pub fn program() -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("ahp-sidecar"));
-    command.env_clear().current_dir("/");
+    command.env_clear().env("HOME", NO_HOME).current_dir("/");
     command
+}
+
+/// The program with its sessions in memory.
+pub fn sidecar() -> Command {
+    let mut command = program();
+    command.arg("--ephemeral");
+    command
+}
+
+/// The program with its sessions in this folder.
+pub fn sidecar_on(folder: &Path) -> Command {
+    let mut command = program();
+    command.arg("--state-dir").arg(folder);
+    command
+}
+
+/// A shell that runs a script in which `"$@"` is this command.
+pub fn shell(script: &str, command: &Command) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir("/");
+    shell
 }
 
 /// A running program with pipes on both sides.
@@ -29,8 +58,16 @@ pub struct Process {
 }
 
 impl Process {
+    /// Starts the program with its sessions in memory.
     pub fn start(arguments: &[&str]) -> Self {
         let mut command = sidecar();
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts the program with its sessions in this folder.
+    pub fn start_on(folder: &Path, arguments: &[&str]) -> Self {
+        let mut command = sidecar_on(folder);
         command.args(arguments);
         Self::spawn(command)
     }

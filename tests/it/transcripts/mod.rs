@@ -21,7 +21,7 @@ use std::thread;
 
 use format::{Step, Transcript};
 
-use crate::support::{sidecar, Process};
+use crate::support::{sidecar, sidecar_on, Process};
 
 /// How many transcripts run at the same time.
 const WORKERS: usize = 4;
@@ -125,12 +125,9 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let (state, log) = (folder.path().join("state"), folder.path().join("log"));
     let start = || {
-        let mut command = sidecar();
+        let mut command = if transcript.keeps_state() { sidecar_on(&state) } else { sidecar() };
         command.args(["--deterministic", "--default-directory", "/"]);
         command.args(transcript.arguments());
-        if transcript.keeps_state() {
-            command.arg("--state-dir").arg(&state);
-        }
         // Errors only: they are mistakes of the host's own.
         command.env("RUST_LOG", "error");
         command.stderr(File::options().create(true).append(true).open(&log).unwrap());
