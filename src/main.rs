@@ -6,11 +6,16 @@ use ahp_sidecar::backend::script::Script;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
+use ahp_sidecar::io::signals;
 use ahp_sidecar::sessions::{self, Failure};
 use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = signals::outlive_file_limits() {
+        complain(&format_args!("cannot catch SIGXFSZ: {error}"));
+        return ExitCode::from(EXIT_FAILURE);
+    }
     if let Some(Command::Sessions(arguments)) = &cli.command {
         return match sessions::run(arguments) {
             Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 //!
 //! Owns: bytes to lines and back ([`codec`]), what waits to be safe ([`keeper`]) and to be written ([`outbox`]), the threads on the
 //! pipes ([`stdio`]), the watch over those we depend on ([`watch`]), time and ids ([`sources`]), the log on
-//! stderr ([`log`]), and the loop ([`run`]).
+//! stderr ([`log`]), signals ([`signals`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 
 pub mod codec;
@@ -10,6 +10,7 @@ pub mod keeper;
 pub mod log;
 pub mod outbox;
 pub mod run;
+pub mod signals;
 pub mod sources;
 pub mod stdio;
 pub mod watch;

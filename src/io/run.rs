@@ -8,13 +8,13 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use super::codec::Line;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, OutboxLimits};
+use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
@@ -559,23 +559,6 @@ impl Sidecar {
         self.settle();
         None
     }
-}
-
-/// Has the signals that ask a process to leave noticed, for as long as this process lives.
-fn catch_signals(losses: &mpsc::UnboundedSender<Loss>) -> anyhow::Result<()> {
-    let asked = [
-        (SignalKind::terminate(), "SIGTERM"),
-        (SignalKind::interrupt(), "SIGINT"),
-        (SignalKind::hangup(), "SIGHUP"),
-    ];
-    for (kind, name) in asked {
-        let mut signals = signal(kind).with_context(|| format!("cannot catch {name}"))?;
-        let losses = losses.clone();
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() && losses.send(Loss::Asked(name)).is_ok() {}
-        });
-    }
-    Ok(())
 }
 
 /// Whether something ran to its end, rather than panicking. A panic is logged where it happens.

@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, ErrorCode, OpenFlags};
+use rustix::process::{getrlimit, Resource};
 
 use super::rows::{self, signed, unsigned};
 use super::{schema, trash, trials, Listed, StoreOptions};
@@ -50,7 +51,7 @@ pub enum StoreError {
     #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
     Gone(String, io::Error),
     /// Anything else that SQLite says.
-    #[error("the store failed: {0}")]
+    #[error("the store failed: {0}{limit}", limit = file_limit(.0))]
     Sqlite(#[from] rusqlite::Error),
 }
 
@@ -62,6 +63,20 @@ impl StoreError {
             Self::Sqlite(error) => rows::damaged_if(what)(error),
             other => other,
         }
+    }
+}
+
+/// What to add to an error of SQLite, which does not tell a disk that fails from a file that may not grow.
+fn file_limit(error: &rusqlite::Error) -> String {
+    let may_be_it = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull | ErrorCode::CannotOpen)
+    );
+    match getrlimit(Resource::Fsize).current.filter(|_| may_be_it) {
+        Some(bytes) => {
+            format!(" (no file of this process may be larger than {bytes} bytes, see `ulimit -f`)")
+        }
+        None => String::new(),
     }
 }
 

@@ -167,7 +167,8 @@ impl Client {
         Pid::from_child(&self.process.child)
     }
 
-    /// From now on, no file can be written (or any can), as when the disk is full.
+    /// From now on, no file can be written (or any can), as when the disk is full; and the process gets a signal
+    /// that ends those that do not expect it.
     fn fill_disk(&self, full: bool) {
         let limit = Rlimit { current: full.then_some(0), maximum: None };
         prlimit(Some(self.pid()), Resource::Fsize, limit).unwrap();
@@ -247,8 +248,7 @@ const QUIET: &str = "ahp-session:/quiet";
 #[test]
 fn while_the_disk_is_full_nothing_unsafe_is_told_and_nothing_is_lost() {
     let folder = TempDir::new().unwrap();
-    // What a process gets that meets its own limit; a disk that is full sends none.
-    let mut client = Client::start_after("trap '' XFSZ", folder.path());
+    let mut client = Client::start(folder.path());
     let (busy, quiet) = (chat_of(BUSY), chat_of(QUIET));
     for session in [BUSY, QUIET] {
         client.create(session);
@@ -318,7 +318,7 @@ fn while_the_disk_is_full_nothing_unsafe_is_told_and_nothing_is_lost() {
 /// A turn is killed while the disk is full, or when there is room again and it goes on.
 fn kill_on_a_full_disk(goes_on: bool) {
     let folder = TempDir::new().unwrap();
-    let mut client = Client::start_after("trap '' XFSZ", folder.path());
+    let mut client = Client::start(folder.path());
     client.create(BUSY);
     client.state(&chat_of(BUSY));
     client.start_turn(&chat_of(BUSY), "t1", "/stream 1000000 7 1");
@@ -354,6 +354,48 @@ fn a_kill_while_the_disk_is_full_takes_nothing_that_was_told() {
 #[test]
 fn a_kill_after_the_disk_was_full_takes_nothing_that_was_told() {
     kill_on_a_full_disk(true);
+}
+
+/// A limit that the process was started with, and meets in the middle of its work.
+#[test]
+fn a_file_that_may_not_grow_is_a_full_disk_and_no_end() {
+    let folder = TempDir::new().unwrap();
+    // In blocks of 512 bytes: 1 MiB.
+    let mut client = Client::start_after("ulimit -f 2048", folder.path());
+    client.create(QUIET);
+    client.state(&chat_of(QUIET));
+    client.turn(&chat_of(QUIET), "t1", "/say kept");
+    client.create(BUSY);
+    client.state(&chat_of(BUSY));
+    // Far more than fits.
+    client.start_turn(&chat_of(BUSY), "t1", "/stream 100 100000\n/hang");
+    client.wait_until_nothing_is_kept();
+    let (told, text) = (client.numbers(), client.text());
+    assert_unavailable(&client.about("createSession", "ahp-session:/new"), "1048576 bytes");
+    client.dispatch(&chat_of(QUIET), json!({ "type": "session/titleChanged", "title": "not now" }));
+    let refusal = client.process.next();
+    let reason = refusal["params"]["rejectionReason"].as_str().unwrap_or_else(|| panic!("{refusal}"));
+    assert!(reason.contains("ulimit -f"), "the cause is not told: {reason}");
+    // It lives, and reads.
+    assert!(client.about("ping", ROOT)["error"].is_null());
+    assert_eq!(client.sessions(), [BUSY, QUIET]);
+    assert_eq!(client.state(&chat_of(QUIET))["turns"][0]["responseParts"][0]["content"], "kept");
+    assert_eq!(client.numbers(), told, "something was told that is not safe");
+    client.kill();
+
+    let mut client = Client::start(folder.path());
+    assert_eq!(client.sessions(), [BUSY, QUIET]);
+    let kept = client.state(&chat_of(BUSY))["turns"][0]["responseParts"][0]["content"].take();
+    assert!(kept.as_str().unwrap_or_default().starts_with(&text), "what was told is not there");
+}
+
+#[test]
+fn a_store_that_cannot_be_made_for_lack_of_room_is_told() {
+    for limit in ["0", "1", "100"] {
+        let folder = TempDir::new().unwrap();
+        let stderr = refuses(after(&format!("ulimit -f {limit}"), folder.path()));
+        assert!(stderr.contains("ulimit -f") || stderr.contains("File too large"), "{limit}: {stderr}");
+    }
 }
 
 #[test]
