@@ -71,7 +71,7 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
-    /// Remove sessions from the trash for good
+    /// Remove sessions from the trash for good, and make the database smaller
     Purge {
         /// The URI of a session in the trash; all of them if none is given
         uri: Option<String>,
@@ -156,7 +156,9 @@ fn act(verb: &Verb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Resul
         }
         Verb::Purge { uri, .. } => {
             let count = archive.purge(uri.as_deref())?;
-            Ok(writeln!(out, "removed for good: {count}")?)
+            writeln!(out, "removed for good: {count}")?;
+            out.flush()?;
+            archive.give_back_space().context("removed, but their disk space cannot be given back")
         }
     }
 }

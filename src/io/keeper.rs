@@ -1,12 +1,12 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
 //! Owns: the threads that commit and list, so that a slow disk holds up nobody who is not waiting for it; the order of
-//! what is held back; trying again while nothing can be committed.
+//! what is held back; trying again while nothing can be committed; when there is time to give disk space back.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ use crate::wire::rpc::RequestId;
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
+
+/// When nothing was to be committed for so long, there is time to give disk space back.
+const CALM_AFTER: Duration = Duration::from_secs(1);
 
 /// What the thread that commits tells.
 #[derive(Debug)]
@@ -262,7 +265,7 @@ fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &Unbou
 
 /// Commits every step that waits in one transaction, and tells when it is safe.
 fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
-    while let Ok((mut last, mut records)) = steps.recv() {
+    while let Some((mut last, mut records)) = next_step(&writer, steps) {
         while let Ok((step, more)) = steps.try_recv() {
             last = step;
             records.extend(more);
@@ -281,6 +284,24 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
         }
         if tell.send(Kept::Safe(last)).is_err() {
             return;
+        }
+    }
+}
+
+/// Waits for the next step, and uses the time to give disk space back; none when there will be no other.
+fn next_step(writer: &Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+    loop {
+        match steps.recv_timeout(CALM_AFTER) {
+            Ok(step) => return Some(step),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let more = writer.give_back_some().unwrap_or_else(|error| {
+            tracing::warn!(%error, "disk space cannot be given back");
+            false
+        });
+        if !more {
+            return steps.recv().ok();
         }
     }
 }

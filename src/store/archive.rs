@@ -11,7 +11,7 @@ use rusqlite::{params, Connection, Transaction};
 
 use super::rows::{self, signed, unsigned};
 use super::sqlite::{find, list_all, StoreError};
-use super::{schema, trash};
+use super::{schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 
 /// Why something cannot be done to a session.
@@ -227,6 +227,14 @@ impl Archive {
         }
         commit(transaction)?;
         Ok(keys.len())
+    }
+
+    /// Gives back all disk space that nothing needs any more.
+    ///
+    /// # Errors
+    /// When that fails; nothing is lost then.
+    pub fn give_back_space(&self) -> Result<(), StoreError> {
+        space::give_back_all(&self.connection)
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::space;
 use super::sqlite::StoreError;
 
 /// What tells our databases from those of others: "AHPS".
@@ -84,8 +85,9 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(path)?;
     be_careful(&connection)?;
     version_of(&connection, path)?;
-    // Only a database that is made now heeds it.
+    // Only a database that is made now heeds these two.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+    space::prepare(&connection)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     Ok(connection)
@@ -129,7 +131,8 @@ fn version_of(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
-fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+/// What SQLite says of a database under this name.
+pub(super) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
 

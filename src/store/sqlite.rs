@@ -19,7 +19,7 @@ use rusqlite::{params, Connection, ErrorCode, OpenFlags};
 use rustix::process::{getrlimit, Resource};
 
 use super::rows::{self, signed, unsigned};
-use super::{schema, trash, trials, Listed, StoreOptions};
+use super::{schema, space, trash, trials, Listed, StoreOptions};
 use crate::host::effects::{
     ActionLine, ChatKey, Page, Place, Record, SavedSession, SessionKey, SessionRow, Target,
 };
@@ -158,6 +158,15 @@ impl Writer {
         self.reserved = reserve_up_to.unwrap_or(self.reserved);
         self.prune(records);
         Ok(())
+    }
+
+    /// Gives a little of the disk space back that nothing needs any more, but for what old actions have left: new
+    /// ones take it. Returns whether there is more.
+    ///
+    /// # Errors
+    /// When that fails; nothing is lost then.
+    pub fn give_back_some(&self) -> Result<bool, StoreError> {
+        space::give_back_some(&self.connection, self.options.window.bytes_max)
     }
 
     /// Lets the database grow to so many pages only, until told otherwise.

@@ -326,6 +326,20 @@ fn the_trash_is_emptied_on_request_or_at_once() {
 }
 
 #[test]
+fn what_was_purged_takes_no_room() {
+    let state = State::new();
+    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/stream 4 1000000")]);
+    state.told(&[hello(), dispose(SESSION)]);
+    let size = || fs::metadata(state.path().join(ahp_sidecar::store::sqlite::FILE_NAME)).unwrap().len();
+    state.list();
+    let before = size();
+    state.printed(&["purge"]);
+    assert!(size() + 3_000_000 < before, "{before} bytes became {}", size());
+    state.told(&[hello(), create(SESSION)]);
+    assert_eq!(state.list().len(), 1);
+}
+
+#[test]
 fn what_is_damaged_is_said_and_the_rest_is_shown() {
     let state = with_two_turns();
     state.told(&[hello(), create("ahp-session:/other")]);

@@ -9,6 +9,7 @@ mod damage;
 mod faults;
 mod folder;
 mod numbers;
+mod space;
 mod trash;
 mod trials;
 
