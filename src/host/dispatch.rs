@@ -9,7 +9,7 @@ use super::effects::{ConnectionId, Frame, Output, Page};
 use super::handlers::catalogue::NewSession;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
-use crate::wire::methods::{Method, MethodKind};
+use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
 use crate::wire::rpc::{Incoming, Params};
 
 /// The result of methods that answer nothing.
@@ -88,7 +88,11 @@ impl Host {
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(nothing),
             Method::ListSessions => {
-                let page = Self::page_of(&params.read()?)?;
+                let params: ListSessionsParams = params.read()?;
+                if let Some(only) = &params.only {
+                    return Ok(json(self.summaries_of(only)));
+                }
+                let page = Self::page_of(&params)?;
                 self.tell_summaries_now(step);
                 Ok(Answer::Page(page))
             }

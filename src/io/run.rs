@@ -26,7 +26,8 @@ use crate::host::{self, Host, Start};
 use crate::store::memory::Memory;
 use crate::store::sqlite::Reader;
 use crate::store::StoreOptions;
-use crate::versions::Edge;
+use crate::versions::dialect::Dialect;
+use crate::versions::{Edges, Line as Told};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
@@ -44,6 +45,8 @@ pub struct Options {
     pub watch_parent: bool,
     /// A fixed clock, counted ids, and one input at a time.
     pub deterministic: bool,
+    /// The version of clients whose first messages do not tell it.
+    pub assume_version: Option<Dialect>,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept; in memory when there is none.
@@ -139,7 +142,11 @@ struct Events {
 struct Sidecar {
     options: Options,
     host: Host,
-    edge: Edge,
+    edges: Edges,
+    /// What is said to a client because of one output; empty in between.
+    told: Vec<Told>,
+    /// What the core is to hear of one message; empty in between.
+    fed: Vec<Incoming>,
     agents: Agents,
     clock: Clock,
     ids: Box<dyn Ids>,
@@ -162,6 +169,8 @@ struct Sidecar {
 
 impl Sidecar {
     fn new(options: Options, agents: Agents, writer: Writer, keeper: Keeper, start: Start) -> Self {
+        let described = agents.describe();
+        let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {
             server_info: ahp_types::commands::Implementation {
                 name: env!("CARGO_PKG_NAME").to_owned(),
@@ -169,11 +178,12 @@ impl Sidecar {
                 title: None,
             },
             default_directory: options.default_directory.clone(),
-            agents: agents.describe(),
+            agents: described,
             replay_window: Window::default(),
             start,
             idle_sessions_max: if keeper.reader().is_some() { IDLE_SESSIONS_MAX } else { usize::MAX },
         });
+        let edges = Edges::new(providers, options.assume_version);
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
             (Clock::Fixed, Box::new(CountedIds::default()))
         } else {
@@ -183,7 +193,9 @@ impl Sidecar {
             outbox: Outbox::new(options.outbox),
             options,
             host,
-            edge: Edge::default(),
+            edges,
+            told: Vec::new(),
+            fed: Vec::new(),
             agents,
             clock,
             ids,
@@ -308,6 +320,27 @@ impl Sidecar {
         self.feed(input);
     }
 
+    /// Looks in the store for the version that a client spoke last.
+    fn look_up_client(&mut self, client: String) {
+        match self.keeper.reader().map(|reader| reader.client_version(&client)) {
+            Some(Ok(version)) => {
+                if let Some(dialect) = version.as_deref().and_then(Dialect::from_name) {
+                    self.edges.remember(client, dialect);
+                }
+            }
+            Some(Err(error)) => tracing::error!(%error, "the version of a client cannot be looked up"),
+            None => {}
+        }
+    }
+
+    /// Sends a frame, as the connection's version says it.
+    fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
+        self.edges.down(connection, frame, &mut self.told);
+        for line in self.told.drain(..) {
+            self.outbox.push(line.bytes, line.delta);
+        }
+    }
+
     /// Brings what a message needs from the store into memory.
     async fn prepare(&mut self, message: &Incoming, events: &mut Events) {
         if self.keeper.reader().is_none() {
@@ -373,8 +406,7 @@ impl Sidecar {
                         Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
                     }
                 };
-                let line = self.edge.down(&frame);
-                self.outbox.push(line, None);
+                self.tell(STDIO, &frame);
             }
             Kept::Failing(reason) => {
                 let safe = self.keeper.fail();
@@ -426,9 +458,19 @@ impl Sidecar {
                 )),
             },
         };
-        let message = self.edge.up(message);
-        self.prepare(&message, events).await;
-        self.feed(Input::Said(STDIO, message));
+        if let Some(client) = self.edges.stranger(&message) {
+            self.look_up_client(client);
+        }
+        let mut fed = std::mem::take(&mut self.fed);
+        self.edges.up(STDIO, message, &mut fed);
+        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
+        for message in &fed {
+            self.prepare(message, events).await;
+        }
+        for message in fed.drain(..) {
+            self.feed(Input::Said(STDIO, message));
+        }
+        self.fed = fed;
     }
 
     fn hear_report(&mut self, report: Report) {
@@ -469,14 +511,7 @@ impl Sidecar {
 
     fn carry_out(&mut self, output: Output) {
         match output {
-            Output::Frame(_, frame) => {
-                let delta = match &frame {
-                    Frame::Action(action) => action.delta,
-                    _ => None,
-                };
-                let line = self.edge.down(&frame);
-                self.outbox.push(line, delta);
-            }
+            Output::Frame(connection, frame) => self.tell(connection, &frame),
             // Taken by the keeper.
             Output::Record(_) => {}
             Output::List(_, id, page) => {
@@ -504,10 +539,16 @@ impl Sidecar {
 
     /// Ends a step: what has changed is kept, what may be told is told, and the writer gets its next chunk.
     fn end_step(&mut self) {
-        self.feed(Input::Save);
-        self.unsettled_bytes = 0;
-        let outputs = std::mem::take(&mut self.outputs);
-        if !outputs.is_empty() {
+        loop {
+            while let Some((connection, message)) = self.edges.take_later() {
+                self.feed(Input::Said(connection, message));
+            }
+            self.feed(Input::Save);
+            self.unsettled_bytes = 0;
+            let outputs = std::mem::take(&mut self.outputs);
+            if outputs.is_empty() {
+                break;
+            }
             for output in self.keeper.keep(outputs) {
                 self.carry_out(output);
             }

@@ -1,10 +1,11 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows` and `trash`; and
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `clients` and `trash`; and
 //! [`archive`], for people), and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
 pub mod archive;
+mod clients;
 pub mod folder;
 pub mod memory;
 mod rows;

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rusqlite::{params, Connection, ErrorCode, OpenFlags};
 
 use super::rows::{self, signed, unsigned};
-use super::{schema, trash, trials, Listed, StoreOptions};
+use super::{clients, schema, trash, trials, Listed, StoreOptions};
 use crate::host::effects::{
     ActionLine, ChatKey, Page, Place, Record, SavedSession, SessionKey, SessionRow, Target,
 };
@@ -262,6 +262,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Trial(session) => trials::begin(connection, *session),
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
+        Record::Client { id, version } => clients::put(connection, id, version),
         Record::Sync => Ok(()),
     }
 }
@@ -373,6 +374,14 @@ impl Reader {
     /// When it cannot be looked for.
     pub fn find(&self, uri: &str) -> Result<Option<SessionKey>, StoreError> {
         find(&self.connection, uri)
+    }
+
+    /// The version of the protocol that a client spoke last.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn client_version(&self, client: &str) -> Result<Option<String>, StoreError> {
+        clients::get(&self.connection, client)
     }
 
     /// A session with everything that belongs to it.

@@ -86,7 +86,7 @@ impl RpcError {
             code: ahp::UNSUPPORTED_PROTOCOL_VERSION,
             message: format!(
                 "none of the offered protocol versions is served; served are those compatible with {}",
-                supported.join(" and ")
+                supported.join(", ")
             ),
             data: Some(json!({ "supportedVersions": supported })),
         }

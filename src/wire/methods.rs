@@ -101,6 +101,9 @@ pub struct ListSessionsParams {
     pub limit: Option<i64>,
     /// Where the page before ended.
     pub cursor: Option<String>,
+    /// Just these sessions, as far as they are in memory. Not of the protocol: so `versions` asks for what
+    /// older versions put into a session's state.
+    pub only: Option<Vec<String>>,
 }
 
 /// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of it

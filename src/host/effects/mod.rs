@@ -257,6 +257,13 @@ pub enum Record {
     Recovered(SessionKey),
     /// It did not, and will not.
     Survived(SessionKey),
+    /// A client speaks this version of the protocol: remembered for when it comes back.
+    Client {
+        /// Its id.
+        id: String,
+        /// The version's name.
+        version: &'static str,
+    },
     /// Something in this step must survive the loss of power.
     Sync,
 }

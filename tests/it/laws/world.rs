@@ -15,7 +15,7 @@ use ahp_sidecar::host::effects::{
 use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
-use ahp_sidecar::versions::Edge;
+use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
@@ -58,6 +58,7 @@ pub struct World {
     monotonic_ms: u64,
     clients: Vec<Client>,
     connections: BTreeMap<ConnectionId, Connection>,
+    edges: Edges,
     last_connection: u32,
     agents: BTreeMap<ChatKey, Agent>,
     timers: Vec<Timer>,
@@ -83,7 +84,6 @@ pub struct Client {
 
 /// A connection, as the host knows it. The client may have lost it already.
 struct Connection {
-    edge: Edge,
     outbox: Outbox,
     /// What the host must deliver to it.
     subscribed: BTreeSet<String>,
@@ -150,6 +150,7 @@ impl World {
             monotonic_ms: 5_000,
             clients: (0..schedule.clients).map(client).collect(),
             connections: BTreeMap::new(),
+            edges: Edges::new(vec!["script".to_owned()], None),
             last_connection: 0,
             agents: BTreeMap::new(),
             timers: Vec::new(),
@@ -382,13 +383,8 @@ impl World {
     fn open(&mut self, connection: ConnectionId) -> Result<()> {
         let merge_above = if self.merge { 0 } else { usize::MAX };
         let limits = OutboxLimits { merge_above, ..OutboxLimits::default() };
-        let opened = Connection {
-            edge: Edge::default(),
-            outbox: Outbox::new(limits),
-            subscribed: BTreeSet::new(),
-            client_id: None,
-            sent: 0,
-        };
+        let opened =
+            Connection { outbox: Outbox::new(limits), subscribed: BTreeSet::new(), client_id: None, sent: 0 };
         self.connections.insert(connection, opened);
         self.feed(Input::Opened(connection)).map(|_| ())
     }
@@ -535,9 +531,11 @@ impl World {
     }
 
     fn hear(&mut self, connection: ConnectionId, line: String) -> Result<Seen> {
-        let edge = &mut self.connections.get_mut(&connection).context("no such connection")?.edge;
-        let message = edge.up(Incoming::parse(&line.into()));
-        self.feed(Input::Said(connection, message))
+        let mut fed = Vec::new();
+        self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
+        ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
+        self.edges.take_records();
+        self.feed(Input::Said(connection, fed.remove(0)))
     }
 
     // Backends and timers.
@@ -643,7 +641,10 @@ impl World {
 
     fn take_frame(&mut self, to: ConnectionId, frame: &Frame, seen: &mut Seen) -> Result<()> {
         let connection = self.connections.get_mut(&to).context("a frame for nobody")?;
-        let line = connection.edge.down(frame);
+        let mut told = Vec::new();
+        self.edges.down(to, frame, &mut told);
+        ensure!(told.len() == 1, "a frame of the newest version is more than one line: {told:?}");
+        let line = told.remove(0).bytes;
         let mut delta = None;
         match frame {
             Frame::Action(action) => {
