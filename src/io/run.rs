@@ -16,6 +16,7 @@ use tokio::time::{sleep_until, Instant};
 use super::codec::Line;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, OutboxLimits};
+use super::resources::{Answered, Resources};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
@@ -100,8 +101,10 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let lines = stdio::read_lines(stdin, options.line_bytes_max);
         let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
         let (agents, reports) = Agents::new(backends);
-        let mut sidecar = Sidecar::new(options, agents, writer, keeper, start);
-        let exit = sidecar.run(Events { lines, reports, written, lost, kept }).await?;
+        let (resources, answered) = Resources::new();
+        let mut sidecar = Sidecar::new(options, agents, writer, keeper, start, resources);
+        let events = Events { lines, reports, written, lost, kept, resources: answered };
+        let exit = sidecar.run(events).await?;
         match sidecar.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
@@ -137,6 +140,7 @@ struct Events {
     written: mpsc::UnboundedReceiver<Written>,
     lost: mpsc::UnboundedReceiver<Loss>,
     kept: mpsc::UnboundedReceiver<Kept>,
+    resources: mpsc::UnboundedReceiver<Answered>,
 }
 
 struct Sidecar {
@@ -155,6 +159,7 @@ struct Sidecar {
     unsettled_bytes: usize,
     keeper: Keeper,
     outbox: Outbox,
+    resources: Resources,
     writer: Writer,
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
@@ -168,7 +173,14 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn new(options: Options, agents: Agents, writer: Writer, keeper: Keeper, start: Start) -> Self {
+    fn new(
+        options: Options,
+        agents: Agents,
+        writer: Writer,
+        keeper: Keeper,
+        start: Start,
+        resources: Resources,
+    ) -> Self {
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {
@@ -202,6 +214,7 @@ impl Sidecar {
             outputs: Vec::new(),
             unsettled_bytes: 0,
             keeper,
+            resources,
             writer,
             timers: Vec::new(),
             done: None,
@@ -229,6 +242,10 @@ impl Sidecar {
             tokio::select! {
                 outcome = events.written.recv() => loss = self.hear_writer(outcome),
                 Some(kept) = events.kept.recv() => self.hear_keeper(kept),
+                Some((connection, frame)) = events.resources.recv() => {
+                    self.resources.answered();
+                    self.tell(connection, &frame);
+                }
                 batch = events.lines.recv(), if reads => match batch {
                     Some(Ok(batch)) => unheard = batch.into_iter(),
                     end => {
@@ -276,8 +293,19 @@ impl Sidecar {
             if self.drained && self.keeper.is_failing() {
                 bail!("the store took nothing to the end: what was not told is lost");
             }
+            if self.has_room_for_clients() {
+                self.resources.start();
+            }
             if let Some(exit) = self.done.filter(|_| self.keeper.is_settled() && self.outbox.bytes() == 0) {
-                return Ok(exit);
+                if self.resources.is_idle() {
+                    return Ok(exit);
+                }
+                // A file system that does not answer is not waited for longer than a turn.
+                let patience = match self.options.at_end {
+                    Shutdown::Drain(patience) => patience,
+                    Shutdown::Cancel => LEAVE_WITHIN,
+                };
+                self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
             }
         }
     }
@@ -519,6 +547,7 @@ impl Sidecar {
                     self.hear_keeper(listed);
                 }
             }
+            Output::Resource(connection, id, resource) => self.resources.take(connection, id, resource),
             Output::Agent(chat, command) => self.agents.carry_out(chat, command),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
@@ -576,8 +605,14 @@ impl Sidecar {
             if let Ok(loss) = events.lost.try_recv() {
                 return Some(loss);
             }
-            if !self.keeper.is_settled() || !self.has_room_for_agents() {
+            self.resources.start();
+            if !self.keeper.is_settled() || !self.has_room_for_agents() || !self.resources.is_idle() {
                 let loss = tokio::select! {
+                    Some((connection, frame)) = events.resources.recv() => {
+                        self.resources.answered();
+                        self.tell(connection, &frame);
+                        None
+                    }
                     Some(kept) = events.kept.recv() => { self.hear_keeper(kept); None }
                     outcome = events.written.recv() => self.hear_writer(outcome),
                     loss = events.lost.recv() => loss,

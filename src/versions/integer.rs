@@ -1,4 +1,4 @@
-//! stub
+//! Stub, as it differs from nothing yet.
 use super::dialect::Dialect;
 use super::step::Step;
 /// stub

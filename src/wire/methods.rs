@@ -63,6 +63,8 @@ methods! {
     CreateSession = "createSession", Request, "Creates a session under the client's URI.";
     DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
+    ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
+    ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 

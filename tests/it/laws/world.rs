@@ -626,6 +626,7 @@ impl World {
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
             }
+            Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
                 agent.obey(command).with_context(|| format!("{chat:?}"))?;
