@@ -108,6 +108,12 @@ impl Peer {
         self.dialect == Dialect::NEWEST && self.root == uris::ROOT
     }
 
+    /// Whether what the core tells on a channel is for the client. All of it, unless channels were subscribed to
+    /// that it did not ask for.
+    fn is_shown(&self, channel: &str) -> bool {
+        !self.dialect.has_summaries_in_states() || self.shown.contains(channel)
+    }
+
     /// The core's name of the root channel for the client's.
     fn root_up(&mut self, uri: &mut String) {
         if uris::is_root(uri) || OLD_ROOTS.contains(&uri.as_str()) {
@@ -519,7 +525,7 @@ impl Edges {
                 let spoken = lane.speak(action);
                 let before = lines.len();
                 for line in &spoken.lines {
-                    if peer.shown.contains(&line.shown_on) {
+                    if peer.is_shown(&line.shown_on) {
                         lines.push(with_root(&line.line, &line.shown_on, &peer.root));
                     }
                 }
@@ -742,7 +748,7 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
             return None;
         }
         let all = lane.envelopes(envelope, true);
-        told.extend(all.into_iter().filter(|(shown_on, _)| peer.shown.contains(shown_on)).map(
+        told.extend(all.into_iter().filter(|(shown_on, _)| peer.is_shown(shown_on)).map(
             |(_, mut envelope)| {
                 if let Some(Value::String(channel)) = envelope.get_mut("channel") {
                     *channel = peer.root_down(channel);

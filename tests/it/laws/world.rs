@@ -15,6 +15,7 @@ use ahp_sidecar::host::effects::{
 use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
+use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
@@ -150,7 +151,7 @@ impl World {
             monotonic_ms: 5_000,
             clients: (0..schedule.clients).map(client).collect(),
             connections: BTreeMap::new(),
-            edges: Edges::new(vec!["script".to_owned()], None),
+            edges: Edges::new(vec!["script".to_owned()], Some(Dialect::NEWEST)),
             last_connection: 0,
             agents: BTreeMap::new(),
             timers: Vec::new(),
@@ -259,11 +260,8 @@ impl World {
         if there {
             mirror.want(&channel, request_id);
         }
-        // Clients write the root channel's URI in more than one way.
-        let spelled =
-            if channel == ROOT_RESOURCE_URI && index.is_multiple_of(2) { "ahp-root:" } else { &channel };
         let answer =
-            self.say(connection, &request(request_id, "subscribe", json!({ "channel": spelled })))?;
+            self.say(connection, &request(request_id, "subscribe", json!({ "channel": channel })))?;
         match answer {
             Ok(_) => ensure!(there, "subscribed to {channel}, which is not there"),
             Err(code) => ensure!(!there && code == -32001, "subscribing to {channel} failed: {code}"),
@@ -497,8 +495,7 @@ impl World {
         answer: &Value,
     ) -> Result<()> {
         let there = |uri: &Value| {
-            let uri = uri.as_str().map(|uri| if uri == "ahp-root:" { ROOT_RESOURCE_URI } else { uri });
-            uri.filter(|uri| self.truth.channels.contains_key(*uri)).map(str::to_owned)
+            uri.as_str().filter(|uri| self.truth.channels.contains_key(*uri)).map(str::to_owned)
         };
         let all =
             |uris: &Value| uris.as_array().into_iter().flatten().filter_map(there).collect::<BTreeSet<_>>();
