@@ -17,6 +17,7 @@ use crate::io::outbox::OutboxLimits;
 use crate::io::run::Options;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
+use crate::versions::dialect::Dialect;
 
 /// Exit status: wrong usage or unreadable configuration.
 pub const EXIT_USAGE: u8 = 2;
@@ -89,9 +90,20 @@ pub struct Cli {
     #[arg(long)]
     deterministic: bool,
 
+    /// The protocol version of a client whose first messages do not tell it
+    #[arg(long, value_name = "VERSION", value_parser = read_version)]
+    assume_version: Option<Dialect>,
+
     /// What is logged on stderr: a level, or TARGET=LEVEL pairs [default: warn, or RUST_LOG]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
+}
+
+fn read_version(name: &str) -> Result<Dialect, String> {
+    Dialect::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
+        format!("it is none of {}", names.join(", "))
+    })
 }
 
 /// What the program does instead of serving.
@@ -176,6 +188,7 @@ impl Cli {
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
+            assume_version: self.assume_version,
             outbox: OutboxLimits::default(),
             state: if self.ephemeral {
                 StatePlace::Memory

@@ -3,13 +3,14 @@
 //! Owns: the order of checks (is the connection open, is the method served) and the answers.
 //! Never: does what a method asks for; that is in `handlers`.
 
+use ahp_types::commands::{ResourceListParams, ResourceReadParams};
 use bytes::Bytes;
 
-use super::effects::{ConnectionId, Frame, Output, Page};
+use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
-use crate::wire::methods::{Method, MethodKind};
+use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
 use crate::wire::rpc::{Incoming, Params};
 
 /// The result of methods that answer nothing.
@@ -31,6 +32,9 @@ impl Host {
                         self.announce_session(step, session);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
+                    Ok((_, Answer::Resource(resource))) => {
+                        step.say(Output::Resource(connection, id, resource));
+                    }
                     Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
                 }
             }
@@ -88,7 +92,11 @@ impl Host {
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(nothing),
             Method::ListSessions => {
-                let page = Self::page_of(&params.read()?)?;
+                let params: ListSessionsParams = params.read()?;
+                if let Some(only) = &params.only {
+                    return Ok(json(self.summaries_of(only)));
+                }
+                let page = Self::page_of(&params)?;
                 self.tell_summaries_now(step);
                 Ok(Answer::Page(page))
             }
@@ -99,6 +107,14 @@ impl Host {
             Method::DisposeSession => {
                 self.check_keeping()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
+            }
+            Method::ResourceRead => {
+                let params: ResourceReadParams = params.read()?;
+                Ok(Answer::Resource(Resource::Read { uri: params.uri, encoding: params.encoding }))
+            }
+            Method::ResourceList => {
+                let params: ResourceListParams = params.read()?;
+                Ok(Answer::Resource(Resource::List { uri: params.uri }))
             }
             Method::DispatchAction => self.dispatch_action(step, connection, params.read()?).map(nothing),
         }
@@ -122,4 +138,6 @@ enum Answer {
     Created(NewSession),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
+    /// What is in a file or folder, which is answered when it has been read.
+    Resource(Resource),
 }

@@ -37,10 +37,11 @@ use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, 
 use model::{Channel, Chat, Connection, Session, SessionKey, Target};
 
 use crate::wire::errors::RpcError;
+use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
 pub use handlers::catalogue::listing;
-pub use sequence::MergedDeltas;
+pub use sequence::{envelope_of, MergedDeltas};
 
 /// What the host is told once, at its start.
 #[derive(Debug, Clone)]
@@ -221,10 +222,10 @@ impl Host {
 
     /// The channel of this URI. The root channel is known in the forms that URI libraries turn it into.
     fn find(&self, uri: &str) -> Option<Target> {
-        match uri {
-            "ahp-root:" | "ahp-root:/" => Some(Target::Root),
-            uri => self.channels.get(uri).copied(),
+        if uris::is_root(uri) {
+            return Some(Target::Root);
         }
+        self.channels.get(uri).copied()
     }
 
     /// The error about a URI that names no channel in memory.

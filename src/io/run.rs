@@ -14,6 +14,7 @@ use tokio::time::{sleep_until, Instant};
 use super::codec::Line;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, OutboxLimits};
+use super::resources::{Answered, Resources};
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
@@ -26,7 +27,8 @@ use crate::store::folder;
 use crate::store::memory::Memory;
 use crate::store::sqlite::Reader;
 use crate::store::{StatePlace, StoreOptions};
-use crate::versions::Edge;
+use crate::versions::dialect::Dialect;
+use crate::versions::{Edges, Line as Told};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
@@ -44,6 +46,8 @@ pub struct Options {
     pub watch_parent: bool,
     /// A fixed clock, counted ids, and one input at a time.
     pub deterministic: bool,
+    /// The version of clients whose first messages do not tell it.
+    pub assume_version: Option<Dialect>,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
@@ -97,8 +101,10 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let lines = stdio::read_lines(stdin, options.line_bytes_max);
         let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
         let (agents, reports) = Agents::new(backends);
-        let mut sidecar = Sidecar::new(options, agents, writer, keeper, start);
-        let exit = sidecar.run(Events { lines, reports, written, lost, kept }).await?;
+        let (resources, answered) = Resources::new();
+        let mut sidecar = Sidecar::new(options, agents, writer, keeper, start, resources);
+        let events = Events { lines, reports, written, lost, kept, resources: answered };
+        let exit = sidecar.run(events).await?;
         match sidecar.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
@@ -137,12 +143,17 @@ struct Events {
     written: mpsc::UnboundedReceiver<Written>,
     lost: mpsc::UnboundedReceiver<Loss>,
     kept: mpsc::UnboundedReceiver<Kept>,
+    resources: mpsc::UnboundedReceiver<Answered>,
 }
 
 struct Sidecar {
     options: Options,
     host: Host,
-    edge: Edge,
+    edges: Edges,
+    /// What is said to a client because of one output; empty in between.
+    told: Vec<Told>,
+    /// What the core is to hear of one message; empty in between.
+    fed: Vec<Incoming>,
     agents: Agents,
     clock: Clock,
     ids: Box<dyn Ids>,
@@ -151,6 +162,7 @@ struct Sidecar {
     unsettled_bytes: usize,
     keeper: Keeper,
     outbox: Outbox,
+    resources: Resources,
     writer: Writer,
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
@@ -164,7 +176,16 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn new(options: Options, agents: Agents, writer: Writer, keeper: Keeper, start: Start) -> Self {
+    fn new(
+        options: Options,
+        agents: Agents,
+        writer: Writer,
+        keeper: Keeper,
+        start: Start,
+        resources: Resources,
+    ) -> Self {
+        let described = agents.describe();
+        let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {
             server_info: ahp_types::commands::Implementation {
                 name: env!("CARGO_PKG_NAME").to_owned(),
@@ -172,11 +193,12 @@ impl Sidecar {
                 title: None,
             },
             default_directory: options.default_directory.clone(),
-            agents: agents.describe(),
+            agents: described,
             replay_window: Window::default(),
             start,
             idle_sessions_max: if keeper.reader().is_some() { IDLE_SESSIONS_MAX } else { usize::MAX },
         });
+        let edges = Edges::new(providers, options.assume_version);
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
             (Clock::Fixed, Box::new(CountedIds::default()))
         } else {
@@ -186,13 +208,16 @@ impl Sidecar {
             outbox: Outbox::new(options.outbox),
             options,
             host,
-            edge: Edge::default(),
+            edges,
+            told: Vec::new(),
+            fed: Vec::new(),
             agents,
             clock,
             ids,
             outputs: Vec::new(),
             unsettled_bytes: 0,
             keeper,
+            resources,
             writer,
             timers: Vec::new(),
             done: None,
@@ -220,6 +245,10 @@ impl Sidecar {
             tokio::select! {
                 outcome = events.written.recv() => loss = self.hear_writer(outcome),
                 Some(kept) = events.kept.recv() => self.hear_keeper(kept),
+                Some((connection, frame)) = events.resources.recv() => {
+                    self.resources.answered();
+                    self.tell(connection, &frame);
+                }
                 batch = events.lines.recv(), if reads => match batch {
                     Some(Ok(batch)) => unheard = batch.into_iter(),
                     end => {
@@ -267,8 +296,19 @@ impl Sidecar {
             if self.drained && self.keeper.is_failing() {
                 bail!("the store took nothing to the end: what was not told is lost");
             }
+            if self.has_room_for_clients() {
+                self.resources.start();
+            }
             if let Some(exit) = self.done.filter(|_| self.keeper.is_settled() && self.outbox.bytes() == 0) {
-                return Ok(exit);
+                if self.resources.is_idle() {
+                    return Ok(exit);
+                }
+                // A file system that does not answer is not waited for longer than a turn.
+                let patience = match self.options.at_end {
+                    Shutdown::Drain(patience) => patience,
+                    Shutdown::Cancel => LEAVE_WITHIN,
+                };
+                self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
             }
         }
     }
@@ -309,6 +349,27 @@ impl Sidecar {
             }
         };
         self.feed(input);
+    }
+
+    /// Looks in the store for the version that a client spoke last.
+    fn look_up_client(&mut self, client: String) {
+        match self.keeper.reader().map(|reader| reader.client_version(&client)) {
+            Some(Ok(version)) => {
+                if let Some(dialect) = version.as_deref().and_then(Dialect::from_name) {
+                    self.edges.remember(client, dialect);
+                }
+            }
+            Some(Err(error)) => tracing::error!(%error, "the version of a client cannot be looked up"),
+            None => {}
+        }
+    }
+
+    /// Sends a frame, as the connection's version says it.
+    fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
+        self.edges.down(connection, frame, &mut self.told);
+        for line in self.told.drain(..) {
+            self.outbox.push(line.bytes, line.delta);
+        }
     }
 
     /// Brings what a message needs from the store into memory.
@@ -376,8 +437,7 @@ impl Sidecar {
                         Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
                     }
                 };
-                let line = self.edge.down(&frame);
-                self.outbox.push(line, None);
+                self.tell(STDIO, &frame);
             }
             Kept::Failing(reason) => {
                 let safe = self.keeper.fail();
@@ -429,9 +489,19 @@ impl Sidecar {
                 )),
             },
         };
-        let message = self.edge.up(message);
-        self.prepare(&message, events).await;
-        self.feed(Input::Said(STDIO, message));
+        if let Some(client) = self.edges.stranger(&message) {
+            self.look_up_client(client);
+        }
+        let mut fed = std::mem::take(&mut self.fed);
+        self.edges.up(STDIO, message, &mut fed);
+        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
+        for message in &fed {
+            self.prepare(message, events).await;
+        }
+        for message in fed.drain(..) {
+            self.feed(Input::Said(STDIO, message));
+        }
+        self.fed = fed;
     }
 
     fn hear_report(&mut self, report: Report) {
@@ -472,14 +542,7 @@ impl Sidecar {
 
     fn carry_out(&mut self, output: Output) {
         match output {
-            Output::Frame(_, frame) => {
-                let delta = match &frame {
-                    Frame::Action(action) => action.delta,
-                    _ => None,
-                };
-                let line = self.edge.down(&frame);
-                self.outbox.push(line, delta);
-            }
+            Output::Frame(connection, frame) => self.tell(connection, &frame),
             // Taken by the keeper.
             Output::Record(_) => {}
             Output::List(_, id, page) => {
@@ -487,6 +550,7 @@ impl Sidecar {
                     self.hear_keeper(listed);
                 }
             }
+            Output::Resource(connection, id, resource) => self.resources.take(connection, id, resource),
             Output::Agent(chat, command) => self.agents.carry_out(chat, command),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
@@ -507,10 +571,16 @@ impl Sidecar {
 
     /// Ends a step: what has changed is kept, what may be told is told, and the writer gets its next chunk.
     fn end_step(&mut self) {
-        self.feed(Input::Save);
-        self.unsettled_bytes = 0;
-        let outputs = std::mem::take(&mut self.outputs);
-        if !outputs.is_empty() {
+        loop {
+            while let Some((connection, message)) = self.edges.take_later() {
+                self.feed(Input::Said(connection, message));
+            }
+            self.feed(Input::Save);
+            self.unsettled_bytes = 0;
+            let outputs = std::mem::take(&mut self.outputs);
+            if outputs.is_empty() {
+                break;
+            }
             for output in self.keeper.keep(outputs) {
                 self.carry_out(output);
             }
@@ -538,8 +608,14 @@ impl Sidecar {
             if let Ok(loss) = events.lost.try_recv() {
                 return Some(loss);
             }
-            if !self.keeper.is_settled() || !self.has_room_for_agents() {
+            self.resources.start();
+            if !self.keeper.is_settled() || !self.has_room_for_agents() || !self.resources.is_idle() {
                 let loss = tokio::select! {
+                    Some((connection, frame)) = events.resources.recv() => {
+                        self.resources.answered();
+                        self.tell(connection, &frame);
+                        None
+                    }
                     Some(kept) = events.kept.recv() => { self.hear_keeper(kept); None }
                     outcome = events.written.recv() => self.hear_writer(outcome),
                     loss = events.lost.recv() => loss,

@@ -1,10 +1,12 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `trash` and `space`; and
-//! [`archive`], for people), and its stand-in for a host that keeps everything in memory ([`memory`]).
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `clients`, `trash` and
+//! `space`; and [`archive`], for people), and its stand-in for a host that keeps everything in memory
+//! ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
 pub mod archive;
+mod clients;
 pub mod folder;
 pub mod memory;
 mod rows;

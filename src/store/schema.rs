@@ -61,6 +61,7 @@ const VERSION_1: &str = "
     CREATE TABLE trials (
         session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL, given_up INTEGER NOT NULL
     );
+    CREATE TABLE clients (place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, version TEXT NOT NULL);
 ";
 
 /// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database

@@ -19,7 +19,7 @@ use rusqlite::{params, Connection, ErrorCode, OpenFlags};
 use rustix::process::{getrlimit, Resource};
 
 use super::rows::{self, signed, unsigned};
-use super::{schema, space, trash, trials, Listed, StoreOptions};
+use super::{clients, schema, space, trash, trials, Listed, StoreOptions};
 use crate::host::effects::{
     ActionLine, ChatKey, Page, Place, Record, SavedSession, SessionKey, SessionRow, Target,
 };
@@ -286,6 +286,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Trial(session) => trials::begin(connection, *session),
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
+        Record::Client { id, version } => clients::put(connection, id, version),
         Record::Sync => Ok(()),
     }
 }
@@ -397,6 +398,14 @@ impl Reader {
     /// When it cannot be looked for.
     pub fn find(&self, uri: &str) -> Result<Option<SessionKey>, StoreError> {
         find(&self.connection, uri)
+    }
+
+    /// The version of the protocol that a client spoke last.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn client_version(&self, client: &str) -> Result<Option<String>, StoreError> {
+        clients::get(&self.connection, client)
     }
 
     /// A session with everything that belongs to it.

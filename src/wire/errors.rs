@@ -70,6 +70,19 @@ impl RpcError {
         Self::new(ahp::SESSION_NOT_FOUND, format!("no channel `{channel}`"))
     }
 
+    /// The URI names nothing that can be read.
+    pub fn resource_not_found(uri: &str) -> Self {
+        Self::new(ahp::NOT_FOUND, format!("there is no `{uri}`"))
+    }
+
+    /// The file or folder is there, but not for us.
+    pub fn permission_denied(uri: &str) -> Self {
+        Self {
+            data: Some(json!({})),
+            ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` may not be read"))
+        }
+    }
+
     /// The agent provider is unknown.
     pub fn provider_not_found(provider: &str) -> Self {
         Self::new(ahp::PROVIDER_NOT_FOUND, format!("no agent provider `{provider}`"))
@@ -86,7 +99,7 @@ impl RpcError {
             code: ahp::UNSUPPORTED_PROTOCOL_VERSION,
             message: format!(
                 "none of the offered protocol versions is served; served are those compatible with {}",
-                supported.join(" and ")
+                supported.join(", ")
             ),
             data: Some(json!({ "supportedVersions": supported })),
         }

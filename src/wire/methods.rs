@@ -63,6 +63,8 @@ methods! {
     CreateSession = "createSession", Request, "Creates a session under the client's URI.";
     DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
+    ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
+    ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
@@ -101,6 +103,9 @@ pub struct ListSessionsParams {
     pub limit: Option<i64>,
     /// Where the page before ended.
     pub cursor: Option<String>,
+    /// Just these sessions, as far as they are in memory. Not of the protocol: so `versions` asks for what
+    /// older versions put into a session's state.
+    pub only: Option<Vec<String>>,
 }
 
 /// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of it

@@ -27,6 +27,16 @@ impl RequestId {
     pub fn as_json(&self) -> &[u8] {
         &self.0
     }
+
+    /// An id of a request that no client has made: no JSON text, so no client can give the same.
+    pub fn inner(number: u64) -> Self {
+        Self(format!("~{number}").into())
+    }
+
+    /// The number of a request that no client has made.
+    pub fn inner_number(&self) -> Option<u64> {
+        std::str::from_utf8(self.0.strip_prefix(b"~")?).ok()?.parse().ok()
+    }
 }
 
 /// Params as they came, not read yet.

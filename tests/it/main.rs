@@ -16,6 +16,7 @@ mod leaving;
 mod pending;
 mod process;
 mod quarantine;
+mod resources;
 mod sessions;
 mod store;
 mod support;

@@ -117,6 +117,10 @@ fn every_module_says_what_it_owns() {
         let source = fs::read_to_string(&file).unwrap();
         let header: String = source.lines().take_while(|line| line.starts_with("//!")).collect();
         assert!(!header.is_empty(), "{} has no header", file.display());
+        // What a difference between two versions owns is said once, by `versions::step`.
+        if header.contains("as it differs from") {
+            continue;
+        }
         // The two that own nothing but the others.
         if !["src/main.rs", "src/lib.rs"].iter().any(|of_all| file.ends_with(of_all)) {
             for word in ["Owns:", "Never:"] {

@@ -8,6 +8,7 @@ mod agents;
 
 use std::time::Duration;
 
+use ahp_types::commands::ContentEncoding;
 use bytes::Bytes;
 
 use crate::wire::errors::RpcError;
@@ -160,6 +161,8 @@ pub enum Output {
     Agent(ChatKey, Command),
     /// Answer a request with a page of the list of sessions, as it is when this step is safe.
     List(ConnectionId, RequestId, Page),
+    /// Answer a request with what is in a file or folder.
+    Resource(ConnectionId, RequestId, Resource),
     /// Come back with [`Input::Timer`] after this time.
     Timer(Timer, Duration),
     /// A shutdown is complete: no turn is left.
@@ -257,6 +260,13 @@ pub enum Record {
     Recovered(SessionKey),
     /// It did not, and will not.
     Survived(SessionKey),
+    /// A client speaks this version of the protocol: remembered for when it comes back.
+    Client {
+        /// Its id.
+        id: String,
+        /// The version's name.
+        version: &'static str,
+    },
     /// Something in this step must survive the loss of power.
     Sync,
 }
@@ -304,6 +314,23 @@ pub struct ChatRow {
     pub as_of: u64,
     /// Everything else; JSON text.
     pub body: Bytes,
+}
+
+/// Something on this machine that a client wants to see.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resource {
+    /// A file's content.
+    Read {
+        /// Its `file:` URI.
+        uri: String,
+        /// How the client wants it encoded, if it cares.
+        encoding: Option<ContentEncoding>,
+    },
+    /// A folder's entries.
+    List {
+        /// Its `file:` URI.
+        uri: String,
+    },
 }
 
 /// A page of the list of sessions.

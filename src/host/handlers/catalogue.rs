@@ -20,7 +20,8 @@ use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
-use crate::wire::rpc::to_json;
+use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::uris::default_chat_of;
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -42,11 +43,6 @@ fn may_name_a_session(uri: &str) -> bool {
     })
 }
 
-/// The URI of a session's first chat, as clients compute it from the session's.
-fn default_chat_uri(session: &str) -> String {
-    format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
-}
-
 impl Host {
     /// Makes a session and its default chat, in `lifecycle: creating`.
     pub(in crate::host) fn create_session(
@@ -55,7 +51,7 @@ impl Host {
         params: CreateSessionParams,
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel;
-        let chat_uri = default_chat_uri(&uri);
+        let chat_uri = default_chat_of(&uri);
         let taken = |uri: &str| self.find(uri).is_some() || self.unreadable.contains_key(uri);
         if taken(&uri) || taken(&chat_uri) {
             return Err(RpcError::session_already_exists(&uri));
@@ -155,6 +151,17 @@ impl Host {
         let params = SessionRemovedParams { channel: self.root_channel.uri.clone(), session: uri };
         self.notify_root(step, "root/sessionRemoved", params);
         Ok(())
+    }
+
+    /// The result of a `listSessions` that names the sessions.
+    pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
+        let summaries = uris.iter().filter_map(|uri| match self.find(uri) {
+            Some(Target::Session(key)) => {
+                self.sessions.get(&key).map(|session| to_sorted_json(&session.summary()).into())
+            }
+            _ => None,
+        });
+        listing(&summaries.collect::<Vec<Bytes>>(), None).into()
     }
 
     /// Which page of the list of sessions is asked for; all of them when no limit is given.
@@ -282,11 +289,6 @@ fn type_name(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_default_chat_is_spelled_as_clients_compute_it() {
-        assert_eq!(default_chat_uri("ahp-session:/1"), "ahp-chat://default/YWhwLXNlc3Npb246LzE");
-    }
 
     #[test]
     fn cursors_come_back_and_foreign_ones_do_not() {

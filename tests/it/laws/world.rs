@@ -15,7 +15,8 @@ use ahp_sidecar::host::effects::{
 use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
-use ahp_sidecar::versions::Edge;
+use ahp_sidecar::versions::dialect::Dialect;
+use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
@@ -58,6 +59,7 @@ pub struct World {
     monotonic_ms: u64,
     clients: Vec<Client>,
     connections: BTreeMap<ConnectionId, Connection>,
+    edges: Edges,
     last_connection: u32,
     agents: BTreeMap<ChatKey, Agent>,
     timers: Vec<Timer>,
@@ -83,7 +85,6 @@ pub struct Client {
 
 /// A connection, as the host knows it. The client may have lost it already.
 struct Connection {
-    edge: Edge,
     outbox: Outbox,
     /// What the host must deliver to it.
     subscribed: BTreeSet<String>,
@@ -150,6 +151,7 @@ impl World {
             monotonic_ms: 5_000,
             clients: (0..schedule.clients).map(client).collect(),
             connections: BTreeMap::new(),
+            edges: Edges::new(vec!["script".to_owned()], Some(Dialect::NEWEST)),
             last_connection: 0,
             agents: BTreeMap::new(),
             timers: Vec::new(),
@@ -258,11 +260,8 @@ impl World {
         if there {
             mirror.want(&channel, request_id);
         }
-        // Clients write the root channel's URI in more than one way.
-        let spelled =
-            if channel == ROOT_RESOURCE_URI && index.is_multiple_of(2) { "ahp-root:" } else { &channel };
         let answer =
-            self.say(connection, &request(request_id, "subscribe", json!({ "channel": spelled })))?;
+            self.say(connection, &request(request_id, "subscribe", json!({ "channel": channel })))?;
         match answer {
             Ok(_) => ensure!(there, "subscribed to {channel}, which is not there"),
             Err(code) => ensure!(!there && code == -32001, "subscribing to {channel} failed: {code}"),
@@ -382,13 +381,8 @@ impl World {
     fn open(&mut self, connection: ConnectionId) -> Result<()> {
         let merge_above = if self.merge { 0 } else { usize::MAX };
         let limits = OutboxLimits { merge_above, ..OutboxLimits::default() };
-        let opened = Connection {
-            edge: Edge::default(),
-            outbox: Outbox::new(limits),
-            subscribed: BTreeSet::new(),
-            client_id: None,
-            sent: 0,
-        };
+        let opened =
+            Connection { outbox: Outbox::new(limits), subscribed: BTreeSet::new(), client_id: None, sent: 0 };
         self.connections.insert(connection, opened);
         self.feed(Input::Opened(connection)).map(|_| ())
     }
@@ -501,8 +495,7 @@ impl World {
         answer: &Value,
     ) -> Result<()> {
         let there = |uri: &Value| {
-            let uri = uri.as_str().map(|uri| if uri == "ahp-root:" { ROOT_RESOURCE_URI } else { uri });
-            uri.filter(|uri| self.truth.channels.contains_key(*uri)).map(str::to_owned)
+            uri.as_str().filter(|uri| self.truth.channels.contains_key(*uri)).map(str::to_owned)
         };
         let all =
             |uris: &Value| uris.as_array().into_iter().flatten().filter_map(there).collect::<BTreeSet<_>>();
@@ -535,9 +528,11 @@ impl World {
     }
 
     fn hear(&mut self, connection: ConnectionId, line: String) -> Result<Seen> {
-        let edge = &mut self.connections.get_mut(&connection).context("no such connection")?.edge;
-        let message = edge.up(Incoming::parse(&line.into()));
-        self.feed(Input::Said(connection, message))
+        let mut fed = Vec::new();
+        self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
+        ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
+        self.edges.take_records();
+        self.feed(Input::Said(connection, fed.remove(0)))
     }
 
     // Backends and timers.
@@ -628,6 +623,7 @@ impl World {
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
             }
+            Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
                 agent.obey(command).with_context(|| format!("{chat:?}"))?;
@@ -643,7 +639,10 @@ impl World {
 
     fn take_frame(&mut self, to: ConnectionId, frame: &Frame, seen: &mut Seen) -> Result<()> {
         let connection = self.connections.get_mut(&to).context("a frame for nobody")?;
-        let line = connection.edge.down(frame);
+        let mut told = Vec::new();
+        self.edges.down(to, frame, &mut told);
+        ensure!(told.len() == 1, "a frame of the newest version is more than one line: {told:?}");
+        let line = told.remove(0).bytes;
         let mut delta = None;
         match frame {
             Frame::Action(action) => {

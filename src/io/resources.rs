@@ -1,0 +1,189 @@
+//! What clients read of this machine's files: `resourceRead` and `resourceList`.
+//!
+//! Owns: doing it on threads of its own, a few at a time, because a file system may take its time or for ever;
+//! and what is an error.
+//! Never: writes, and never reads what is no regular file: a pipe or a device may have no end.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use ahp_types::commands::{ContentEncoding, DirectoryEntry, ResourceListResult, ResourceReadResult};
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine;
+use bytes::Bytes;
+use percent_encoding::percent_decode_str;
+use tokio::sync::mpsc;
+
+use crate::host::effects::{ConnectionId, Frame, Resource};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{to_json, RequestId};
+
+/// So many are read at the same time.
+const AT_ONCE: usize = 4;
+
+/// The longest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// An answer, and whose it is.
+pub type Answered = (ConnectionId, Frame);
+
+/// What is read, and what waits to be.
+#[derive(Debug)]
+pub struct Resources {
+    waiting: VecDeque<(ConnectionId, RequestId, Resource)>,
+    running: usize,
+    answers: mpsc::UnboundedSender<Answered>,
+}
+
+impl Resources {
+    /// Begins with nothing to do; answers come out of the receiver.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Answered>) {
+        let (answers, answered) = mpsc::unbounded_channel();
+        (Self { waiting: VecDeque::new(), running: 0, answers }, answered)
+    }
+
+    /// Takes a request; [`Resources::start`] begins with it when there is room.
+    pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) {
+        self.waiting.push_back((connection, id, resource));
+    }
+
+    /// Begins with what waits, as far as no more than a few run.
+    pub fn start(&mut self) {
+        while self.running < AT_ONCE {
+            let Some((connection, id, resource)) = self.waiting.pop_front() else { return };
+            let answers = self.answers.clone();
+            let asked = id.clone();
+            let work = move || send(&answers, connection, answer(asked, &resource));
+            self.running += 1;
+            if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
+                tracing::error!(%error, "no thread to read a resource with");
+                let failed = Frame::Error { id: Some(id), error: RpcError::internal() };
+                send(&self.answers, connection, failed);
+            }
+        }
+    }
+
+    /// An answer has arrived.
+    pub fn answered(&mut self) {
+        self.running -= 1;
+    }
+
+    /// Nothing is read, and nothing waits to be.
+    pub fn is_idle(&self) -> bool {
+        self.running == 0 && self.waiting.is_empty()
+    }
+}
+
+fn send(answers: &mpsc::UnboundedSender<Answered>, connection: ConnectionId, frame: Frame) {
+    if answers.send((connection, frame)).is_err() {
+        tracing::debug!("nobody waits for a resource any more");
+    }
+}
+
+fn answer(id: RequestId, resource: &Resource) -> Frame {
+    let (method, result) = match resource {
+        Resource::Read { uri, encoding } => {
+            (Method::ResourceRead, read(uri, encoding.as_ref()).map(|result| to_json(&result)))
+        }
+        Resource::List { uri } => (Method::ResourceList, list(uri).map(|result| to_json(&result))),
+    };
+    match result {
+        Ok(result) => Frame::Result { id, method, result: Bytes::from(result) },
+        Err(error) => Frame::Error { id: Some(id), error },
+    }
+}
+
+/// A file's content: as text where it is text, unless asked otherwise.
+fn read(uri: &str, encoding: Option<&ContentEncoding>) -> Result<ResourceReadResult, RpcError> {
+    let path = path_of(uri)?;
+    let failed = |error| refusal(uri, &error);
+    let file = fs::metadata(&path).map_err(failed)?;
+    if !file.is_file() {
+        return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
+    }
+    let mut content = Vec::new();
+    File::open(&path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content))
+        .map_err(failed)?;
+    if content.len() as u64 > FILE_BYTES_MAX {
+        return Err(RpcError::invalid_params(format_args!("`{uri}` is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = if encoding == Some(&ContentEncoding::Base64) { Err(content) } else { as_text(content) };
+    let (data, encoding) = match text {
+        Ok(text) => (text, ContentEncoding::Utf8),
+        Err(content) => (STANDARD.encode(content), ContentEncoding::Base64),
+    };
+    Ok(ResourceReadResult { data, encoding, content_type: None })
+}
+
+fn as_text(content: Vec<u8>) -> Result<String, Vec<u8>> {
+    String::from_utf8(content).map_err(|error| error.into_bytes())
+}
+
+/// What is in a folder, by name. What a symbolic link leads to is what counts.
+fn list(uri: &str) -> Result<ResourceListResult, RpcError> {
+    let path = path_of(uri)?;
+    let failed = |error| refusal(uri, &error);
+    let mut entries = fs::read_dir(&path)
+        .and_then(|entries| {
+            entries.map(|entry| entry.map(|entry| entry_of(&entry.path()))).collect::<Result<Vec<_>, _>>()
+        })
+        .map_err(failed)?;
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(ResourceListResult { entries })
+}
+
+fn entry_of(path: &Path) -> DirectoryEntry {
+    DirectoryEntry {
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        r#type: if path.is_dir() { "directory" } else { "file" }.to_owned(),
+    }
+}
+
+fn refusal(uri: &str, error: &std::io::Error) -> RpcError {
+    match error.kind() {
+        ErrorKind::NotFound => RpcError::resource_not_found(uri),
+        ErrorKind::PermissionDenied => RpcError::permission_denied(uri),
+        ErrorKind::NotADirectory => RpcError::invalid_params(format_args!("`{uri}` is no directory")),
+        _ => RpcError::unavailable(format_args!("`{uri}`: {error}")),
+    }
+}
+
+/// The path of a `file:` URI.
+fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
+    let rest = uri.strip_prefix("file:").ok_or_else(|| RpcError::resource_not_found(uri))?;
+    let path = match rest.strip_prefix("//") {
+        Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),
+        None => rest,
+    };
+    if !path.starts_with('/') {
+        return Err(RpcError::invalid_params(format_args!("`{uri}` names no file of this machine")));
+    }
+    let bytes: Vec<u8> = percent_decode_str(path).collect();
+    if bytes.contains(&0) {
+        return Err(RpcError::invalid_params("a path holds no NUL"));
+    }
+    Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_become_paths() {
+        let path = |uri| path_of(uri).map_err(|error| error.code);
+        assert_eq!(path("file:///a%20b/%C3%A4%25.txt"), Ok(PathBuf::from("/a b/ä%.txt")));
+        assert_eq!(path("file://localhost/x"), Ok(PathBuf::from("/x")));
+        assert_eq!(path("file:/x"), Ok(PathBuf::from("/x")));
+        assert_eq!(path("file://other/x"), Err(-32602));
+        assert_eq!(path("file:///x%00"), Err(-32602));
+        assert_eq!(path("https://x/"), Err(-32008));
+    }
+}

@@ -1,0 +1,327 @@
+//! The versions of the protocol that are spoken, and which one a client's first message asks for.
+//!
+//! Owns: the list of versions, negotiation, and what of a client's first frames tells apart those that call
+//! themselves the same.
+//! Never: translates.
+
+use ahp_types::version::negotiate_protocol_version;
+use serde_json::Value;
+
+use super::node::Object;
+use crate::wire::errors::RpcError;
+
+/// A version of the protocol as it is spoken on the wire, oldest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Dialect {
+    /// Integer version 1 as its first page describes it, with action names of its own.
+    Draft,
+    /// Integer version 1 as the crate 0.1.0 speaks it.
+    Integer,
+    V0_1_0,
+    V0_2_0,
+    V0_3_0,
+    V0_4_0,
+    V0_5_0,
+    V0_5_1,
+    V0_5_2,
+    V0_6_0,
+    V0_7_0,
+    V0_8_0,
+    V0_9_0,
+    V1_0_0,
+}
+
+impl Dialect {
+    /// Every version, oldest first.
+    pub const ALL: [Self; 14] = [
+        Self::Draft,
+        Self::Integer,
+        Self::V0_1_0,
+        Self::V0_2_0,
+        Self::V0_3_0,
+        Self::V0_4_0,
+        Self::V0_5_0,
+        Self::V0_5_1,
+        Self::V0_5_2,
+        Self::V0_6_0,
+        Self::V0_7_0,
+        Self::V0_8_0,
+        Self::V0_9_0,
+        Self::V1_0_0,
+    ];
+
+    /// The one that the core speaks.
+    pub const NEWEST: Self = Self::V1_0_0;
+
+    /// Its name: on the command line, in the README, and in the store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Draft => "1-draft",
+            Self::Integer => "1",
+            Self::V0_1_0 => "0.1.0",
+            Self::V0_2_0 => "0.2.0",
+            Self::V0_3_0 => "0.3.0",
+            Self::V0_4_0 => "0.4.0",
+            Self::V0_5_0 => "0.5.0",
+            Self::V0_5_1 => "0.5.1",
+            Self::V0_5_2 => "0.5.2",
+            Self::V0_6_0 => "0.6.0",
+            Self::V0_7_0 => "0.7.0",
+            Self::V0_8_0 => "0.8.0",
+            Self::V0_9_0 => "0.9.0",
+            Self::V1_0_0 => "1.0.0",
+        }
+    }
+
+    /// The version of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.name() == name)
+    }
+
+    /// The one that serves a version number, if any does: before 1.0.0 a new minor number breaks, after it a
+    /// new major one does.
+    fn of(major: u64, minor: u64, patch: u64) -> Option<Self> {
+        Some(match (major, minor, patch) {
+            (1, _, _) => Self::V1_0_0,
+            (0, 9, _) => Self::V0_9_0,
+            (0, 8, _) => Self::V0_8_0,
+            (0, 7, _) => Self::V0_7_0,
+            (0, 6, _) => Self::V0_6_0,
+            (0, 5, 0) => Self::V0_5_0,
+            (0, 5, 1) => Self::V0_5_1,
+            (0, 5, _) => Self::V0_5_2,
+            (0, 4, _) => Self::V0_4_0,
+            (0, 3, _) => Self::V0_3_0,
+            (0, 2, _) => Self::V0_2_0,
+            (0, 1, _) => Self::V0_1_0,
+            _ => return None,
+        })
+    }
+
+    /// Messages name their channel by `channel`; before, each method had its own member for it.
+    pub fn names_channels(self) -> bool {
+        self >= Self::V0_2_0
+    }
+
+    /// Every connection hears of sessions, subscribed to the root channel or not.
+    pub fn notifies_everybody(self) -> bool {
+        self <= Self::V0_1_0
+    }
+
+    /// A state holds what the newest version keeps elsewhere: a session's summary, and which model is chosen.
+    pub fn has_summaries_in_states(self) -> bool {
+        self <= Self::V0_4_0
+    }
+
+    /// A session is its own one conversation.
+    pub fn has_turns_in_sessions(self) -> bool {
+        self <= Self::V0_3_0
+    }
+
+    /// Whether an action that was missed can be told without knowing the state that it changed.
+    pub fn can_replay(self, action: &str) -> bool {
+        match action {
+            "chat/turnResume" => self >= Self::V0_9_0,
+            "chat/draftChanged" => self >= Self::V0_5_0,
+            _ => self > Self::Draft,
+        }
+    }
+
+    /// Some of its messages can only be made by who knows the state that they change.
+    pub fn needs_states(self) -> bool {
+        self <= Self::V0_8_0
+    }
+}
+
+/// What a client's handshake asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// What is spoken from now on.
+    pub dialect: Dialect,
+    /// The version as it is answered: exactly as it was offered.
+    pub answer: Value,
+    /// Its first frames do not tell whether another version is meant; what comes next may.
+    pub doubtful: bool,
+}
+
+/// Chooses by the params of `initialize`. `assumed` decides where they do not.
+///
+/// # Errors
+/// `-32005` when nothing that is offered is served; `-32602` when it is no offer.
+pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Choice, RpcError> {
+    if let Some(offer) = params.get("protocolVersions") {
+        let offered: Vec<String> = serde_json::from_value(offer.clone())
+            .map_err(|why| RpcError::invalid_params(format_args!("`protocolVersions`: {why}")))?;
+        return negotiate_list(params, &offered, assumed);
+    }
+    let Some(offer) = params.get("protocolVersion") else {
+        return Err(RpcError::invalid_params("missing field `protocolVersions`"));
+    };
+    match offer {
+        Value::Number(number) if number.as_i64() == Some(1) => {
+            let told = integer_sign_in_handshake(params);
+            let doubtful = told.is_none();
+            let assumed = assumed.filter(|assumed| *assumed <= Dialect::Integer);
+            Ok(Choice {
+                dialect: told.or(assumed).unwrap_or(Dialect::Integer),
+                answer: offer.clone(),
+                doubtful: doubtful && assumed.is_none(),
+            })
+        }
+        Value::Number(_) => Err(unsupported()),
+        _ => Err(RpcError::invalid_params("`protocolVersion` must be a number; or offer `protocolVersions`")),
+    }
+}
+
+fn negotiate_list(params: &Object, offered: &[String], assumed: Option<Dialect>) -> Result<Choice, RpcError> {
+    // The newest crate knows what a version number is.
+    negotiate_protocol_version(offered)
+        .map_err(|why| RpcError::invalid_params(format_args!("`protocolVersions`: {why}")))?;
+    let highest = offered
+        .iter()
+        .filter_map(|version| {
+            let mut parts = version.split('.').map(|part| part.parse::<u64>().ok());
+            let (major, minor, patch) = (parts.next()??, parts.next()??, parts.next()??);
+            Some(((major, minor, patch), Dialect::of(major, minor, patch)?, version))
+        })
+        .max_by_key(|(number, ..)| *number);
+    let Some((_, dialect, version)) = highest else { return Err(unsupported()) };
+    let mut choice = Choice { dialect, answer: Value::String(version.clone()), doubtful: false };
+    // All crates since 0.2.0 show an offer of 0.1.0 in their examples, which has no `channel`: who copied that
+    // speaks a later version, most likely a late one.
+    if dialect == Dialect::V0_1_0 && params.contains_key("channel") {
+        choice.dialect = assumed.filter(|assumed| assumed.names_channels()).unwrap_or(Dialect::V0_5_1);
+        tracing::warn!(
+            assumed = choice.dialect.name(),
+            "a client offers 0.1.0 in the shape of a later version; --assume-version says which"
+        );
+    }
+    Ok(choice)
+}
+
+/// What the params of `initialize` say about which of the two versions that call themselves 1 is meant.
+fn integer_sign_in_handshake(params: &Object) -> Option<Dialect> {
+    let wanted = params.get("initialSubscriptions").and_then(Value::as_array);
+    wanted
+        .into_iter()
+        .flatten()
+        .find_map(|uri| root_sign(uri.as_str()?))
+        .or_else(|| params.contains_key("locale").then_some(Dialect::Integer))
+}
+
+/// Whose name for the root channel this is.
+fn root_sign(uri: &str) -> Option<Dialect> {
+    match uri {
+        "agenthost:root" => Some(Dialect::Draft),
+        "agenthost:/root" | "root:/" => Some(Dialect::Integer),
+        _ => None,
+    }
+}
+
+/// What a request or an action says about which of the two versions that call themselves 1 is meant.
+pub fn integer_sign(method: &str, params: &Object) -> Option<Dialect> {
+    let either = |draft| Some(if draft { Dialect::Draft } else { Dialect::Integer });
+    match method {
+        "subscribe" | "unsubscribe" => root_sign(params.get("resource")?.as_str()?),
+        "fetchContent" | "browseDirectory" => Some(Dialect::Draft),
+        "createSession" => match params.get("model") {
+            Some(model) => either(model.is_string()),
+            None => ["workingDirectory", "config", "activeClient", "fork"]
+                .iter()
+                .any(|member| params.contains_key(*member))
+                .then_some(Dialect::Integer),
+        },
+        "fetchTurns" => match (params.contains_key("range"), params.contains_key("before")) {
+            (true, _) => Some(Dialect::Draft),
+            (false, true) => Some(Dialect::Integer),
+            _ => None,
+        },
+        "dispatchAction" => {
+            let action = params.get("action")?;
+            match action.get("type")?.as_str()? {
+                "session/permissionResolved" => Some(Dialect::Draft),
+                "session/modelChanged" => either(action.get("model")?.is_string()),
+                "session/turnStarted" => {
+                    let attachment = action.get("userMessage")?.get("attachments")?.get(0)?;
+                    match (attachment.get("path"), attachment.get("uri")) {
+                        (Some(_), _) => Some(Dialect::Draft),
+                        (None, Some(_)) => Some(Dialect::Integer),
+                        _ => None,
+                    }
+                }
+                "session/turnCancelled" => None,
+                // The first page knows no other action of clients.
+                _ => Some(Dialect::Integer),
+            }
+        }
+        "initialize" | "reconnect" | "disposeSession" | "listSessions" | "ping" => None,
+        _ => Some(Dialect::Integer),
+    }
+}
+
+/// The version that the shape of a `reconnect` tells, as far as it does.
+pub fn reconnect_sign(params: &Object) -> Option<Dialect> {
+    if params.contains_key("channel") {
+        return None;
+    }
+    let subscriptions = params.get("subscriptions").and_then(Value::as_array);
+    subscriptions.into_iter().flatten().find_map(|uri| match uri.as_str()? {
+        // Two versions call it so. What the later one is told, both can read.
+        "agenthost:/root" => Some(Dialect::V0_1_0),
+        uri => root_sign(uri),
+    })
+}
+
+fn unsupported() -> RpcError {
+    let names = Dialect::ALL.iter().rev().filter(|dialect| **dialect >= Dialect::V0_1_0);
+    RpcError::unsupported_protocol_version(&names.map(|dialect| dialect.name()).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn choose(params: Value) -> Result<(Dialect, Value), i32> {
+        let Value::Object(params) = params else { panic!("params are an object") };
+        negotiate(&params, None).map(|choice| (choice.dialect, choice.answer)).map_err(|error| error.code)
+    }
+
+    fn choose_from(offered: &[&str]) -> Result<(Dialect, Value), i32> {
+        choose(json!({ "protocolVersions": offered }))
+    }
+
+    #[test]
+    fn the_highest_compatible_offer_wins_whatever_the_order() {
+        assert_eq!(choose_from(&["0.9.0", "1.0.0"]), Ok((Dialect::V1_0_0, json!("1.0.0"))));
+        assert_eq!(choose_from(&["1.0.0", "1.7.3", "0.9.9"]), Ok((Dialect::V1_0_0, json!("1.7.3"))));
+        assert_eq!(choose_from(&["2.0.0", "0.9.4"]), Ok((Dialect::V0_9_0, json!("0.9.4"))));
+        assert_eq!(choose_from(&["0.5.1", "0.5.0"]), Ok((Dialect::V0_5_1, json!("0.5.1"))));
+        assert_eq!(choose_from(&["0.4.0", "0.3.0"]), Ok((Dialect::V0_4_0, json!("0.4.0"))));
+    }
+
+    #[test]
+    fn offers_that_are_too_old_too_new_or_no_versions_are_told_apart() {
+        assert_eq!(choose_from(&[]), Err(-32005));
+        assert_eq!(choose_from(&["0.0.9", "2.0.0", "0.10.0"]), Err(-32005));
+        assert_eq!(choose_from(&["1.0.0", "1.0"]), Err(-32602));
+        assert_eq!(choose_from(&["1.0.0-rc.1"]), Err(-32602));
+        assert_eq!(choose_from(&["01.0.0"]), Err(-32602));
+        assert_eq!(choose(json!({ "protocolVersion": 2 })), Err(-32005));
+        assert_eq!(choose(json!({ "protocolVersion": "1" })), Err(-32602));
+        assert_eq!(choose(json!({})), Err(-32602));
+    }
+
+    #[test]
+    fn what_calls_itself_the_same_is_told_apart_by_its_shape() {
+        assert_eq!(choose(json!({ "protocolVersion": 1 })), Ok((Dialect::Integer, json!(1))));
+        let draft = json!({ "protocolVersion": 1, "initialSubscriptions": ["agenthost:root"] });
+        assert_eq!(choose(draft), Ok((Dialect::Draft, json!(1))));
+        let pages = json!({ "protocolVersions": ["0.1.0"] });
+        assert_eq!(choose(pages), Ok((Dialect::V0_1_0, json!("0.1.0"))));
+        let copied = json!({ "protocolVersions": ["0.1.0"], "channel": "ahp-root://" });
+        assert_eq!(choose(copied), Ok((Dialect::V0_5_1, json!("0.1.0"))));
+    }
+}

@@ -1,0 +1,251 @@
+//! What all connections of one version share.
+//!
+//! Owns: translating each sequenced action once for all of them, the states that some translations need
+//! to know, and what clients of the version call sessions.
+//! Never: knows which connection gets what.
+
+use std::collections::HashMap;
+
+use ahp_types::actions::StateAction;
+use ahp_types::state::ChatState;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::dialect::Dialect;
+use super::names::Names;
+use super::node::{self, Object};
+use super::step::{Chain, Notice, Scene, Shot, Told};
+use super::Line;
+use crate::host::effects::ActionLine;
+use crate::host::envelope_of;
+use crate::host::reduce::Conversation;
+use crate::wire::rpc::{notification_line, to_json};
+use crate::wire::uris;
+
+/// A version that is spoken now.
+#[derive(Debug)]
+pub struct Lane {
+    dialect: Dialect,
+    /// What its clients call sessions.
+    pub names: Names,
+    /// The chats that its clients are told of, before the action that comes next.
+    chats: HashMap<String, Conversation>,
+    /// The action that was translated last, which the next connection gets too.
+    last: Option<Spoken>,
+}
+
+/// A sequenced action, translated.
+#[derive(Debug, Default)]
+pub struct Spoken {
+    server_seq: u64,
+    /// The chat that it changes, and whether a turn runs in it now.
+    pub chat: Option<(String, bool)>,
+    /// Whose action it is.
+    pub origin: Option<Origin>,
+    /// What is told, in order.
+    pub lines: Vec<SpokenLine>,
+}
+
+/// Whose action it is.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Origin {
+    /// The client.
+    pub client_id: String,
+    /// Its own number for the action.
+    pub client_seq: i64,
+}
+
+/// One line of a translated action.
+#[derive(Debug)]
+pub struct SpokenLine {
+    /// Those who subscribed to this channel get it (as the core names it).
+    pub shown_on: String,
+    /// The line.
+    pub line: Line,
+}
+
+/// An envelope as the core tells it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Envelope {
+    /// The channel.
+    pub channel: String,
+    /// The action.
+    pub action: Object,
+    /// Where it stands.
+    pub server_seq: u64,
+    /// Whose it is.
+    pub origin: Option<Origin>,
+    /// Why it was refused.
+    pub rejection_reason: Option<String>,
+}
+
+impl Envelope {
+    /// Reads the line of an action.
+    pub fn of_line(line: &Bytes) -> Option<Self> {
+        serde_json::from_slice(&envelope_of(line)).map_err(|error| tracing::error!(%error, "an action")).ok()
+    }
+}
+
+impl Lane {
+    /// Begins to speak a version.
+    pub fn new(dialect: Dialect, providers: Vec<String>) -> Self {
+        Self { dialect, names: Names::new(providers), chats: HashMap::new(), last: None }
+    }
+
+    /// The way to this version.
+    pub fn chain(&self) -> Chain {
+        Chain::to(self.dialect)
+    }
+
+    /// The state of a chat, or of a session's default chat, as far as it is known.
+    pub fn chat(&self, channel: &str) -> Option<&ChatState> {
+        self.chats.get(&chat_of(channel)).map(Conversation::state)
+    }
+
+    /// What a translation of something on this channel may know.
+    pub fn scene<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Scene<'a>) {
+        let chat = self.chats.get(&chat_of(channel)).map(Conversation::state);
+        (Chain::to(self.dialect), Scene { chat, names: &mut self.names, client_id })
+    }
+
+    /// Takes states up that are about to be told.
+    pub fn learn(&mut self, shots: &[Shot]) {
+        if !self.dialect.needs_states() {
+            return;
+        }
+        for shot in shots.iter().filter(|shot| node::Node::of_state(&shot.state) == node::Node::Chat) {
+            match serde_json::from_value(Value::Object(shot.state.clone())) {
+                Ok(state) => {
+                    self.chats.insert(shot.channel.clone(), Conversation::new(state));
+                }
+                Err(error) => tracing::error!(%error, shot.channel, "a state cannot be read back"),
+            }
+        }
+    }
+
+    /// Forgets the chats that nobody is told of any more.
+    pub fn retain(&mut self, is_told: impl Fn(&str) -> bool) {
+        self.chats.retain(|channel, _| is_told(channel));
+    }
+
+    /// What clients of this version are told instead of a sequenced action.
+    pub fn speak(&mut self, action: &ActionLine) -> &Spoken {
+        let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == action.server_seq);
+        if !known {
+            let spoken = self.translate(action);
+            return self.last.insert(spoken);
+        }
+        self.last.get_or_insert_with(Spoken::default)
+    }
+
+    fn translate(&mut self, action: &ActionLine) -> Spoken {
+        let mut spoken = Spoken { server_seq: action.server_seq, ..Spoken::default() };
+        // Text that streams is the same in every version that has chats.
+        if action.delta.is_some() && !self.dialect.has_turns_in_sessions() {
+            let Some(channel) = self.apply(&action.line) else { return spoken };
+            spoken.chat = Some((channel.clone(), true));
+            let line = Line { bytes: action.line.clone(), delta: action.delta };
+            spoken.lines.push(SpokenLine { shown_on: channel, line });
+            return spoken;
+        }
+        let Some(envelope) = Envelope::of_line(&action.line) else { return spoken };
+        spoken.origin = envelope.origin.clone();
+        let channel = envelope.channel.clone();
+        for (shown_on, envelope) in self.envelopes(envelope, false) {
+            let bytes = notification_line("action", &to_json(&envelope));
+            spoken.lines.push(SpokenLine { shown_on, line: Line { bytes, delta: None } });
+        }
+        self.apply(&action.line);
+        let chat = chat_of(&channel);
+        spoken.chat = self.chats.get(&chat).map(|known| (chat, known.state().active_turn.is_some()));
+        spoken
+    }
+
+    /// The envelopes that are told instead of one, each with the channel whose subscribers get it.
+    pub fn envelopes(&mut self, envelope: Envelope, in_replay: bool) -> Vec<(String, Object)> {
+        let from = envelope.channel.clone();
+        let origin = envelope.origin.as_ref();
+        let server_seq = envelope.server_seq;
+        let reason = envelope.rejection_reason.as_deref();
+        let told = Told { channel: envelope.channel.clone(), action: envelope.action };
+        let (chain, mut scene) = self.scene(&from, origin.map_or("", |origin| &origin.client_id));
+        if in_replay {
+            // What is known is the end of the replay.
+            scene.chat = None;
+        }
+        let all = chain.action_down(told, &mut scene);
+        all.into_iter()
+            .enumerate()
+            .map(|(at, told)| {
+                let shown_on = told.channel.clone();
+                // One action of a client's is echoed once.
+                let envelope = build(told, server_seq, origin.filter(|_| at == 0), reason);
+                (shown_on, frame(chain, envelope, in_replay, &mut scene))
+            })
+            .collect()
+    }
+
+    /// Applies an action to the chat that it changes, if that is known; returns its channel.
+    fn apply(&mut self, line: &Bytes) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Change {
+            channel: String,
+            action: StateAction,
+        }
+        #[derive(Deserialize)]
+        struct Channel {
+            channel: String,
+        }
+        if !self.dialect.needs_states() {
+            return serde_json::from_slice::<Channel>(&envelope_of(line)).ok().map(|told| told.channel);
+        }
+        match serde_json::from_slice::<Change>(&envelope_of(line)) {
+            Ok(change) => {
+                if let Some(chat) = self.chats.get_mut(&change.channel) {
+                    chat.apply(&change.action);
+                }
+                Some(change.channel)
+            }
+            Err(error) => {
+                tracing::error!(%error, "an action cannot be read back");
+                None
+            }
+        }
+    }
+}
+
+/// The envelope of an action.
+fn build(told: Told, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
+    let mut envelope = Object::new();
+    envelope.insert("channel".to_owned(), told.channel.into());
+    envelope.insert("action".to_owned(), Value::Object(told.action));
+    envelope.insert("serverSeq".to_owned(), server_seq.into());
+    if let Some(origin) = origin {
+        let origin = serde_json::json!({ "clientId": origin.client_id, "clientSeq": origin.client_seq });
+        envelope.insert("origin".to_owned(), origin);
+    }
+    if let Some(reason) = reason {
+        envelope.insert("rejectionReason".to_owned(), reason.into());
+    }
+    envelope
+}
+
+fn frame(chain: Chain, mut envelope: Object, in_replay: bool, scene: &mut Scene<'_>) -> Object {
+    chain.envelope_down(&mut envelope, in_replay);
+    if in_replay {
+        return envelope;
+    }
+    let notice = Notice { method: "action".to_owned(), params: envelope };
+    chain.notice_down(notice, scene).map_or_else(Object::new, |notice| notice.params)
+}
+
+/// The chat that something on this channel is about: a session stands for its default chat.
+fn chat_of(channel: &str) -> String {
+    match channel.split_once(':') {
+        Some(("ahp-chat", _)) => channel.to_owned(),
+        _ => uris::default_chat_of(channel),
+    }
+}

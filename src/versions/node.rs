@@ -1,0 +1,145 @@
+//! Where the pieces of a message lie, in every version.
+//!
+//! Owns: finding each session, chat, turn, part … inside a state or an action, so that a version says what
+//! is different about a turn without saying where turns are.
+//! Never: changes anything by itself.
+
+use serde_json::{Map, Value};
+
+/// A JSON object.
+pub type Object = Map<String, Value>;
+
+/// What an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Node {
+    /// The state of the root channel.
+    Root,
+    /// An agent, as the root state lists it.
+    Agent,
+    /// The state of a session's channel.
+    Session,
+    /// A session, as the list and the notifications show it; also the changed members of one.
+    SessionSummary,
+    /// The state of a chat's channel.
+    Chat,
+    /// A chat, as its session lists it; also the changed members of one.
+    ChatSummary,
+    /// A turn that is over or runs.
+    Turn,
+    /// What the user said, or would.
+    Message,
+    /// Something attached to a message.
+    Attachment,
+    /// A part of an answer.
+    Part,
+    /// A tool call inside a part.
+    ToolCall,
+}
+
+impl Node {
+    /// What kind of state this is.
+    pub fn of_state(state: &Object) -> Self {
+        if state.contains_key("agents") {
+            Self::Root
+        } else if state.contains_key("lifecycle") {
+            Self::Session
+        } else {
+            Self::Chat
+        }
+    }
+}
+
+/// Shows `visit` every piece inside of `object`, which is a `node`, the innermost first, and at last itself.
+pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
+    match node {
+        Node::Root => each_in(object, "agents", Node::Agent, visit),
+        Node::Session => {
+            one_in(object, "summary", Node::SessionSummary, visit);
+            each_in(object, "chats", Node::ChatSummary, visit);
+            each_of_conversation(object, visit);
+        }
+        Node::Chat => each_of_conversation(object, visit),
+        Node::Turn => {
+            one_in(object, "message", Node::Message, visit);
+            each_in(object, "responseParts", Node::Part, visit);
+        }
+        Node::Message => each_in(object, "attachments", Node::Attachment, visit),
+        Node::Part => one_in(object, "toolCall", Node::ToolCall, visit),
+        Node::ToolCall => one_in(object, "userSuggestion", Node::Message, visit),
+        Node::Agent | Node::SessionSummary | Node::ChatSummary | Node::Attachment => {}
+    }
+    visit(node, object);
+}
+
+/// Shows `visit` every piece inside of an action's payload.
+pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
+    let name = action.get("type").and_then(Value::as_str).unwrap_or_default();
+    match name.split_once('/').map_or("", |(_, name)| name) {
+        "turnStarted" | "pendingMessageSet" => one_in(action, "message", Node::Message, visit),
+        "draftChanged" => one_in(action, "draft", Node::Message, visit),
+        "toolCallConfirmed" => one_in(action, "userSuggestion", Node::Message, visit),
+        "responsePart" | "error" => one_in(action, "part", Node::Part, visit),
+        "turnsLoaded" => each_in(action, "turns", Node::Turn, visit),
+        "chatAdded" => one_in(action, "summary", Node::ChatSummary, visit),
+        "chatUpdated" => one_in(action, "changes", Node::ChatSummary, visit),
+        "agentsChanged" => each_in(action, "agents", Node::Agent, visit),
+        _ => {}
+    }
+}
+
+fn each_of_conversation(state: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
+    each_in(state, "turns", Node::Turn, visit);
+    one_in(state, "activeTurn", Node::Turn, visit);
+    one_in(state, "draft", Node::Message, visit);
+    if let Some(Value::Object(pending)) = state.get_mut("steeringMessage") {
+        one_in(pending, "message", Node::Message, visit);
+    }
+    if let Some(Value::Array(queued)) = state.get_mut("queuedMessages") {
+        for pending in queued.iter_mut().filter_map(Value::as_object_mut) {
+            one_in(pending, "message", Node::Message, visit);
+        }
+    }
+}
+
+fn one_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(Node, &mut Object)) {
+    if let Some(Value::Object(inner)) = object.get_mut(member) {
+        each(node, inner, visit);
+    }
+}
+
+fn each_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(Node, &mut Object)) {
+    if let Some(Value::Array(inner)) = object.get_mut(member) {
+        for object in inner.iter_mut().filter_map(Value::as_object_mut) {
+            each(node, object, visit);
+        }
+    }
+}
+
+/// A member's text.
+pub fn text<'a>(object: &'a Object, member: &str) -> Option<&'a str> {
+    object.get(member).and_then(Value::as_str)
+}
+
+/// Gives a member another name; where there is none, or it is there under the new name, nothing happens.
+pub fn rename(object: &mut Object, from: &str, to: &str) {
+    if object.contains_key(to) {
+        return;
+    }
+    if let Some(value) = object.remove(from) {
+        object.insert(to.to_owned(), value);
+    }
+}
+
+/// Puts a member beside another one of the same value.
+pub fn alias(object: &mut Object, of: &str, name: &str) {
+    if let Some(value) = object.get(of).filter(|_| !object.contains_key(name)).cloned() {
+        object.insert(name.to_owned(), value);
+    }
+}
+
+/// Keeps those elements of an array member that satisfy `keep`.
+pub fn retain(object: &mut Object, member: &str, keep: impl Fn(&Value) -> bool) {
+    if let Some(Value::Array(elements)) = object.get_mut(member) {
+        elements.retain(keep);
+    }
+}

@@ -1,0 +1,75 @@
+//! 0.2.0, as it differs from 0.3.0: what starts a turn is what the user said, whoever said it; and the tools of
+//! clients are marked with the client alone.
+
+use serde_json::{json, Value};
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Scene, Step, Told};
+
+/// See the module.
+pub struct V0_2_0;
+
+impl Step for V0_2_0 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_2_0
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &["who said a message", "which MCP server a tool belongs to, and the states of MCP servers"]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &["session/mcpServerStateChanged", "changeset/operationStatusChanged"]
+    }
+
+    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+        node::rename(&mut told.action, "userMessage", "message");
+        for member in ["message", "userSuggestion"] {
+            if let Some(Value::Object(message)) = told.action.get_mut(member) {
+                message.entry("origin").or_insert_with(|| json!({ "kind": "user" }));
+            }
+        }
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Turn => node::alias(object, "message", "userMessage"),
+            Node::Session => {
+                if let Some(Value::Object(pending)) = object.get_mut("steeringMessage") {
+                    node::alias(pending, "message", "userMessage");
+                }
+                if let Some(Value::Array(queued)) = object.get_mut("queuedMessages") {
+                    for pending in queued.iter_mut().filter_map(Value::as_object_mut) {
+                        node::alias(pending, "message", "userMessage");
+                    }
+                }
+                node::retain(object, "customizations", |customization| {
+                    customization.get("type").and_then(Value::as_str) != Some("mcpServer")
+                });
+            }
+            Node::ToolCall => name_owner(object),
+            _ => {}
+        }
+    }
+
+    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+        match told.name() {
+            "session/turnStarted" | "session/pendingMessageSet" => {
+                node::alias(&mut told.action, "message", "userMessage");
+            }
+            "session/toolCallStart" => name_owner(&mut told.action),
+            _ => {}
+        }
+        vec![told]
+    }
+}
+
+/// Says which client runs a tool, if one does.
+fn name_owner(call: &mut Object) {
+    let Some(Value::Object(contributor)) = call.get("contributor") else { return };
+    if node::text(contributor, "kind") == Some("client") {
+        let client = contributor.get("clientId").cloned();
+        call.extend(client.map(|client| ("toolClientId".to_owned(), client)));
+    }
+}

@@ -1,0 +1,159 @@
+//! 0.3.0, as it differs from 0.4.0: a session is one conversation. It is the session's default chat; what other
+//! chats do is shown in the session's status alone.
+
+use serde_json::{json, Value};
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Call, Scene, Shot, Step, Told};
+use crate::wire::errors::RpcError;
+use crate::wire::uris;
+
+/// See the module.
+pub struct V0_3_0;
+
+/// What is said on a chat now and was said on its session.
+const MOVED: [&str; 22] = [
+    "turnStarted",
+    "delta",
+    "responsePart",
+    "toolCallStart",
+    "toolCallDelta",
+    "toolCallReady",
+    "toolCallConfirmed",
+    "toolCallComplete",
+    "toolCallResultConfirmed",
+    "toolCallContentChanged",
+    "turnComplete",
+    "turnCancelled",
+    "error",
+    "usage",
+    "reasoning",
+    "pendingMessageSet",
+    "pendingMessageRemoved",
+    "queuedMessagesReordered",
+    "inputRequested",
+    "inputAnswerChanged",
+    "inputCompleted",
+    "truncated",
+];
+
+/// The members of a chat's state that were members of its session's.
+const CONVERSATION: [&str; 5] = ["turns", "activeTurn", "steeringMessage", "queuedMessages", "inputRequests"];
+
+/// The bits of a status that say what goes on; the others are what users marked.
+const ACTIVITY: u64 = 0x1f;
+
+impl Step for V0_3_0 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_3_0
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &["chats but the default one", "annotations"]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "session/chatAdded",
+            "session/chatRemoved",
+            "session/chatUpdated",
+            "session/defaultChatChanged",
+            "annotations/set",
+            "annotations/updated",
+            "annotations/removed",
+            "annotations/entrySet",
+            "annotations/entryRemoved",
+            "changeset/contentChanged",
+        ]
+    }
+
+    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        let channel = node::text(&call.params, "channel").unwrap_or_default();
+        match call.method.as_str() {
+            "fetchTurns" | "completions" => {
+                let chat = uris::default_chat_of(channel);
+                call.params.insert("channel".to_owned(), chat.into());
+            }
+            "subscribe" if channel.starts_with("ahp-chat:") => {
+                return Err(RpcError::channel_not_found(channel));
+            }
+            "initialize" | "reconnect" => {
+                for member in ["initialSubscriptions", "subscriptions"] {
+                    let is_chat = |uri: &Value| uri.as_str().is_some_and(|uri| uri.starts_with("ahp-chat:"));
+                    node::retain(&mut call.params, member, |uri| !is_chat(uri));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+        let Some(name) = told.name().strip_prefix("session/").filter(|name| MOVED.contains(name)) else {
+            return;
+        };
+        let name = format!("chat/{name}");
+        told.channel = uris::default_chat_of(&told.channel);
+        told.action.insert("type".to_owned(), name.into());
+        // Who says a message could be anything.
+        if let Some(Value::Object(message)) = told.action.get_mut("message") {
+            let known =
+                message.get("origin").and_then(|origin| origin.get("kind")).is_some_and(Value::is_string);
+            if !known {
+                message.insert("origin".to_owned(), json!({ "kind": "user" }));
+            }
+        }
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        if node == Node::Message {
+            node::retain(object, "attachments", |attachment| {
+                attachment.get("type").and_then(Value::as_str) != Some("annotations")
+            });
+        }
+    }
+
+    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
+        let (mut chats, mut rest): (Vec<Shot>, Vec<Shot>) =
+            std::mem::take(shots).into_iter().partition(|shot| Node::of_state(&shot.state) == Node::Chat);
+        for shot in rest.iter_mut().filter(|shot| Node::of_state(&shot.state) == Node::Session) {
+            for member in ["chats", "defaultChat"] {
+                shot.state.remove(member);
+            }
+            shot.state.insert("turns".to_owned(), json!([]));
+            let chat = uris::default_chat_of(&shot.channel);
+            let Some(chat) = chats.iter_mut().find(|shot| shot.channel == chat) else { continue };
+            for member in CONVERSATION {
+                let value = chat.state.remove(member);
+                shot.state.extend(value.map(|value| (member.to_owned(), value)));
+            }
+            let activity = chat.state.get("status").and_then(Value::as_u64).unwrap_or_default();
+            with_activity(&mut shot.state, activity);
+            if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {
+                with_activity(summary, activity);
+            }
+        }
+        *shots = rest;
+    }
+
+    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+        let Some(name) = told.name().strip_prefix("chat/") else { return vec![told] };
+        match uris::session_of_default_chat(&told.channel).filter(|_| MOVED.contains(&name)) {
+            Some(session) => {
+                let name = format!("session/{name}");
+                told.action.insert("type".to_owned(), name.into());
+                told.channel = session;
+                vec![told]
+            }
+            None => Vec::new(),
+        }
+    }
+}
+
+/// What goes on in a session is what goes on in its one conversation: so its clients compute it too.
+fn with_activity(object: &mut Object, activity: u64) {
+    if let Some(status) = object.get("status").and_then(Value::as_u64) {
+        object.insert("status".to_owned(), (status & !ACTIVITY | activity & ACTIVITY).into());
+    }
+}

@@ -1,0 +1,66 @@
+//! 0.5.0, as it differs from 0.5.1: a chat's turns are all there, older ones are fetched in pages as an answer,
+//! and what a session waits for is told by its status alone.
+
+use serde_json::Value;
+
+use super::dialect::Dialect;
+use super::node::{Node, Object};
+use super::step::{Call, Reply, Scene, Step};
+use crate::wire::errors::RpcError;
+
+/// See the module.
+pub struct V0_5_0;
+
+impl Step for V0_5_0 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_5_0
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &["what a session waits for; its status says that it does"]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &["chat/turnsLoaded", "session/inputNeededSet", "session/inputNeededRemoved"]
+    }
+
+    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        match call.method.as_str() {
+            // The state has them all.
+            "fetchTurns" => {
+                let limit = match call.params.get("limit").filter(|limit| !limit.is_null()) {
+                    None => None,
+                    Some(limit) => match limit.as_u64().and_then(|limit| usize::try_from(limit).ok()) {
+                        Some(limit) if limit > 0 => Some(limit),
+                        _ => return Err(RpcError::invalid_params("`limit` must be a number of at least 1")),
+                    },
+                };
+                let before = call.params.get("before").and_then(Value::as_str).map(str::to_owned);
+                call.reply = Reply::Turns { before, limit };
+                call.method = "subscribe".to_owned();
+            }
+            // All of them are answered at once.
+            "listSessions" => {
+                call.params.remove("limit");
+                call.params.remove("cursor");
+            }
+            "subscribe" => {
+                call.params.remove("view");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Session => {
+                object.remove("inputNeeded");
+            }
+            Node::Chat => {
+                object.remove("turnsNextCursor");
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! 0.5.1, as it differs from 0.5.2: what was answered to a question is not kept in the turn.
+
+use serde_json::Value;
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Scene, Step, Told};
+
+/// See the module.
+pub struct V0_5_1;
+
+impl Step for V0_5_1 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_5_1
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &["questions of a turn once they are answered", "requests to start and stop MCP servers"]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "session/mcpServerStartRequested",
+            "session/mcpServerStopRequested",
+            "changeset/filesReviewedChanged",
+        ]
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        if node == Node::Turn {
+            node::retain(object, "responseParts", |part| !is_question(part));
+        }
+    }
+
+    fn action_down(&self, told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+        if told.name() == "chat/responsePart" && told.action.get("part").is_some_and(is_question) {
+            return Vec::new();
+        }
+        vec![told]
+    }
+}
+
+fn is_question(part: &Value) -> bool {
+    part.get("kind").and_then(Value::as_str) == Some("inputRequest")
+}

@@ -1,0 +1,84 @@
+//! 0.5.2, as it differs from 0.6.0: open questions stand beside the turn, not in it; turns have no clock; and
+//! no tool asks to be authenticated for.
+
+use serde_json::{json, Value};
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Scene, Step, Told};
+
+/// See the module.
+pub struct V0_5_2;
+
+impl Step for V0_5_2 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_5_2
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &[
+            "when a turn began and how long it took",
+            "that a tool waits for an authentication: it is shown as running",
+        ]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &["chat/toolCallAuthRequired", "chat/toolCallAuthResolved"]
+    }
+
+    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+        // The host puts its own clock's in.
+        match told.name() {
+            "chat/turnStarted" => {
+                told.action.entry("startedAt").or_insert_with(|| "1970-01-01T00:00:00Z".into());
+            }
+            "chat/turnCancelled" => {
+                told.action.entry("duration").or_insert_with(|| 0.into());
+            }
+            "changeset/filesReviewedChanged" => {
+                told.action.insert("type".to_owned(), "changeset/filesReviewChanged".into());
+                node::rename(&mut told.action, "fileIds", "files");
+            }
+            _ => {}
+        }
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Chat => {
+                let parts = object.get("activeTurn").and_then(|turn| turn.get("responseParts"));
+                let parts = parts.and_then(Value::as_array).into_iter().flatten();
+                let open: Vec<Value> = parts
+                    .filter(|part| is_open(part))
+                    .filter_map(|part| part.get("request").cloned())
+                    .collect();
+                if !open.is_empty() {
+                    object.insert("inputRequests".to_owned(), json!(open));
+                }
+                if let Some(Value::Object(turn)) = object.get_mut("activeTurn") {
+                    node::retain(turn, "responseParts", |part| !is_open(part));
+                }
+            }
+            Node::Session => node::retain(object, "inputNeeded", |request| {
+                request.get("kind").and_then(Value::as_str) != Some("toolAuthentication")
+            }),
+            Node::ToolCall if node::text(object, "status") == Some("auth-required") => {
+                object.insert("status".to_owned(), "running".into());
+            }
+            _ => {}
+        }
+    }
+
+    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+        if told.name() == "changeset/filesReviewChanged" {
+            told.action.insert("type".to_owned(), "changeset/filesReviewedChanged".into());
+            node::rename(&mut told.action, "files", "fileIds");
+        }
+        vec![told]
+    }
+}
+
+fn is_open(part: &Value) -> bool {
+    part.get("kind").and_then(Value::as_str) == Some("inputRequest")
+        && part.get("response").is_none_or(Value::is_null)
+}

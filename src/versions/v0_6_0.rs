@@ -1,0 +1,86 @@
+//! 0.6.0, as it differs from 0.7.0: one working directory, no side chats, and the input of a tool is text.
+
+use serde_json::{json, Value};
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Call, Scene, Step, Told};
+use crate::wire::errors::RpcError;
+
+/// See the module.
+pub struct V0_6_0;
+
+impl Step for V0_6_0 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_6_0
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &[
+            "working directories but the first, and that they change",
+            "inputs of tools that are kept elsewhere",
+            "side chats are shown as forks",
+            "chats that are attached to a message",
+        ]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "session/workingDirectorySet",
+            "session/workingDirectoryRemoved",
+            "chat/workingDirectorySet",
+            "chat/workingDirectoryRemoved",
+        ]
+    }
+
+    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        match call.method.as_str() {
+            "createSession" => {
+                if let Some(directory) = call.params.remove("workingDirectory").filter(|it| !it.is_null()) {
+                    call.params.entry("workingDirectories").or_insert_with(|| json!([directory]));
+                }
+            }
+            "createChat" => {
+                if let Some(Value::Object(source)) = call.params.get_mut("source") {
+                    source.entry("kind").or_insert_with(|| "fork".into());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Session | Node::SessionSummary | Node::Chat | Node::ChatSummary => {
+                let first = object.get("workingDirectories").and_then(|all| all.get(0)).cloned();
+                object.extend(first.map(|first| ("workingDirectory".to_owned(), first)));
+                if let Some(Value::Object(origin)) = object.get_mut("origin") {
+                    if node::text(origin, "kind") == Some("sideChat") {
+                        origin.insert("kind".to_owned(), "fork".into());
+                    }
+                }
+            }
+            Node::Message => node::retain(object, "attachments", |attachment| {
+                attachment.get("type").and_then(Value::as_str) != Some("chat")
+            }),
+            Node::ToolCall => inline_input(object),
+            _ => {}
+        }
+    }
+
+    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+        if told.name() == "chat/toolCallDelta" {
+            told.action.entry("content").or_insert_with(|| "".into());
+        }
+        inline_input(&mut told.action);
+        vec![told]
+    }
+}
+
+/// Leaves out an input that is no text: the whole tool call could not be read.
+fn inline_input(call: &mut Object) {
+    if call.get("toolInput").is_some_and(Value::is_object) {
+        call.remove("toolInput");
+    }
+}

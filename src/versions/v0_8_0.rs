@@ -1,0 +1,121 @@
+//! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over for good,
+//! and there are no automations.
+
+use ahp_types::state::{ChatState, ResponsePart, Turn};
+use serde_json::{json, Value};
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Call, Scene, Step, Told};
+use crate::wire::errors::RpcError;
+
+/// See the module.
+pub struct V0_8_0;
+
+impl Step for V0_8_0 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_8_0
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &["that a turn can be resumed; one that is resumed is taken back and told anew"]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "automation/set",
+            "automation/createRequested",
+            "automation/updateRequested",
+            "automation/removed",
+            "automationRun/lifecycleChanged",
+            "automationRun/sessionSet",
+            "automationRun/sessionRemoved",
+            "automationRun/primarySessionChanged",
+            "automationRun/cancelRequested",
+            "chat/turnResume",
+        ]
+    }
+
+    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        if call.method == "createSession" && call.params.get("fork").is_some_and(|fork| !fork.is_null()) {
+            return Err(RpcError::invalid_params("`fork`: sessions are not forked here"));
+        }
+        Ok(())
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Session if node::text(object, "lifecycle") == Some("failed") => {
+                object.insert("lifecycle".to_owned(), "creationFailed".into());
+            }
+            Node::Turn => {
+                let parts = object.get("responseParts").and_then(Value::as_array);
+                let last = parts.and_then(|parts| parts.last()).filter(|part| is_error(part));
+                if let Some(error) = last.and_then(|part| part.get("error")).cloned() {
+                    object.insert("error".to_owned(), error);
+                }
+                node::retain(object, "responseParts", |part| !is_error(part));
+            }
+            Node::Message => {
+                if let Some(Value::Object(origin)) = object.get_mut("origin") {
+                    if node::text(origin, "kind") == Some("automation") {
+                        origin.insert("kind".to_owned(), "systemNotification".into());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        match (told.name(), scene.chat) {
+            ("chat/error", _) => {
+                if let Some(error) = told.action.get("part").and_then(|part| part.get("error")).cloned() {
+                    told.action.insert("error".to_owned(), error);
+                }
+                vec![told]
+            }
+            ("chat/turnResume", Some(chat)) => tell_anew(self, &told.channel, chat),
+            _ => vec![told],
+        }
+    }
+}
+
+fn is_error(part: &Value) -> bool {
+    part.get("kind").and_then(Value::as_str) == Some("error")
+}
+
+/// What takes a chat's last turn back and tells it anew, as one that runs.
+fn tell_anew(step: &V0_8_0, channel: &str, chat: &ChatState) -> Vec<Told> {
+    let Some((turn, earlier)) = chat.turns.split_last() else { return Vec::new() };
+    let mut actions = vec![cut_after(earlier.last())];
+    actions.push(json!({
+        "type": "chat/turnStarted",
+        "turnId": turn.id,
+        "startedAt": turn.started_at.as_ref().unwrap_or(&chat.modified_at),
+        "message": turn.message,
+    }));
+    let parts = turn.response_parts.iter().filter(|part| !matches!(part, ResponsePart::Error(_)));
+    actions.extend(parts.map(|part| json!({ "type": "chat/responsePart", "turnId": turn.id, "part": part })));
+    if let Some(usage) = &turn.usage {
+        actions.push(json!({ "type": "chat/usage", "turnId": turn.id, "usage": usage }));
+    }
+    let objects = actions.into_iter().filter_map(|action| match action {
+        Value::Object(action) => Some(action),
+        _ => None,
+    });
+    objects
+        .map(|mut action| {
+            node::each_of_action(&mut action, &mut |node, object| step.node_down(node, object));
+            Told { channel: channel.to_owned(), action }
+        })
+        .collect()
+}
+
+/// The truncation that leaves nothing after a turn; nothing at all when there is none.
+fn cut_after(turn: Option<&Turn>) -> Value {
+    match turn {
+        Some(turn) => json!({ "type": "chat/truncated", "turnId": turn.id }),
+        None => json!({ "type": "chat/truncated" }),
+    }
+}

@@ -1,0 +1,66 @@
+//! 0.9.0, as it differs from 1.0.0: no canvases, no work in the background, and chats are neither moved nor
+//! put in order; whether one was read is shown by its session's list alone.
+
+use serde_json::Value;
+
+use super::dialect::Dialect;
+use super::node::{Node, Object};
+use super::step::{Call, Scene, Step, Told};
+use crate::wire::errors::RpcError;
+
+/// See the module.
+pub struct V0_9_0;
+
+impl Step for V0_9_0 {
+    fn dialect(&self) -> Dialect {
+        Dialect::V0_9_0
+    }
+
+    fn losses(&self) -> &'static [&'static str] {
+        &["a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them"]
+    }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "session/chatsReordered",
+            "session/mcpServerBackgroundRequested",
+            "chat/backgroundWorkSet",
+            "chat/backgroundWorkRemoved",
+            "chat/movableChanged",
+            "chat/changesetsChanged",
+            "chat/canvasesChanged",
+            "chat/isReadChanged",
+            "chat/isArchivedChanged",
+            "canvas/stateChanged",
+        ]
+    }
+
+    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
+            name_plugins(client);
+        }
+        Ok(())
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        if node == Node::SessionSummary {
+            object.remove("chats");
+            object.remove("defaultChat");
+        }
+    }
+
+    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+        if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
+            name_plugins(client);
+        }
+    }
+}
+
+/// The crates before 1.0.0 leave out what kind of customization a client brings: it is always a plugin.
+fn name_plugins(client: &mut Object) {
+    if let Some(Value::Array(plugins)) = client.get_mut("customizations") {
+        for plugin in plugins.iter_mut().filter_map(Value::as_object_mut) {
+            plugin.entry("type").or_insert_with(|| "plugin".into());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `resourceRead` and `resourceList`: what clients see of this machine's files.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{json, Value};
+
+use crate::support::Process;
+
+/// Opens a connection.
+fn opened() -> Process {
+    let mut process = Process::start(&[]);
+    process.say(
+        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"clientId":"me","protocolVersions":["1.0.0"]}}"#,
+    );
+    process.next();
+    process
+}
+
+fn ask(process: &mut Process, method: &str, params: &Value) -> Value {
+    process.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string());
+    process.next()
+}
+
+fn on(path: &Path) -> Value {
+    json!({ "channel": "ahp-root://", "uri": format!("file://{}", path.display()) })
+}
+
+#[test]
+fn a_file_is_answered_as_text_where_it_is_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let (text, bytes) = (folder.path().join("text"), folder.path().join("bytes"));
+    fs::write(&text, "grüezi\n").unwrap();
+    fs::write(&bytes, [0xff, 0x00]).unwrap();
+    let mut process = opened();
+    let answer = ask(&mut process, "resourceRead", &on(&text));
+    assert_eq!(answer["result"], json!({ "data": "grüezi\n", "encoding": "utf-8" }));
+    let answer = ask(&mut process, "resourceRead", &on(&bytes));
+    assert_eq!(answer["result"], json!({ "data": "/wA=", "encoding": "base64" }));
+    let mut as_base64 = on(&text);
+    as_base64["encoding"] = json!("base64");
+    let answer = ask(&mut process, "resourceRead", &as_base64);
+    assert_eq!(answer["result"], json!({ "data": "Z3LDvGV6aQo=", "encoding": "base64" }));
+}
+
+#[test]
+fn a_folder_is_answered_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("b"), "").unwrap();
+    fs::create_dir(folder.path().join("a")).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("a"), folder.path().join("c")).unwrap();
+    let answer = ask(&mut opened(), "resourceList", &on(folder.path()));
+    let entries = json!([
+        { "name": "a", "type": "directory" },
+        { "name": "b", "type": "file" },
+        { "name": "c", "type": "directory" },
+    ]);
+    assert_eq!(answer["result"], json!({ "entries": entries }));
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_and_the_next_one_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
+    fs::write(&file, "").unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let large = folder.path().join("large");
+    fs::File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
+    let mut process = opened();
+    let missing = folder.path().join("missing");
+    for (method, path, code) in [
+        ("resourceRead", &missing, -32008),
+        ("resourceList", &missing, -32008),
+        ("resourceRead", &folder.path().to_owned(), -32602),
+        ("resourceRead", &pipe, -32602),
+        ("resourceRead", &large, -32602),
+        ("resourceList", &file, -32602),
+    ] {
+        let answer = ask(&mut process, method, &on(path));
+        assert_eq!(answer["error"]["code"], code, "{method} {path:?}: {answer}");
+    }
+    let answer = ask(&mut process, "resourceRead", &json!({ "channel": "ahp-root://", "uri": "other:x" }));
+    assert_eq!(answer["error"]["code"], -32008);
+    assert_eq!(ask(&mut process, "resourceRead", &on(&file))["result"]["data"], "");
+}
+
+#[test]
+fn a_file_is_answered_after_the_input_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "x".repeat(16 << 20)).unwrap();
+    let mut process = opened();
+    for id in 0..8 {
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": "resourceRead", "params": on(&file) });
+        process.say(&request.to_string());
+    }
+    process.end();
+    let mut answered: Vec<Value> = process.rest().iter().map(|answer| answer["id"].clone()).collect();
+    answered.sort_by_key(Value::as_u64);
+    assert_eq!(answered, (0..8).map(Value::from).collect::<Vec<_>>());
+    assert_eq!(process.wait().code(), Some(0));
+}
