@@ -689,6 +689,9 @@ impl Edges {
         if matches!(batch.reply, Reply::Turns { .. }) {
             return first;
         }
+        // What could not be replayed was answered with the states at once, and asked for besides.
+        let mut taken = BTreeSet::new();
+        shots.retain(|shot| taken.insert(shot.channel.clone()));
         lane.learn(&shots);
         if batch.method != "subscribe" {
             peer.open = true;
