@@ -81,7 +81,6 @@ impl Names {
     /// Learns what clients call these sessions, each with its provider. What is held under the clients' own
     /// spelling goes first: only what is not can be called otherwise.
     pub fn meet<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone) {
-        let is_plain = |uri: &str| uri.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME);
         for (uri, _) in sessions.clone().filter(|(uri, _)| !is_plain(uri)) {
             self.learn(uri, uri);
         }
@@ -113,14 +112,9 @@ impl Names {
         client
     }
 
-    /// Writes the sessions between the backticks of a sentence as clients call them.
+    /// Writes the sessions that a sentence names as clients call them.
     pub fn down_in(&mut self, sentence: &str) -> String {
-        let is_session = |word: &str| word.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME);
-        let words = sentence.split('`').map(|word| match is_session(word) {
-            true => self.down(word, None),
-            false => word.to_owned(),
-        });
-        words.collect::<Vec<_>>().join("`")
+        rename_in(sentence, |word| is_plain(word).then(|| self.down(word, None)))
     }
 
     /// Forgets a session that is gone, as soon as the next one is.
@@ -157,6 +151,17 @@ impl Names {
             self.gone = None;
         }
     }
+}
+
+/// Whether a session is called as all are since 0.2.0.
+fn is_plain(uri: &str) -> bool {
+    uri.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME)
+}
+
+/// Writes what stands between the backticks of a sentence as `rename` does, where it does.
+pub fn rename_in(sentence: &str, mut rename: impl FnMut(&str) -> Option<String>) -> String {
+    let words = sentence.split('`').map(|word| rename(word).unwrap_or_else(|| word.to_owned()));
+    words.collect::<Vec<_>>().join("`")
 }
 
 #[cfg(test)]

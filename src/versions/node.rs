@@ -126,6 +126,12 @@ pub fn text<'a>(object: &'a Object, member: &str) -> Option<&'a str> {
     object.get(member).and_then(Value::as_str)
 }
 
+/// What stands for a text, or for Markdown.
+pub fn plain_text(value: Option<&Value>) -> String {
+    let text = value.and_then(|value| value.as_str().or_else(|| value.get("markdown")?.as_str()));
+    text.unwrap_or_default().to_owned()
+}
+
 /// Gives a member another name; where there is none, or it is there under the new name, nothing happens.
 pub fn rename(object: &mut Object, from: &str, to: &str) {
     if object.contains_key(to) {
