@@ -289,7 +289,7 @@ impl PartIndex {
 }
 
 /// The id of a tool call in any of its states.
-pub(super) fn tool_call_id(call: &ToolCallState) -> &str {
+pub(crate) fn tool_call_id(call: &ToolCallState) -> &str {
     match call {
         ToolCallState::Streaming(call) => &call.tool_call_id,
         ToolCallState::PendingConfirmation(call) => &call.tool_call_id,

@@ -1,13 +1,531 @@
-//! Stub, as it differs from nothing yet.
+//! Integer version 1 as its first page describes it, and how it differs from what the crate 0.1.0 speaks: the
+//! text, the thoughts and the tool calls of a turn stand beside each other, not in the order of its parts; a
+//! tool call begins when its input is complete, and asks by a request of its own; an action comes in an
+//! `envelope`; a list of sessions is nothing but the list; a status is a word and a model is its id; and a
+//! message has paths attached.
+//!
+//! Such a client knows few actions, and of them no other is told. Whether a result is to be kept is asked as a
+//! second permission for the same call.
+
+use std::borrow::Cow;
+
+use ahp_types::state::{ChatState, ResponsePart};
+use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
+use serde_json::{json, Value};
+
 use super::dialect::Dialect;
-use super::step::Step;
-/// stub
+use super::node::{self, Node, Object};
+use super::step::{Call, Notice, Scene, Step, Told};
+use crate::host::reduce::tool_call_id;
+use crate::wire::errors::RpcError;
+
+/// See the module.
 pub struct Draft;
+
+/// What the id of a call ends in, where the permission that is asked for is that to keep its result.
+const RESULT: &str = "#result";
+
+/// The members of the actions that are told as they are.
+const MEMBERS: [&str; 10] = [
+    "type", "session", "turnId", "agents", "content", "error", "model", "title", "usage", "userMessage",
+];
+
+/// The bits of a status that it has words for.
+const ERROR: u64 = 1 << 1;
+const IN_PROGRESS: u64 = 1 << 3;
+
+/// What is written as it is in the path of a URI.
+const PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
+
 impl Step for Draft {
     fn dialect(&self) -> Dialect {
         Dialect::Draft
     }
+
     fn losses(&self) -> &'static [&'static str] {
-        &[]
+        &[
+            "in which order the text and the tool calls of a turn came",
+            "what a turn that is over had thought",
+            "a tool call before its input is complete, and what it produces before it is done",
+            "questions, queued and steering messages, and that turns were taken back",
+            "what a permission can be answered besides yes and no",
+            "that a summary changes: the list must be fetched again",
+            "read and archived flags, activities, settings, and everything else that its page does not name",
+        ]
     }
+
+    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        match call.method.as_str() {
+            "createSession" => model_of_id(&mut call.params),
+            "fetchTurns" => flatten_range(&mut call.params)?,
+            "fetchContent" => call.method = "resourceRead".to_owned(),
+            "browseDirectory" => call.method = "resourceList".to_owned(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn action_up(&self, told: &mut Told, scene: &mut Scene<'_>) {
+        match told.name() {
+            "session/permissionResolved" => answer_of_permission(&mut told.action, scene.chat),
+            "session/modelChanged" => model_of_id(&mut told.action),
+            "session/turnStarted" => {
+                if let Some(Value::Object(message)) = told.action.get_mut("userMessage") {
+                    uris_of_paths(message);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Root => object.retain(|member, _| member == "agents"),
+            Node::Agent => keep(object, &["provider", "displayName", "description", "models"]),
+            Node::Session => {
+                keep(object, &["summary", "lifecycle", "creationError", "turns", "activeTurn"]);
+            }
+            Node::SessionSummary => {
+                keep(
+                    object,
+                    &["resource", "provider", "title", "status", "createdAt", "modifiedAt", "model"],
+                );
+                id_of_model(object);
+                if let Some(bits) = object.get("status").and_then(Value::as_u64) {
+                    object.insert("status".to_owned(), status_of(bits).into());
+                }
+            }
+            Node::Message => {
+                keep(object, &["text", "attachments"]);
+                paths_of_uris(object);
+            }
+            Node::Part if node::text(object, "kind") == Some("contentRef") => {
+                node::rename(object, "contentType", "mimeType");
+            }
+            Node::Turn => {
+                *object =
+                    if object.contains_key("state") { turn_of(object) } else { active_turn_of(object) };
+            }
+            _ => {}
+        }
+    }
+
+    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        match told.name() {
+            "session/responsePart" => return part_told(&told),
+            "session/toolCallReady" => return ready_told(&told, scene.chat),
+            "session/toolCallConfirmed" => {
+                return vec![resolution(&told, call_id(&told).into(), is(&told.action, "approved"))];
+            }
+            "session/toolCallComplete" => return completion_told(&told, scene.chat),
+            "session/toolCallResultConfirmed" => return review_told(&told, scene.chat),
+            "session/modelChanged" => id_of_model(&mut told.action),
+            "root/agentsChanged"
+            | "session/ready"
+            | "session/creationFailed"
+            | "session/turnStarted"
+            | "session/delta"
+            | "session/reasoning"
+            | "session/turnComplete"
+            | "session/turnCancelled"
+            | "session/error"
+            | "session/titleChanged"
+            | "session/usage" => {}
+            _ => return Vec::new(),
+        }
+        keep(&mut told.action, &MEMBERS);
+        vec![told]
+    }
+
+    fn notice_down(&self, mut notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+        if notice.method == "action" {
+            notice.params = with("envelope", Value::Object(notice.params));
+            return Some(notice);
+        }
+        let Some(Value::Object(inner)) = notice.params.get_mut("notification") else { return None };
+        match node::text(inner, "type") {
+            Some("notify/sessionAdded") => {
+                if let Some(Value::Object(summary)) = inner.get_mut("summary") {
+                    self.node_down(Node::SessionSummary, summary);
+                }
+                Some(notice)
+            }
+            Some("notify/sessionRemoved") => Some(notice),
+            _ => None,
+        }
+    }
+
+    fn result_down(&self, method: &str, result: &mut Value, _scene: &mut Scene<'_>) {
+        match (method, &mut *result) {
+            ("listSessions", Value::Object(list)) => *result = list.remove("items").unwrap_or(json!([])),
+            ("subscribe", Value::Object(result)) => {
+                if let Some(Value::Object(snapshot)) = result.get("snapshot").cloned() {
+                    result.extend(snapshot);
+                }
+            }
+            ("resourceRead", Value::Object(result)) => node::rename(result, "contentType", "mimeType"),
+            _ => {}
+        }
+    }
+
+    fn error_down(&self, error: &mut RpcError, _scene: &mut Scene<'_>) {
+        error.code = match error.code {
+            // Not found: content.
+            -32008 => -32006,
+            // There already: a session.
+            -32010 => -32003,
+            // To be authenticated for, or not permitted: nothing is near.
+            -32007 | -32009 => -32603,
+            code => code,
+        };
+    }
+}
+
+// Models, attachments, pages.
+
+fn model_of_id(holder: &mut Object) {
+    if let Some(id @ Value::String(_)) = holder.get("model").cloned() {
+        holder.insert("model".to_owned(), json!({ "id": id }));
+    }
+}
+
+fn id_of_model(holder: &mut Object) {
+    if let Some(id) = holder.get("model").and_then(|model| model.get("id")).cloned() {
+        holder.insert("model".to_owned(), id);
+    }
+}
+
+fn status_of(bits: u64) -> &'static str {
+    match bits {
+        bits if bits & ERROR != 0 => "error",
+        bits if bits & IN_PROGRESS != 0 => "in-progress",
+        _ => "idle",
+    }
+}
+
+fn uris_of_paths(message: &mut Object) {
+    let Some(Value::Array(attachments)) = message.get_mut("attachments") else { return };
+    for attachment in attachments.iter_mut().filter_map(Value::as_object_mut) {
+        let Some(path) = node::text(attachment, "path") else { continue };
+        let uri = if path.contains("://") {
+            path.to_owned()
+        } else {
+            let path = path.replace('\\', "/");
+            format!("file:///{}", percent_encode(path.trim_start_matches('/').as_bytes(), PATH))
+        };
+        attachment.remove("path");
+        attachment.entry("uri").or_insert(uri.into());
+    }
+}
+
+fn paths_of_uris(message: &mut Object) {
+    let Some(Value::Array(attachments)) = message.get_mut("attachments") else { return };
+    attachments.retain_mut(|attachment| {
+        let Some(attachment) = attachment.as_object_mut() else { return false };
+        let uri = node::text(attachment, "uri").and_then(|uri| uri.strip_prefix("file://"));
+        let path = uri.and_then(|path| percent_decode_str(path).decode_utf8().ok().map(Cow::into_owned));
+        // What is no file has no path.
+        let Some(path) = path else { return false };
+        attachment.remove("uri");
+        attachment.insert("path".to_owned(), path.into());
+        true
+    });
+}
+
+/// The page names a `range` of turns and does not say what that is: what later versions ask for.
+fn flatten_range(params: &mut Object) -> Result<(), RpcError> {
+    match params.remove("range") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Object(range)) if range.keys().all(|key| matches!(key.as_str(), "before" | "limit")) => {
+            for (member, value) in range {
+                params.entry(member).or_insert(value);
+            }
+            Ok(())
+        }
+        Some(_) => Err(RpcError::invalid_params("`range` is an object of `before` and `limit`")),
+    }
+}
+
+// Turns.
+
+/// A turn that is over.
+fn turn_of(turn: &Object) -> Object {
+    let mut over = some_of(turn, &["id", "userMessage", "usage", "state", "error"]);
+    let parts = parts_of(turn);
+    let calls = parts.iter().filter_map(|part| part.get("toolCall")?.as_object()).map(completed_call);
+    let shown = parts.iter().filter(|part| matches!(kind_of(part), "markdown" | "contentRef"));
+    over.insert("toolCalls".to_owned(), calls.collect());
+    over.insert("responseParts".to_owned(), shown.cloned().collect());
+    over.insert("responseText".to_owned(), text_in(parts, "markdown").into());
+    over
+}
+
+/// A turn that runs.
+fn active_turn_of(turn: &Object) -> Object {
+    let mut active = some_of(turn, &["id", "userMessage", "usage"]);
+    let parts = parts_of(turn);
+    let (mut calls, mut permissions) = (Object::new(), Object::new());
+    for call in parts.iter().filter_map(|part| part.get("toolCall")?.as_object()) {
+        let id = node::text(call, "toolCallId").unwrap_or_default();
+        match node::text(call, "status") {
+            // It is told when its input is complete.
+            Some("streaming") | None => continue,
+            Some("pending-confirmation") => {
+                permissions.insert(id.to_owned(), request_of(call, id));
+            }
+            Some("pending-result-confirmation") => {
+                let id = format!("{id}{RESULT}");
+                let request = request_of(call, &id);
+                permissions.insert(id, request);
+            }
+            Some(_) => {}
+        }
+        calls.insert(id.to_owned(), Value::Object(flat_call(call)));
+    }
+    let shown = parts.iter().filter(|part| kind_of(part) == "contentRef");
+    active.insert("responseParts".to_owned(), shown.cloned().collect());
+    active.insert("streamingText".to_owned(), text_in(parts, "markdown").into());
+    active.insert("reasoning".to_owned(), text_in(parts, "reasoning").into());
+    active.insert("toolCalls".to_owned(), Value::Object(calls));
+    active.insert("pendingPermissions".to_owned(), Value::Object(permissions));
+    active
+}
+
+fn parts_of(turn: &Object) -> &[Value] {
+    turn.get("responseParts").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn kind_of(part: &Value) -> &str {
+    part.get("kind").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn text_in(parts: &[Value], kind: &str) -> String {
+    let of_kind = parts.iter().filter(|part| kind_of(part) == kind);
+    of_kind.filter_map(|part| part.get("content")?.as_str()).collect()
+}
+
+// Tool calls.
+
+/// A tool call in one object, whatever its status.
+fn flat_call(call: &Object) -> Object {
+    let mut flat = some_of(call, &["toolCallId", "toolName", "displayName", "confirmed", "error"]);
+    if let Some(input) = node::text(call, "toolInput") {
+        flat.insert("toolInput".to_owned(), input.into());
+        flat.insert("toolArguments".to_owned(), input.into());
+    }
+    let message = match call.get("invocationMessage") {
+        None => node::plain_text(call.get("displayName")),
+        message => node::plain_text(message),
+    };
+    flat.insert("invocationMessage".to_owned(), message.into());
+    flat.extend(outcome_of(call).into_iter().filter(|(member, _)| member != "success"));
+    let reason = call.get("reason").cloned();
+    flat.extend(reason.map(|reason| ("cancellationReason".to_owned(), reason)));
+    let status = match node::text(call, "status") {
+        Some("pending-confirmation" | "pending-result-confirmation") => "pending-permission",
+        Some("completed") if is(call, "success") => "completed",
+        Some("completed") => "failed",
+        Some("cancelled") => "cancelled",
+        _ => "running",
+    };
+    flat.insert("status".to_owned(), status.into());
+    flat
+}
+
+/// A tool call of a turn that is over.
+fn completed_call(call: &Object) -> Value {
+    let mut flat = flat_call(call);
+    flat.insert("success".to_owned(), is(call, "success").into());
+    node::alias(&mut flat, "invocationMessage", "pastTenseMessage");
+    Value::Object(flat)
+}
+
+/// What came out of a tool call: empty when nothing did yet.
+fn outcome_of(call: &Object) -> Object {
+    let mut outcome = some_of(call, &["success", "error"]);
+    if call.contains_key("pastTenseMessage") {
+        let message = node::plain_text(call.get("pastTenseMessage"));
+        outcome.insert("pastTenseMessage".to_owned(), message.into());
+        let content = call.get("content").and_then(Value::as_array).into_iter().flatten();
+        let texts: Vec<&str> = content.filter_map(|content| content.get("text")?.as_str()).collect();
+        if !texts.is_empty() {
+            outcome.insert("toolOutput".to_owned(), texts.join("\n").into());
+        }
+    }
+    outcome
+}
+
+/// What asks for a permission for a tool call.
+fn request_of(call: &Object, request_id: &str) -> Value {
+    let is_mcp = call.get("contributor").and_then(|it| it.get("kind")).and_then(Value::as_str) == Some("mcp");
+    let mut request = some_of(call, &["toolCallId", "toolName"]);
+    request.insert("requestId".to_owned(), request_id.into());
+    request.insert("permissionKind".to_owned(), if is_mcp { "mcp" } else { "shell" }.into());
+    if let Some(input) = node::text(call, "toolInput") {
+        request.insert("fullCommandText".to_owned(), input.into());
+    }
+    let intention = call.get("pastTenseMessage").or(call.get("invocationMessage"));
+    request.insert("intention".to_owned(), node::plain_text(intention).into());
+    Value::Object(request)
+}
+
+/// What is told of a part that comes whole.
+fn part_told(told: &Told) -> Vec<Told> {
+    let Some(Value::Object(part)) = told.action.get("part") else { return Vec::new() };
+    let content = node::text(part, "content").unwrap_or_default();
+    match node::text(part, "kind") {
+        Some("markdown" | "reasoning") if content.is_empty() => Vec::new(),
+        Some("markdown") => vec![say(told, "session/delta", with("content", content.into()))],
+        Some("reasoning") => vec![say(told, "session/reasoning", with("content", content.into()))],
+        Some("contentRef") => {
+            vec![say(told, "session/responsePart", with("part", Value::Object(part.clone())))]
+        }
+        Some("toolCall") => match part.get("toolCall") {
+            Some(Value::Object(call)) if node::text(call, "status") != Some("streaming") => {
+                vec![start(told, call)]
+            }
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// What is told when a tool call's input is complete: that it begins, and that it asks.
+fn ready_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+    let before = call_before(told, chat);
+    let asked = node::text(&before, "status") == Some("pending-confirmation");
+    let runs = told.action.get("confirmed").is_some_and(|confirmed| !confirmed.is_null());
+    let mut call = before;
+    for member in ["invocationMessage", "toolInput", "contributor", "confirmed"] {
+        let given = told.action.get(member).filter(|value| !value.is_null()).cloned();
+        call.extend(given.map(|value| (member.to_owned(), value)));
+    }
+    call.insert("status".to_owned(), if runs { "running" } else { "pending-confirmation" }.into());
+    let mut all = Vec::new();
+    if asked && runs {
+        all.push(resolution(told, call_id(told).into(), true));
+    }
+    all.push(start(told, &call));
+    if !runs {
+        all.push(request(told, &call, call_id(told)));
+    }
+    all
+}
+
+/// What is told when a tool call is done: its result, or the question whether to keep it.
+fn completion_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+    let mut call = call_before(told, chat);
+    let mut all = Vec::new();
+    if node::text(&call, "status") == Some("pending-confirmation") {
+        all.push(resolution(told, call_id(told).into(), true));
+    }
+    let result = told.action.get("result").and_then(Value::as_object).cloned().unwrap_or_default();
+    call.extend(result);
+    all.push(if is(&told.action, "requiresResultConfirmation") {
+        request(told, &call, &format!("{}{RESULT}", call_id(told)))
+    } else {
+        complete(told, &call)
+    });
+    all
+}
+
+/// What is told when it is decided whether to keep a result.
+fn review_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+    let approved = is(&told.action, "approved");
+    let mut all = vec![resolution(told, format!("{}{RESULT}", call_id(told)), approved)];
+    if approved {
+        all.push(complete(told, &call_before(told, chat)));
+    }
+    all
+}
+
+fn start(told: &Told, call: &Object) -> Told {
+    say(told, "session/toolStart", with("toolCall", Value::Object(flat_call(call))))
+}
+
+fn request(told: &Told, call: &Object, id: &str) -> Told {
+    say(told, "session/permissionRequest", with("request", request_of(call, id)))
+}
+
+fn resolution(told: &Told, id: String, approved: bool) -> Told {
+    let mut members = with("requestId", id.into());
+    members.insert("approved".to_owned(), approved.into());
+    say(told, "session/permissionResolved", members)
+}
+
+fn complete(told: &Told, call: &Object) -> Told {
+    let mut members = with("toolCallId", call_id(told).into());
+    members.insert("result".to_owned(), Value::Object(outcome_of(call)));
+    say(told, "session/toolComplete", members)
+}
+
+/// The tool call that an action is about, as it was before.
+fn call_before(told: &Told, chat: Option<&ChatState>) -> Object {
+    let id = call_id(told);
+    let parts = chat.and_then(|chat| chat.active_turn.as_ref()).map(|turn| turn.response_parts.as_slice());
+    let known = parts.unwrap_or_default().iter().find_map(|part| match part {
+        ResponsePart::ToolCall(part) if tool_call_id(&part.tool_call) == id => {
+            serde_json::to_value(&part.tool_call).ok()
+        }
+        _ => None,
+    });
+    match known {
+        Some(Value::Object(call)) => call,
+        _ => some_of(&told.action, &["toolCallId"]),
+    }
+}
+
+fn call_id(told: &Told) -> &str {
+    node::text(&told.action, "toolCallId").unwrap_or_default()
+}
+
+/// Makes of the answer to a permission that of the tool call that asked.
+fn answer_of_permission(action: &mut Object, chat: Option<&ChatState>) {
+    let request = node::text(action, "requestId").unwrap_or_default();
+    let (call, of_result) = match request.strip_suffix(RESULT) {
+        Some(call) => (call.to_owned(), true),
+        None => (request.to_owned(), false),
+    };
+    let approved = is(action, "approved");
+    action.remove("requestId");
+    action.insert("toolCallId".to_owned(), call.into());
+    if !action.contains_key("turnId") {
+        let running = chat.and_then(|chat| chat.active_turn.as_ref()).map(|turn| turn.id.clone());
+        action.extend(running.map(|id| ("turnId".to_owned(), id.into())));
+    }
+    if of_result {
+        action.insert("type".to_owned(), "session/toolCallResultConfirmed".into());
+        return;
+    }
+    action.insert("type".to_owned(), "session/toolCallConfirmed".into());
+    let (member, value) = if approved { ("confirmed", "user-action") } else { ("reason", "denied") };
+    action.insert(member.to_owned(), value.into());
+}
+
+// Objects.
+
+/// An action of the same session and turn.
+fn say(told: &Told, name: &str, members: Object) -> Told {
+    let mut action = some_of(&told.action, &["session", "turnId"]);
+    action.insert("type".to_owned(), name.into());
+    action.extend(members);
+    Told { channel: told.channel.clone(), action }
+}
+
+fn with(member: &str, value: Value) -> Object {
+    Object::from_iter([(member.to_owned(), value)])
+}
+
+fn is(object: &Object, member: &str) -> bool {
+    object.get(member).and_then(Value::as_bool).unwrap_or_default()
+}
+
+fn keep(object: &mut Object, members: &[&str]) {
+    object.retain(|member, _| members.contains(&member.as_str()));
+}
+
+fn some_of(object: &Object, members: &[&str]) -> Object {
+    let some = object.iter().filter(|(member, _)| members.contains(&member.as_str()));
+    some.map(|(member, value)| (member.clone(), value.clone())).collect()
 }

@@ -280,11 +280,16 @@ impl Edges {
             );
         }
         if dialect != peer.dialect {
-            let client_id = peer.client_id.clone();
+            let (client_id, root) = (peer.client_id.clone(), peer.root.clone());
             let (shown, shadows) = (peer.shown.clone(), peer.shadows.clone());
+            let taken_for = self.lanes.remove(&peer.dialect);
             self.settle_version(connection, client_id, dialect);
             let peer = self.peers.entry(connection).or_default();
-            (peer.shown, peer.shadows) = (shown, shadows);
+            (peer.root, peer.shown, peer.shadows) = (root, shown, shadows);
+            if let (Some(lane), Some(taken_for)) = (self.lanes.get_mut(&dialect), taken_for) {
+                lane.adopt(&taken_for);
+                self.lanes.insert(taken_for.dialect(), taken_for);
+            }
         }
     }
 
@@ -323,10 +328,11 @@ impl Edges {
         match id {
             Some(id) => self.ask(connection, id, call, fed),
             None => {
-                if call.method == Method::Unsubscribe.name() {
-                    self.forget_channel(connection, &call, fed);
+                let is_needed =
+                    call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
+                if !is_needed {
+                    fed.push(message_of(None, call.method, Params::from_json(to_json(&call.params))));
                 }
-                fed.push(message_of(None, call.method, Params::from_json(to_json(&call.params))));
             }
         }
         Ok(())
@@ -383,7 +389,10 @@ impl Edges {
             }
             _ => {}
         }
-        if dialect.has_summaries_in_states() && !sessions.is_empty() {
+        if listed.is_some() && !dialect.names_channels() {
+            // What its clients call the sessions that there are is known from here on.
+            requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT }))));
+        } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
             let params = json!({ "channel": uris::ROOT, "only": sessions });
             requests.push(("listSessions".to_owned(), object(params)));
         }
@@ -422,17 +431,22 @@ impl Edges {
         self.peers.entry(connection).or_default().batches.insert(inner, batch);
     }
 
-    /// What goes with the subscription to a channel goes with it.
-    fn forget_channel(&mut self, connection: ConnectionId, call: &Call, fed: &mut Vec<Incoming>) {
+    /// What goes with the subscription to a channel goes with it. Returns whether the channel itself stays
+    /// subscribed to, because more is told of it than its actions.
+    fn forget_channel(&mut self, connection: ConnectionId, call: &Call, fed: &mut Vec<Incoming>) -> bool {
         let peer = self.peers.entry(connection).or_default();
-        let Some(channel) = node::text(&call.params, "channel") else { return };
+        let Some(channel) = node::text(&call.params, "channel") else { return false };
         peer.shown.remove(channel);
+        if peer.shadows.contains(channel) {
+            return true;
+        }
         let chat = uris::default_chat_of(channel);
         if peer.shadows.remove(&chat) && !peer.shown.contains(&chat) {
             let params = Params::from_json(to_json(&json!({ "channel": chat })));
             fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params));
         }
         self.sweep();
+        false
     }
 
     /// Forgets states that no connection is told of.
@@ -567,7 +581,8 @@ impl Edges {
             }
             Frame::Error { id, error } => {
                 let mut error = error.clone();
-                lane.chain().error_down(&mut error);
+                let (chain, mut scene) = lane.scene("", &peer.client_id);
+                chain.error_down(&mut error, &mut scene);
                 lines.push(Line::of(error_line(id.as_ref(), &error)));
             }
             Frame::Result { id, result, .. } => lines.push(Line::of(result_line(id, result))),
@@ -610,8 +625,9 @@ impl Edges {
         lines.push(Line::of(match answered {
             Ok(result) => result_line(&id, &to_json(&result)),
             Err(mut error) => {
-                if let Some(lane) = self.lanes.get(&peer.dialect) {
-                    lane.chain().error_down(&mut error);
+                if let Some(lane) = self.lanes.get_mut(&peer.dialect) {
+                    let (chain, mut scene) = lane.scene("", &peer.client_id);
+                    chain.error_down(&mut error, &mut scene);
                 }
                 error_line(Some(&id), &error)
             }
@@ -679,11 +695,22 @@ impl Edges {
         if matches!(batch.reply, Reply::Turns { .. }) {
             return first;
         }
+        // What could not be replayed was answered with the states at once, and asked for besides.
+        let mut taken = BTreeSet::new();
+        shots.retain(|shot| taken.insert(shot.channel.clone()));
         lane.learn(&shots);
         if batch.method != "subscribe" {
             peer.open = true;
             peer.shown.clear();
             peer.shadows.clear();
+            if peer.dialect.notifies_everybody() {
+                peer.shadows.insert(uris::ROOT.to_owned());
+            }
+        }
+        if !peer.dialect.names_channels() {
+            lane.names.meet(summaries.values().filter_map(|summary| {
+                Some((node::text(summary, "resource")?, node::text(summary, "provider")))
+            }));
         }
         let missing: BTreeSet<&str> = first
             .get("missing")
@@ -699,9 +726,7 @@ impl Edges {
         let replayed = replay(lane, peer, &first);
         if let (Some(actions), Value::Object(result)) = (&replayed, &mut result) {
             result.insert("actions".to_owned(), json!(actions));
-            let gone = batch.asked.iter().filter(|uri| missing.contains(uri.as_str()));
-            let named = gone.map(|uri| lane_name(lane, peer, uri)).collect::<Vec<_>>();
-            result.insert("missing".to_owned(), json!(named));
+            result.insert("missing".to_owned(), json!(names_of_missing(lane, peer, batch, &missing)));
             return Value::Object(std::mem::take(result));
         }
         let (chain, mut scene) = lane.scene("", &peer.client_id);
@@ -736,6 +761,14 @@ fn lane_name(lane: &mut Lane, peer: &Peer, uri: &str) -> String {
     } else {
         lane.names.down(uri, None)
     }
+}
+
+/// What a client asked for and does not get, in its words; one that may mean several channels gets any.
+fn names_of_missing(lane: &mut Lane, peer: &Peer, batch: &Batch, missing: &BTreeSet<&str>) -> Vec<String> {
+    let (gone, there): (Vec<&String>, Vec<&String>) =
+        batch.asked.iter().partition(|uri| missing.contains(uri.as_str()));
+    let mut known: BTreeSet<String> = there.into_iter().map(|uri| lane_name(lane, peer, uri)).collect();
+    gone.into_iter().map(|uri| lane_name(lane, peer, uri)).filter(|name| known.insert(name.clone())).collect()
 }
 
 /// The actions of a replay, translated; none when it is no replay, or not all that happened can be told so.

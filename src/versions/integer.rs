@@ -1,13 +1,68 @@
-//! Stub, as it differs from nothing yet.
+//! Integer version 1 as the crate 0.1.0 speaks it, and how it differs from the pages of 0.1.0: it calls
+//! itself 1; actions come flat and a `subscribe` is answered with a `snapshot`, as ever since; what is
+//! attached to a message is a file, a folder or a selection; and no notice of the system stands in a turn.
+
+use serde_json::{json, Value};
+
 use super::dialect::Dialect;
-use super::step::Step;
-/// stub
+use super::node::{self, Node, Object};
+use super::step::{Notice, Scene, Step};
+
+/// See the module.
 pub struct Integer;
+
 impl Step for Integer {
     fn dialect(&self) -> Dialect {
         Dialect::Integer
     }
+
     fn losses(&self) -> &'static [&'static str] {
-        &[]
+        &[
+            "attachments but files, folders and selections",
+            "notices of the system in a turn: they are shown as text of the agent",
+        ]
     }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            // One of another kind, and the whole message could not be read.
+            Node::Message => {
+                if let Some(Value::Array(attachments)) = object.get_mut("attachments") {
+                    *attachments = attachments.iter().filter_map(file_of_resource).collect();
+                }
+            }
+            Node::Part if node::text(object, "kind") == Some("systemNotification") => {
+                let content = node::plain_text(object.get("content"));
+                object.clear();
+                object.insert("kind".to_owned(), "markdown".into());
+                // Nothing is ever appended to it, so nothing asks for it by its id.
+                object.insert("id".to_owned(), "notice".into());
+                object.insert("content".to_owned(), content.into());
+            }
+            _ => {}
+        }
+    }
+
+    fn notice_down(&self, mut notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+        notice.params.remove("envelope");
+        Some(notice)
+    }
+
+    fn result_down(&self, method: &str, result: &mut Value, _scene: &mut Scene<'_>) {
+        if let ("subscribe", Value::Object(result)) = (method, result) {
+            result.retain(|member, _| member == "snapshot");
+        }
+    }
+}
+
+/// A resource that is attached, as it was at first; nothing when it is none.
+fn file_of_resource(attachment: &Value) -> Option<Value> {
+    let attachment = attachment.as_object()?;
+    if node::text(attachment, "type")? != "resource" {
+        return None;
+    }
+    let kind = node::text(attachment, "displayKind");
+    let kind = kind.filter(|kind| matches!(*kind, "directory" | "selection")).unwrap_or("file");
+    let uri = node::text(attachment, "uri")?;
+    Some(json!({ "type": kind, "uri": uri, "displayName": node::text(attachment, "label") }))
 }

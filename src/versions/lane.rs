@@ -95,9 +95,18 @@ impl Lane {
         Self { dialect, names: Names::new(providers), chats: HashMap::new(), last: None }
     }
 
-    /// The way to this version.
-    pub fn chain(&self) -> Chain {
-        Chain::to(self.dialect)
+    /// The version that it speaks.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// Takes over what another lane knows, because a client of it turned out to be one of this one's.
+    pub fn adopt(&mut self, other: &Self) {
+        self.names.adopt(&other.names);
+        for (channel, chat) in &other.chats {
+            let known = Conversation::new(chat.state().clone());
+            self.chats.entry(channel.clone()).or_insert(known);
+        }
     }
 
     /// The state of a chat, or of a session's default chat, as far as it is known.

@@ -2,6 +2,10 @@
 //!
 //! Owns: the two spellings of a session's URI where a version has one of its own: the provider as its scheme.
 //! Never: forgets a name while it is in use, so that a session is called the same in every place.
+//!
+//! The spelling of a client alone does not tell whether a session is held as `ahp-session:/<id>` or, because
+//! a client of a later version made it so, under the very same name. Until it was told of (in a list, a
+//! notification or a state), the first is taken for it.
 
 use std::collections::HashMap;
 
@@ -15,6 +19,9 @@ pub struct Names {
     providers: Vec<String>,
     client_of: HashMap<String, String>,
     core_of: HashMap<String, String>,
+    /// The session that was removed last. Its name is kept until another one is: there may be connections
+    /// that have not been told of it yet.
+    gone: Option<String>,
 }
 
 impl Names {
@@ -23,25 +30,63 @@ impl Names {
         Self { providers, ..Self::default() }
     }
 
+    /// Whether there is such a provider.
+    pub fn is_provider(&self, name: &str) -> bool {
+        self.providers.iter().any(|provider| provider == name)
+    }
+
     /// The core's name of what a client calls `uri`.
     pub fn up(&mut self, uri: &str) -> String {
         if let Some(core) = self.core_of.get(uri) {
             return core.clone();
         }
         match uri.split_once(':') {
-            Some((scheme, path)) if self.providers.iter().any(|provider| provider == scheme) => {
+            Some((scheme, path)) if self.is_provider(scheme) => {
                 let core = format!("{SCHEME}:{path}");
+                // The same id under another provider is another session.
+                if self.client_of.contains_key(&core) {
+                    self.keep(uri);
+                    return uri.to_owned();
+                }
                 self.learn(&core, uri);
                 core
             }
+            Some((SCHEME, _)) => {
+                self.keep(uri);
+                uri.to_owned()
+            }
             _ => uri.to_owned(),
+        }
+    }
+
+    /// All that a client may mean by `uri`, where nothing was told of its sessions yet.
+    pub fn candidates(&mut self, uri: &str) -> Vec<String> {
+        let known = self.core_of.contains_key(uri);
+        let core = self.up(uri);
+        if known || core == uri {
+            vec![core]
+        } else {
+            vec![core, uri.to_owned()]
         }
     }
 
     /// Clients of this version call the session as they did when they made it: its scheme is no provider of
     /// ours, or another one than it is made with.
     pub fn keep(&mut self, uri: &str) {
-        self.learn(uri, uri);
+        if !self.client_of.contains_key(uri) && !self.core_of.contains_key(uri) {
+            self.learn(uri, uri);
+        }
+    }
+
+    /// Learns what clients call these sessions, each with its provider. What is held under the clients' own
+    /// spelling goes first: only what is not can be called otherwise.
+    pub fn meet<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone) {
+        for (uri, _) in sessions.clone().filter(|(uri, _)| !is_plain(uri)) {
+            self.learn(uri, uri);
+        }
+        for (uri, provider) in sessions.filter(|(uri, _)| is_plain(uri)) {
+            self.down(uri, provider);
+        }
     }
 
     /// The clients' name of what the core calls `uri`, a session of this provider; of the default one when
@@ -50,47 +95,124 @@ impl Names {
         if let Some(client) = self.client_of.get(uri) {
             return client.clone();
         }
-        let provider = provider.or(self.providers.first().map(String::as_str));
-        let client = match (uri.split_once(':'), provider) {
-            (Some((SCHEME, path)), Some(provider)) => format!("{provider}:{path}"),
-            _ => uri.to_owned(),
+        let Some((SCHEME, path)) = uri.split_once(':') else {
+            self.learn(uri, uri);
+            return uri.to_owned();
         };
+        let Some(scheme) = provider.or(self.providers.first().map(String::as_str)) else {
+            return uri.to_owned();
+        };
+        let client = format!("{scheme}:{path}");
         // Taken by another session: a name that cannot be mistaken.
         let client = if self.core_of.contains_key(&client) { uri.to_owned() } else { client };
-        self.learn(uri, &client);
+        // What is only guessed is not to stand in the way of what is told later.
+        if provider.is_some() {
+            self.learn(uri, &client);
+        }
         client
     }
 
-    /// Forgets a session that is gone.
+    /// Writes the sessions that a sentence names as clients call them.
+    pub fn down_in(&mut self, sentence: &str) -> String {
+        rename_in(sentence, |word| is_plain(word).then(|| self.down(word, None)))
+    }
+
+    /// Forgets a session that is gone, as soon as the next one is.
     pub fn forget(&mut self, core: &str) {
-        if let Some(client) = self.client_of.remove(core) {
+        if self.gone.as_deref() == Some(core) {
+            return;
+        }
+        let Some(before) = self.gone.replace(core.to_owned()) else { return };
+        if let Some(client) = self.client_of.remove(&before) {
             self.core_of.remove(&client);
         }
     }
 
-    fn learn(&mut self, core: &str, client: &str) {
-        self.client_of.insert(core.to_owned(), client.to_owned());
-        self.core_of.insert(client.to_owned(), core.to_owned());
+    /// Takes over what another version's clients call sessions: the client was taken for one of those.
+    pub fn adopt(&mut self, other: &Self) {
+        for (core, client) in &other.client_of {
+            self.learn(core, client);
+        }
     }
+
+    /// Both directions stay each other's opposite.
+    fn learn(&mut self, core: &str, client: &str) {
+        if let Some(before) = self.core_of.insert(client.to_owned(), core.to_owned()) {
+            if before != core {
+                self.client_of.remove(&before);
+            }
+        }
+        if let Some(before) = self.client_of.insert(core.to_owned(), client.to_owned()) {
+            if before != client {
+                self.core_of.remove(&before);
+            }
+        }
+        if self.gone.as_deref() == Some(core) {
+            self.gone = None;
+        }
+    }
+}
+
+/// Whether a session is called as all are since 0.2.0.
+fn is_plain(uri: &str) -> bool {
+    uri.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME)
+}
+
+/// Writes what stands between the backticks of a sentence as `rename` does, where it does.
+pub fn rename_in(sentence: &str, mut rename: impl FnMut(&str) -> Option<String>) -> String {
+    let words = sentence.split('`').map(|word| rename(word).unwrap_or_else(|| word.to_owned()));
+    words.collect::<Vec<_>>().join("`")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn names() -> Names {
+        Names::new(vec!["script".to_owned(), "other".to_owned()])
+    }
+
     #[test]
     fn a_session_has_one_name_in_each_direction() {
-        let mut names = Names::new(vec!["script".to_owned(), "other".to_owned()]);
+        let mut names = names();
         assert_eq!(names.up("script:/1"), "ahp-session:/1");
         assert_eq!(names.down("ahp-session:/1", None), "script:/1");
         assert_eq!(names.down("ahp-session:/2", Some("other")), "other:/2");
         assert_eq!(names.up("other:/2"), "ahp-session:/2");
-        assert_eq!(names.up("ahp-session:/1"), "ahp-session:/1");
         assert_eq!(names.down("any:x", Some("script")), "any:x");
-        // Two sessions of one name: the second keeps its own.
-        assert_eq!(names.down("script:/3", Some("script")), "script:/3");
-        assert_eq!(names.down("ahp-session:/3", Some("script")), "ahp-session:/3");
+        assert_eq!(names.down_in("no channel `ahp-session:/2`"), "no channel `other:/2`");
+    }
+
+    #[test]
+    fn what_is_guessed_gives_way_to_what_is_told() {
+        let mut names = names();
+        assert_eq!(names.down("ahp-session:/1", None), "script:/1");
+        assert_eq!(names.down("ahp-session:/1", Some("other")), "other:/1");
+        assert_eq!(names.candidates("script:/2"), ["ahp-session:/2", "script:/2"]);
+        names.meet([("script:/2", Some("script"))].into_iter());
+        assert_eq!(names.candidates("script:/2"), ["script:/2"]);
+        assert_eq!(names.down("script:/2", None), "script:/2");
+    }
+
+    #[test]
+    fn one_id_of_two_providers_is_two_sessions() {
+        let mut names = names();
+        assert_eq!(names.up("script:/1"), "ahp-session:/1");
+        assert_eq!(names.up("other:/1"), "other:/1");
+        assert_eq!(names.down("other:/1", Some("other")), "other:/1");
+        names.meet([("ahp-session:/3", Some("script")), ("script:/3", Some("script"))].into_iter());
+        assert_eq!(names.down("script:/3", None), "script:/3");
+        assert_eq!(names.down("ahp-session:/3", None), "ahp-session:/3");
+    }
+
+    #[test]
+    fn a_name_is_forgotten_when_the_next_one_is() {
+        let mut names = names();
+        assert_eq!(names.down("ahp-session:/1", Some("other")), "other:/1");
+        names.forget("ahp-session:/1");
+        names.forget("ahp-session:/1");
+        assert_eq!(names.down("ahp-session:/1", None), "other:/1");
         names.forget("ahp-session:/2");
-        assert_eq!(names.down("ahp-session:/2", Some("script")), "script:/2");
+        assert_eq!(names.down("ahp-session:/1", None), "script:/1");
     }
 }

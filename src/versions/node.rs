@@ -60,7 +60,7 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
         }
         Node::Chat => each_of_conversation(object, visit),
         Node::Turn => {
-            one_in(object, "message", Node::Message, visit);
+            message_in(object, visit);
             each_in(object, "responseParts", Node::Part, visit);
         }
         Node::Message => each_in(object, "attachments", Node::Attachment, visit),
@@ -75,7 +75,7 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
 pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     let name = action.get("type").and_then(Value::as_str).unwrap_or_default();
     match name.split_once('/').map_or("", |(_, name)| name) {
-        "turnStarted" | "pendingMessageSet" => one_in(action, "message", Node::Message, visit),
+        "turnStarted" | "pendingMessageSet" => message_in(action, visit),
         "draftChanged" => one_in(action, "draft", Node::Message, visit),
         "toolCallConfirmed" => one_in(action, "userSuggestion", Node::Message, visit),
         "responsePart" | "error" => one_in(action, "part", Node::Part, visit),
@@ -92,13 +92,19 @@ fn each_of_conversation(state: &mut Object, visit: &mut dyn FnMut(Node, &mut Obj
     one_in(state, "activeTurn", Node::Turn, visit);
     one_in(state, "draft", Node::Message, visit);
     if let Some(Value::Object(pending)) = state.get_mut("steeringMessage") {
-        one_in(pending, "message", Node::Message, visit);
+        message_in(pending, visit);
     }
     if let Some(Value::Array(queued)) = state.get_mut("queuedMessages") {
         for pending in queued.iter_mut().filter_map(Value::as_object_mut) {
-            one_in(pending, "message", Node::Message, visit);
+            message_in(pending, visit);
         }
     }
+}
+
+/// What the user said, under the name that it has and the one that it had.
+fn message_in(object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
+    one_in(object, "message", Node::Message, visit);
+    one_in(object, "userMessage", Node::Message, visit);
 }
 
 fn one_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(Node, &mut Object)) {
@@ -118,6 +124,12 @@ fn each_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(
 /// A member's text.
 pub fn text<'a>(object: &'a Object, member: &str) -> Option<&'a str> {
     object.get(member).and_then(Value::as_str)
+}
+
+/// What stands for a text, or for Markdown.
+pub fn plain_text(value: Option<&Value>) -> String {
+    let text = value.and_then(|value| value.as_str().or_else(|| value.get("markdown")?.as_str()));
+    text.unwrap_or_default().to_owned()
 }
 
 /// Gives a member another name; where there is none, or it is there under the new name, nothing happens.

@@ -149,8 +149,8 @@ pub trait Step: Sync {
     /// Changes the envelope of an action that is told alone, or in the replay of a `reconnect`.
     fn envelope_down(&self, _envelope: &mut Object, _in_replay: bool) {}
 
-    /// Changes an error: its code may be unknown to the older one.
-    fn error_down(&self, _error: &mut RpcError) {}
+    /// Changes an error: its code may be unknown to the older one, and its sentence may name a session.
+    fn error_down(&self, _error: &mut RpcError, _scene: &mut Scene<'_>) {}
 }
 
 /// Every difference, the newest version's first.
@@ -267,7 +267,7 @@ impl Chain {
     }
 
     /// Takes an error down.
-    pub fn error_down(self, error: &mut RpcError) {
-        self.0.iter().for_each(|step| step.error_down(error));
+    pub fn error_down(self, error: &mut RpcError, scene: &mut Scene<'_>) {
+        self.0.iter().for_each(|step| step.error_down(error, scene));
     }
 }

@@ -1,13 +1,338 @@
-//! Stub, as it differs from nothing yet.
+//! 0.1.0 as its pages describe it, and how it differs from 0.2.0: a session's URI has its provider as scheme;
+//! each method has its own word for its channel (`resource`, `session`, `terminal`), and an action says
+//! itself which session or terminal it is about; every connection is told of sessions, by a `notification`
+//! that has another one in it; and there are no changesets, and no tree of customizations.
+//!
+//! The pages put an action into an `envelope` and answer `subscribe` with the bare state, the crate of that
+//! name does neither. Both forms are sent side by side, and the crate's own version takes the pages' away.
+
+use percent_encoding::percent_decode_str;
+use serde_json::{json, Value};
+
 use super::dialect::Dialect;
-use super::step::Step;
-/// stub
+use super::names::Names;
+use super::node::{self, Node, Object};
+use super::step::{Call, Notice, Scene, Shot, Step, Told};
+use crate::wire::errors::RpcError;
+use crate::wire::uris;
+
+/// See the module.
 pub struct V0_1_0;
+
+/// Something changed under the client's hands.
+const CONFLICT: i32 = -32011;
+/// What is to be made is there already: the nearest to it before 0.2.0.
+const ALREADY_EXISTS: i32 = -32010;
+
+/// The members of a customization that one who refers to it knows.
+const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
+
 impl Step for V0_1_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_1_0
     }
+
     fn losses(&self) -> &'static [&'static str] {
-        &[]
+        &[
+            "changesets, and which files a session changed",
+            "what is inside of a customization, and that a single one changes",
+            "which agent is chosen",
+            "watches of files, and telemetry",
+        ]
     }
+
+    fn lacks(&self) -> &'static [&'static str] {
+        &[
+            "session/agentChanged",
+            "session/changesetsChanged",
+            "session/customizationUpdated",
+            "session/customizationRemoved",
+            "changeset/statusChanged",
+            "changeset/fileSet",
+            "changeset/fileRemoved",
+            "changeset/operationsChanged",
+            "changeset/cleared",
+            "resourceWatch/changed",
+        ]
+    }
+
+    fn call_up(&self, call: &mut Call, scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        let member = match call.method.as_str() {
+            "subscribe" | "unsubscribe" => "resource",
+            "createSession" | "disposeSession" | "fetchTurns" | "completions" => "session",
+            "createTerminal" | "disposeTerminal" => "terminal",
+            "dispatchAction" => {
+                name_target(&mut call.params);
+                "channel"
+            }
+            _ => "channel",
+        };
+        node::rename(&mut call.params, member, "channel");
+        if !call.params.contains_key("channel") {
+            if member != "channel" {
+                return Err(RpcError::invalid_params(format_args!("missing field `{member}`")));
+            }
+            call.params.insert("channel".to_owned(), uris::ROOT.into());
+        }
+        if call.method == "createSession" {
+            name_provider(&mut call.params, scene.names);
+            if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
+                plugins_of_references(client);
+            }
+        }
+        if let Some(Value::String(channel)) = call.params.get_mut("channel") {
+            *channel = scene.names.up(channel);
+        }
+        for member in ["initialSubscriptions", "subscriptions"] {
+            if let Some(Value::Array(uris)) = call.params.get_mut(member) {
+                *uris = uris.iter().flat_map(|uri| candidates(uri, scene.names)).collect();
+            }
+        }
+        Ok(())
+    }
+
+    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+        for member in ["session", "terminal"] {
+            told.action.remove(member);
+        }
+        for member in ["userMessage", "message", "userSuggestion"] {
+            if let Some(Value::Object(message)) = told.action.get_mut(member) {
+                resources_of_files(message);
+            }
+        }
+        match told.name() {
+            "session/customizationToggled" => node::rename(&mut told.action, "uri", "id"),
+            "session/activeClientChanged" => {
+                if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
+                    plugins_of_references(client);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn node_down(&self, node: Node, object: &mut Object) {
+        match node {
+            Node::Agent => references_of_customizations(object),
+            Node::Session => {
+                entries_of_customizations(object);
+                if let Some(Value::Object(client)) = object.get_mut("activeClient") {
+                    references_of_customizations(client);
+                }
+            }
+            Node::SessionSummary => {
+                object.remove("changesets");
+            }
+            _ => {}
+        }
+    }
+
+    fn shots_down(&self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
+        for shot in shots.iter_mut().filter(|shot| Node::of_state(&shot.state) == Node::Session) {
+            let provider = node::text(&shot.state, "provider");
+            shot.resource = scene.names.down(&shot.channel, provider);
+            if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {
+                summary.insert("resource".to_owned(), shot.resource.clone().into());
+            }
+        }
+    }
+
+    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        match told.name() {
+            "session/customizationsChanged" => entries_of_customizations(&mut told.action),
+            "session/customizationToggled" => node::alias(&mut told.action, "id", "uri"),
+            "session/activeClientChanged" => {
+                if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
+                    references_of_customizations(client);
+                }
+            }
+            _ => {}
+        }
+        match told.name().split_once('/') {
+            Some(("session", _)) => {
+                let session = scene.names.down(&told.channel, None);
+                told.action.insert("session".to_owned(), session.into());
+            }
+            Some(("terminal", _)) => {
+                told.action.insert("terminal".to_owned(), told.channel.clone().into());
+            }
+            _ => {}
+        }
+        vec![told]
+    }
+
+    fn notice_down(&self, notice: Notice, scene: &mut Scene<'_>) -> Option<Notice> {
+        let Notice { method, mut params } = notice;
+        if method == "action" {
+            let envelope = Value::Object(params.clone());
+            params.insert("envelope".to_owned(), envelope);
+            return Some(Notice { method, params });
+        }
+        let kind = match method.as_str() {
+            "root/sessionAdded" => {
+                if let Some(Value::Object(summary)) = params.get_mut("summary") {
+                    name_summary(summary, scene.names);
+                }
+                "notify/sessionAdded"
+            }
+            "root/sessionRemoved" | "root/sessionSummaryChanged" => {
+                let session = node::text(&params, "session").unwrap_or_default().to_owned();
+                params.insert("session".to_owned(), scene.names.down(&session, None).into());
+                if method == "root/sessionRemoved" {
+                    scene.names.forget(&session);
+                    "notify/sessionRemoved"
+                } else {
+                    "notify/sessionSummaryChanged"
+                }
+            }
+            "auth/required" => "notify/authRequired",
+            _ => return None,
+        };
+        params.remove("channel");
+        params.insert("type".to_owned(), kind.into());
+        let mut wrapped = Object::new();
+        wrapped.insert("notification".to_owned(), Value::Object(params));
+        Some(Notice { method: "notification".to_owned(), params: wrapped })
+    }
+
+    fn result_down(&self, method: &str, result: &mut Value, scene: &mut Scene<'_>) {
+        match (method, result) {
+            ("listSessions", Value::Object(result)) => {
+                if let Some(Value::Array(items)) = result.get_mut("items") {
+                    let named = items.iter().filter_map(Value::as_object);
+                    scene.names.meet(named.filter_map(identity));
+                    for summary in items.iter_mut().filter_map(Value::as_object_mut) {
+                        name_summary(summary, scene.names);
+                    }
+                }
+            }
+            ("subscribe", Value::Object(result)) => {
+                if let Some(Value::Object(snapshot)) = result.get("snapshot").cloned() {
+                    result.extend(snapshot);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn envelope_down(&self, envelope: &mut Object, _in_replay: bool) {
+        envelope.remove("channel");
+    }
+
+    fn error_down(&self, error: &mut RpcError, scene: &mut Scene<'_>) {
+        if error.code == CONFLICT {
+            error.code = ALREADY_EXISTS;
+        }
+        error.message = scene.names.down_in(&error.message);
+    }
+}
+
+/// Says which channel an action is about, as it says itself: what names neither a session nor a terminal is
+/// about the root.
+fn name_target(params: &mut Object) {
+    let action = params.get("action");
+    let target = ["session", "terminal"].iter().find_map(|member| action?.get(*member).cloned());
+    if let Some(target) = target {
+        params.entry("channel").or_insert(target);
+    }
+}
+
+/// A session's scheme is its provider, unless another one is named: then it is the client's own affair.
+fn name_provider(params: &mut Object, names: &mut Names) {
+    let Some(uri) = node::text(params, "channel").map(str::to_owned) else { return };
+    let Some((scheme, _)) = uri.split_once(':') else { return };
+    match node::text(params, "provider") {
+        Some(provider) if provider != scheme => names.keep(&uri),
+        Some(_) => {}
+        None if scheme.starts_with("ahp-") => {}
+        None => {
+            params.insert("provider".to_owned(), scheme.into());
+        }
+    }
+}
+
+fn candidates(uri: &Value, names: &mut Names) -> Vec<Value> {
+    match uri {
+        Value::String(uri) => names.candidates(uri).into_iter().map(Value::String).collect(),
+        other => vec![other.clone()],
+    }
+}
+
+/// A session and its provider.
+fn identity(summary: &Object) -> Option<(&str, Option<&str>)> {
+    Some((node::text(summary, "resource")?, node::text(summary, "provider")))
+}
+
+fn name_summary(summary: &mut Object, names: &mut Names) {
+    let Some((uri, provider)) = identity(summary) else { return };
+    let name = names.down(uri, provider);
+    summary.insert("resource".to_owned(), name.into());
+}
+
+/// Files that are attached as they were at first, as resources.
+fn resources_of_files(message: &mut Object) {
+    let Some(Value::Array(attachments)) = message.get_mut("attachments") else { return };
+    for attachment in attachments.iter_mut().filter_map(Value::as_object_mut) {
+        let kind = match node::text(attachment, "type") {
+            Some(kind @ ("file" | "directory" | "selection")) => kind.to_owned(),
+            _ => continue,
+        };
+        let uri = node::text(attachment, "uri").unwrap_or_default().trim_end_matches('/');
+        let last = percent_decode_str(uri.rsplit('/').next().unwrap_or_default());
+        let last = last.decode_utf8_lossy().into_owned();
+        node::rename(attachment, "displayName", "label");
+        attachment.entry("label").or_insert(last.into());
+        attachment.insert("type".to_owned(), "resource".into());
+        if kind != "file" {
+            attachment.entry("displayKind").or_insert(kind.into());
+        }
+    }
+}
+
+/// What a client refers to, as the plugins that they are.
+fn plugins_of_references(client: &mut Object) {
+    let Some(Value::Array(references)) = client.get_mut("customizations") else { return };
+    for reference in references.iter_mut().filter_map(Value::as_object_mut) {
+        node::rename(reference, "displayName", "name");
+        node::alias(reference, "uri", "id");
+    }
+}
+
+fn reference_of(customization: &Object) -> Object {
+    let known = customization.iter().filter(|(member, _)| REFERENCE.contains(&member.as_str()));
+    let mut reference: Object = known.map(|(member, value)| (member.clone(), value.clone())).collect();
+    let name = customization.get("name").or(customization.get("uri")).cloned();
+    reference.insert("displayName".to_owned(), name.unwrap_or_default());
+    reference
+}
+
+/// Customizations as those refer to them who bring them.
+fn references_of_customizations(holder: &mut Object) {
+    if let Some(Value::Array(customizations)) = holder.get_mut("customizations") {
+        let references = customizations.iter().filter_map(Value::as_object).map(reference_of);
+        *customizations = references.map(Value::Object).collect();
+    }
+}
+
+/// Customizations as a session lists them.
+fn entries_of_customizations(holder: &mut Object) {
+    if let Some(Value::Array(customizations)) = holder.get_mut("customizations") {
+        let entries = customizations.iter().filter_map(Value::as_object).map(entry_of);
+        *customizations = entries.collect();
+    }
+}
+
+fn entry_of(customization: &Object) -> Value {
+    let mut entry = Object::new();
+    entry.insert("customization".to_owned(), Value::Object(reference_of(customization)));
+    let enabled = customization.get("enabled").cloned().unwrap_or(json!(true));
+    entry.insert("enabled".to_owned(), enabled);
+    let load = customization.get("load");
+    let members = [
+        ("clientId", customization.get("clientId")),
+        ("status", load.and_then(|load| load.get("kind"))),
+        ("statusMessage", load.and_then(|load| load.get("message"))),
+    ];
+    entry.extend(members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.clone()))));
+    Value::Object(entry)
 }

@@ -4,6 +4,7 @@
 use serde_json::{json, Value};
 
 use super::dialect::Dialect;
+use super::names::rename_in;
 use super::node::{self, Node, Object};
 use super::step::{Call, Scene, Shot, Step, Told};
 use crate::wire::errors::RpcError;
@@ -135,6 +136,16 @@ impl Step for V0_3_0 {
             }
         }
         *shots = rest;
+    }
+
+    fn envelope_down(&self, envelope: &mut Object, _in_replay: bool) {
+        if let Some(Value::String(reason)) = envelope.get_mut("rejectionReason") {
+            *reason = rename_in(reason, |word| Some(format!("session/{}", word.strip_prefix("chat/")?)));
+        }
+    }
+
+    fn error_down(&self, error: &mut RpcError, _scene: &mut Scene<'_>) {
+        error.message = rename_in(&error.message, uris::session_of_default_chat);
     }
 
     fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {

@@ -33,10 +33,16 @@ fn transcripts() -> Vec<(String, PathBuf)> {
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
     };
     let mut found = Vec::new();
-    for topic in entries(&root) {
+    let mut topics = entries(&root);
+    while let Some(topic) = topics.pop() {
         assert!(topic.is_dir(), "{} is not in the folder of a topic", topic.display());
         for path in entries(&topic) {
             let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            // A topic may have topics of its own.
+            if path.is_dir() {
+                topics.push(path);
+                continue;
+            }
             let is_transcript = path.is_file() && name.ends_with(".txt");
             assert!(is_transcript, "{name} is not a transcript: its name must end in .txt");
             found.push((name, path));
@@ -102,7 +108,8 @@ fn every_line_of_a_host_is_what_the_types_of_the_protocol_say() {
         return;
     }
     let mut failures = Vec::new();
-    for (name, path) in transcripts() {
+    // What is said in older versions is not for the types of the newest.
+    for (name, path) in transcripts().into_iter().filter(|(name, _)| !name.starts_with("versions/")) {
         let transcript = match Transcript::parse(&fs::read_to_string(&path).unwrap()) {
             Ok(transcript) => transcript,
             Err(why) => {
