@@ -57,12 +57,17 @@ impl Followed {
             let envelope = tokio::time::timeout(HUNG, self.subscription.next())
                 .await
                 .with_context(|| format!("nothing comes to {view}"))??;
-            ensure!(envelope.get("rejectionReason").is_none_or(Value::is_null), "refused: {envelope}");
-            // What was on its way when the snapshot was taken is in it.
-            if envelope["serverSeq"].as_u64().context("no number")? > self.seen {
-                self.held.apply(&envelope["action"])?;
-            }
+            self.take(&envelope)?;
         }
+    }
+
+    fn take(&mut self, envelope: &Value) -> Result<()> {
+        ensure!(envelope.get("rejectionReason").is_none_or(Value::is_null), "refused: {envelope}");
+        // What was on its way when the snapshot was taken is in it.
+        if envelope["serverSeq"].as_u64().context("no number")? > self.seen {
+            self.held.apply(&envelope["action"])?;
+        }
+        Ok(())
     }
 }
 
@@ -112,9 +117,15 @@ async fn talk(official: &'static dyn Official, client: &dyn OfficialClient) -> R
     let titled = session.until(|view| dialect.session_member(view, "title") == "Greetings").await?;
     ensure!(titled["lifecycle"] == "ready", "the session is {}", titled["lifecycle"]);
     cancelled_turn(dialect, client, &channel, &mut talk).await?;
-    let cursor = failed_turn(dialect, client, &channel, &mut talk).await?;
-
-    come_back(official, client, (cursor, &uri, &channel), &mut talk).await?;
+    let before =
+        [Followed::new(official, client, &uri).await?, Followed::new(official, client, &channel).await?];
+    failed_turn(dialect, client, &channel, &mut talk).await?;
+    come_back(official, client, (&uri, &channel), before).await?;
+    for (channel, followed) in [(&uri, &mut session), (&channel, &mut talk)] {
+        catch_up(official, client, channel, followed)
+            .await
+            .with_context(|| format!("following {channel}"))?;
+    }
 
     let params = dialect.params("listSessions", &root, json!({}));
     let listed = client.request("listSessions", params).await?;
@@ -158,7 +169,10 @@ async fn whole_turn(
     ensure!(turn["state"] == "complete", "the turn is {turn}");
     ensure!(dialect.text_of(turn) == SCRIPT, "the message became {turn}");
     ensure!(text_of(turn) == "Hello, world|name: Ada", "the text is {}", text_of(turn));
-    ensure!(turn["usage"]["inputTokens"] == 3 && turn["usage"]["outputTokens"] == 4, "{}", turn["usage"]);
+    ensure!(
+        turn["usage"]["inputTokens"] == 3 && turn["usage"]["outputTokens"] == 4,
+        "the usage is in {turn}"
+    );
     let parts = turn["responseParts"].as_array().context("no parts")?;
     let thought = |part: &&Value| part["kind"] == "reasoning" && part["content"] == "hmm";
     ensure!(parts.iter().any(|part| thought(&part)), "no thought in {turn}");
@@ -191,18 +205,15 @@ async fn cancelled_turn(
     Ok(())
 }
 
-/// A turn that fails; where the version can, it is resumed. Returns what had been seen before it began.
+/// A turn that fails; where the version can, it is resumed.
 async fn failed_turn(
     dialect: Dialect,
     client: &dyn OfficialClient,
     channel: &str,
     talk: &mut Followed,
-) -> Result<i64> {
-    let (before, _) = client.subscribe(channel).await?;
-    let cursor = before["snapshot"]["fromSeq"].as_i64().context("no number")?;
-    client
-        .dispatch(channel, &dialect.turn_started("turn-4", "/say one\n/error-resumable flaky\n/say two"))
-        .await?;
+) -> Result<()> {
+    let script = "/say one\n/error-resumable flaky\n/say two";
+    client.dispatch(channel, &dialect.turn_started("turn-4", script)).await?;
     let view = talk.until(|view| turns(view).len() == 4).await?;
     let failed = &turns(&view)[3];
     ensure!(failed["state"] == "error", "failed is {failed}");
@@ -214,36 +225,61 @@ async fn failed_turn(
         let view = talk.until(over).await?;
         ensure!(text_of(&turns(&view)[3]) == "one|two", "resumed is {view}");
     }
-    Ok(cursor)
+    Ok(())
 }
 
-/// Comes back with an old cursor: what was missed is replayed, and leads to where everybody else is.
+/// Comes back with what was held before the turn that failed: what was missed is replayed, and leads to what
+/// the host shows now.
 async fn come_back(
     official: &'static dyn Official,
     client: &dyn OfficialClient,
-    (cursor, session, channel): (i64, &str, &str),
-    talk: &mut Followed,
+    (session, channel): (&str, &str),
+    mut before: [Followed; 2],
 ) -> Result<()> {
     let dialect = official.dialect();
     let gone = dialect.session("gone");
-    let mut channels = vec![channel.to_owned(), gone.clone()];
-    if session != channel {
-        channels.push(session.to_owned());
-    }
+    let mut channels = vec![session.to_owned(), gone.clone()];
+    channels.extend((session != channel).then(|| channel.to_owned()));
+    let cursor = i64::try_from(before[0].seen.min(before[1].seen))?;
     let back = client.reconnect("tester", cursor, channels).await?;
     ensure!(back["type"] == "replay", "not a replay: {back}");
     // 0.1.0 has no such member.
     let missing = &back["missing"];
     ensure!(missing.is_null() || *missing == json!([gone]), "missing is {missing}");
     let actions = back["actions"].as_array().context("no actions")?;
-    ensure!(actions.iter().any(|it| dialect.channel_of(it) == channel), "nothing is replayed: {back}");
-
-    // The live mirror is what the host shows now.
-    let fresh = Followed::new(official, client, channel).await?.held;
-    masks::compare(dialect, fresh.kind(), &talk.held.view()?, &fresh.view()?).context("the live mirror")?;
     let numbers: Vec<_> = actions.iter().filter_map(|it| it["serverSeq"].as_i64()).collect();
     ensure!(numbers.is_sorted() && numbers.iter().all(|seq| *seq > cursor), "since {cursor}: {numbers:?}");
+    for (uri, followed) in [session, channel].into_iter().zip(&mut before) {
+        let missed = actions.iter().filter(|envelope| dialect.channel_of(envelope) == uri);
+        let missed: Vec<_> = missed.filter(|it| it["serverSeq"].as_u64() > Some(followed.seen)).collect();
+        ensure!(!missed.is_empty(), "nothing on {uri} is replayed: {back}");
+        for envelope in missed {
+            followed.held.apply(&envelope["action"])?;
+        }
+        // Nothing has happened since.
+        let fresh = Followed::new(official, client, uri).await?;
+        compare(dialect, followed, &fresh).with_context(|| format!("the replay on {uri}"))?;
+    }
     Ok(())
+}
+
+/// What is followed is what the host shows now, once everything has arrived.
+async fn catch_up(
+    official: &'static dyn Official,
+    client: &dyn OfficialClient,
+    channel: &str,
+    followed: &mut Followed,
+) -> Result<()> {
+    let fresh = Followed::new(official, client, channel).await?;
+    // What was delivered before the answer waits in the subscription.
+    while let Some(envelope) = followed.subscription.waiting()? {
+        followed.take(&envelope)?;
+    }
+    compare(official.dialect(), followed, &fresh)
+}
+
+fn compare(dialect: Dialect, held: &Followed, fresh: &Followed) -> Result<()> {
+    masks::compare(dialect, fresh.held.kind(), &held.held.view()?, &fresh.held.view()?)
 }
 
 fn turns(view: &Value) -> Vec<Value> {

@@ -101,8 +101,10 @@ pub fn choose(dice: &mut Dice, party: &Party, calm: bool, at: usize) -> Result<M
     }
     let action = match (mood, dice.from(0..100)) {
         (_, 0..8) => aside(dice, dialect, &view, at),
-        (_, 8..18) => pending(dice, dialect, &view, calm, at),
-        (_, 18..22) => truncated(dice, dialect, &view),
+        (Mood::Idle, 8..14) | (Mood::Working | Mood::Waiting, 8..34) => {
+            pending(dice, dialect, &view, calm, at)
+        }
+        (_, 34..38) => truncated(dice, dialect, &view),
         (Mood::Idle, _) => start(dice, dialect, &view, calm, at),
         (Mood::Working, _) => dialect.turn_cancelled(&turn(&view)),
         (Mood::Waiting, _) => reply(dice, dialect, &view),
@@ -134,12 +136,12 @@ fn aside(dice: &mut Dice, dialect: Dialect, view: &Value, at: usize) -> Value {
 fn pending(dice: &mut Dice, dialect: Dialect, view: &Value, calm: bool, at: usize) -> Value {
     let mut ids = queued(view);
     match dice.from(0..10) {
-        0..3 => dialect.pending_message_set("steering", &format!("steering-{at}"), text(dice)),
-        3..5 if !ids.is_empty() => {
+        0..2 => dialect.pending_message_set("steering", &format!("steering-{at}"), text(dice)),
+        2..3 if !ids.is_empty() => {
             let id = dice.one_of(&ids);
             dialect.act("pendingMessageRemoved", json!({ "kind": "queued", "id": id }))
         }
-        5..7 if ids.len() > 1 => {
+        3..6 if ids.len() > 1 => {
             let first = ids.remove(dice.from(0..ids.len()));
             ids.push(first);
             dialect.act("queuedMessagesReordered", json!({ "order": ids }))
@@ -172,11 +174,11 @@ fn reply(dice: &mut Dice, dialect: Dialect, view: &Value) -> Value {
     }
     if let Some(call) = calls(view, "pending-confirmation").first() {
         let ways = [
-            json!({ "approved": true, "selectedOptionId": "allow" }),
+            json!({ "approved": true, "selectedOptionId": "allow-once" }),
             json!({ "approved": true, "selectedOptionId": "allow-always" }),
             json!({ "approved": true, "confirmed": "user-action" }),
             json!({ "approved": false, "reason": "denied" }),
-            json!({ "approved": false, "selectedOptionId": "reject", "reason": "denied" }),
+            json!({ "approved": false, "selectedOptionId": "reject-once", "reason": "denied" }),
         ];
         let offered = |way: &&Value| {
             let wanted = &way["selectedOptionId"];

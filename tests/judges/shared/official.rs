@@ -75,6 +75,9 @@ pub trait OfficialClient {
 pub trait Subscription {
     /// The next envelope of an action.
     fn next(&mut self) -> Later<'_, Value>;
+
+    /// The next envelope, if one has been delivered.
+    fn waiting(&mut self) -> Result<Option<Value>>;
 }
 
 /// Something that a crate reads as `Unknown` although the host is right.
@@ -313,6 +316,14 @@ macro_rules! official {
                             }
                         }
                     })
+                }
+
+                fn waiting(&mut self) -> Result<Option<Value>> {
+                    let mut next = self.next();
+                    match next.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+                        std::task::Poll::Ready(envelope) => envelope.map(Some),
+                        std::task::Poll::Pending => Ok(None),
+                    }
                 }
             }
 
