@@ -15,6 +15,7 @@ pub const V0_1_0: Dialect = Dialect(0, 1, 0);
 pub const V0_2_0: Dialect = Dialect(0, 2, 0);
 pub const V0_4_0: Dialect = Dialect(0, 4, 0);
 pub const V0_5_0: Dialect = Dialect(0, 5, 0);
+pub const V0_5_2: Dialect = Dialect(0, 5, 2);
 pub const V0_6_0: Dialect = Dialect(0, 6, 0);
 pub const V0_8_0: Dialect = Dialect(0, 8, 0);
 pub const V0_9_0: Dialect = Dialect(0, 9, 0);

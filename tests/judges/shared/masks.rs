@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use anyhow::{ensure, Result};
 use serde_json::Value;
 
-use super::dialect::{Dialect, V0_1_0, V0_4_0, V0_5_0, V0_8_0, V0_9_0, V1_0_0};
+use super::dialect::{Dialect, V0_1_0, V0_4_0, V0_5_0, V0_5_2, V0_8_0, V0_9_0, V1_0_0};
 use super::official::Kind;
 
 /// Bits 0–4 of a status: what is going on.
@@ -52,8 +52,6 @@ const MASKS: &[Mask] = &[
     mask(Kind::Chat, V1_0_0, V1_0_0, &["changes"], None),
     // Before `chat/isReadChanged` and `chat/isArchivedChanged`.
     mask(Kind::Chat, V0_4_0, V0_9_0, &["status"], Some(FLAGS)),
-    // Before `chat/activityChanged`.
-    mask(Kind::Chat, V0_4_0, V0_4_0, &["activity"], None),
 ];
 
 /// A state without what is not compared.
@@ -75,7 +73,25 @@ fn masked(dialect: Dialect, kind: Kind, state: &Value) -> Value {
             }
         }
     }
+    if dialect == V0_5_2 && kind == Kind::Chat {
+        let active = state["activeTurn"].is_object();
+        let turns =
+            state["turns"].as_array_mut().into_iter().flatten().map(|turn| &mut turn["responseParts"]);
+        turns.for_each(questions_last);
+        if active {
+            questions_last(&mut state["activeTurn"]["responseParts"]);
+        }
+    }
     state
+}
+
+/// Puts questions behind all other parts. The reducer of 0.5.2, and of no other version, appends a question to
+/// its turn when it is answered; the host has it where it was asked, and no action of that version could put it
+/// there. What was said in between, to a steering message, comes before it or after it.
+fn questions_last(parts: &mut Value) {
+    if let Some(parts) = parts.as_array_mut() {
+        parts.sort_by_key(|part| part["kind"] == "inputRequest");
+    }
 }
 
 /// That a mirror is what a fresh snapshot shows.

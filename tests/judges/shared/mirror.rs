@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
+use super::dialect::V0_4_0;
 use super::ears::Heard;
 use super::masks::{self, ACTIVITY};
 use super::official::{Held, Kind, Official};
@@ -177,7 +178,10 @@ impl Mirror {
             let view = channel.held.view()?;
             let mut rows = view["chats"].as_array().into_iter().flatten();
             let Some(row) = rows.find(|row| row["resource"] == *uri) else { continue };
-            for name in ["title", "status", "activity", "modifiedAt"] {
+            // In 0.4.0 nothing changes a chat's activity, so that only its row says it.
+            let says_activity = self.official.dialect() > V0_4_0;
+            let activity = says_activity.then_some("activity");
+            for name in ["title", "status", "modifiedAt"].into_iter().chain(activity) {
                 masks::same(&row[name], &chat[name]).with_context(|| format!("{name}, in {session}"))?;
             }
         }

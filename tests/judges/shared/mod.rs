@@ -25,7 +25,7 @@ pub mod schedules;
 use std::time::Duration;
 
 /// After this time a judgement has hung. Not a measure of speed.
-pub const HUNG: Duration = Duration::from_secs(120);
+pub const HUNG: Duration = Duration::from_secs(10);
 
 /// Judges a version: `$module` gets the two judgements as tests. See [`official!`] for the words.
 macro_rules! judgements {

@@ -117,6 +117,14 @@ impl Party {
         })
     }
 
+    /// Takes up what was missed. What it said just before is part of it.
+    pub fn catch_up(&mut self, result: &Value) -> Result<()> {
+        for envelope in result["actions"].as_array().into_iter().flatten() {
+            self.hear_echo(envelope)?;
+        }
+        self.mirror.catch_up(result)
+    }
+
     /// An action of its own has come back. It may have become several, all of which name it.
     fn hear_echo(&mut self, envelope: &Value) -> Result<()> {
         let origin = &envelope["origin"];

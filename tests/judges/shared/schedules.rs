@@ -275,7 +275,7 @@ impl Talk {
     fn come_back(&mut self) -> Result<()> {
         let params = self.party.reconnect()?;
         let result = self.ask("reconnect", &params)?;
-        self.party.mirror.catch_up(&result)?;
+        self.party.catch_up(&result)?;
         self.compare().context("after coming back")
     }
 

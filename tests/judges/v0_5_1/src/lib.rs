@@ -5,7 +5,6 @@
 #[path = "../../shared/mod.rs"]
 mod shared;
 
-
 /// The host's program, as `make test-versions` tells.
 fn program() -> std::path::PathBuf {
     std::env::var_os("AHP_SIDECAR").expect("AHP_SIDECAR says where the program is").into()
