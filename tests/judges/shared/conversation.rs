@@ -11,11 +11,11 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::ears::Ears;
+use super::hung;
 use super::masks;
 use super::moves::calls;
 use super::official::{Held, Official, OfficialClient, Subscription};
 use super::process::{Judged, Pipes};
-use super::HUNG;
 
 const SCRIPT: &str = "Hello, world\n/think hmm\n/tool ls {\"path\":\"/\"}\n/ask rm {\"path\":\"/x\"}\n/review cat\n\
     /question [{\"kind\":\"text\",\"id\":\"name\",\"message\":\"Who?\",\"required\":true}]\n/usage 3 4\n/title Greetings";
@@ -54,7 +54,7 @@ impl Followed {
             if wanted(&view) {
                 return Ok(view);
             }
-            let envelope = tokio::time::timeout(HUNG, self.subscription.next())
+            let envelope = tokio::time::timeout(hung(), self.subscription.next())
                 .await
                 .with_context(|| format!("nothing comes to {view}"))??;
             self.take(&envelope)?;

@@ -24,8 +24,10 @@ pub mod schedules;
 
 use std::time::Duration;
 
-/// After this time a judgement has hung. Not a measure of speed.
-pub const HUNG: Duration = Duration::from_secs(10);
+/// After this time a judgement has hung. Not a measure of speed; `JUDGE_PATIENCE` gives it in seconds.
+pub fn hung() -> Duration {
+    Duration::from_secs(schedules::asked("JUDGE_PATIENCE", 120))
+}
 
 /// Judges a version: `$module` gets the two judgements as tests. See [`official!`] for the words.
 macro_rules! judgements {

@@ -14,7 +14,7 @@ use anyhow::{bail, Context, Result};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 use super::ears::Ears;
-use super::HUNG;
+use super::hung;
 
 /// The program, keeping nothing.
 fn program(arguments: &[&str]) -> Command {
@@ -53,10 +53,10 @@ impl Process {
 
     /// The next line; none when the output has ended.
     pub fn hear(&mut self) -> Result<Option<String>> {
-        match self.lines.recv_timeout(HUNG) {
+        match self.lines.recv_timeout(hung()) {
             Ok(line) => Ok(Some(line)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Err(RecvTimeoutError::Timeout) => bail!("nothing came within {HUNG:?}"),
+            Err(RecvTimeoutError::Timeout) => bail!("nothing came within {:?}", hung()),
         }
     }
 
