@@ -9,6 +9,7 @@
 
 mod client;
 mod crash;
+mod judges;
 mod keeping;
 mod laws;
 mod leaving;

@@ -10,6 +10,7 @@
 
 pub mod conversation;
 pub mod dialect;
+#[allow(clippy::duplicate_mod, reason = "where the crash tests are built too, they have their own")]
 #[path = "../../it/crash/dice.rs"]
 pub mod dice;
 pub mod ears;

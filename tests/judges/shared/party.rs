@@ -25,7 +25,7 @@ pub struct Party {
     last_request: u64,
     last_seq: i64,
     /// The actions that have not come back, and their types.
-    unechoed: BTreeMap<i64, String>,
+    pub unechoed: BTreeMap<i64, String>,
     /// The types of all actions and notifications that it has heard.
     pub heard: BTreeSet<String>,
     /// Why the newest refused actions were refused.
