@@ -6,6 +6,9 @@
 #[path = "../../shared/mod.rs"]
 mod shared;
 
+#[cfg(feature = "mixed")]
+mod mixed;
+
 /// The host's program, as `make test-versions` tells.
 fn program() -> std::path::PathBuf {
     std::env::var_os("AHP_SIDECAR").expect("AHP_SIDECAR says where the program is").into()
