@@ -1,7 +1,8 @@
 # The same verbs by hand and in CI. `make help` lists them.
 CARGO ?= cargo
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: help demo test soak lint bless bench test-node
+.PHONY: help demo test soak lint bless bench test-node test-versions
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -12,6 +13,13 @@ demo: ## build, hold a short conversation, and print it
 
 test: ## all tests
 	$(CARGO) test --all-targets
+
+test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
+	$(CARGO) build
+	for judge in tests/judges/*/Cargo.toml; do \
+		AHP_SIDECAR=$(TARGET)/debug/ahp-sidecar RUST_BACKTRACE=0 \
+			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET)/judges || exit 1; \
+	done
 
 soak: ## the crash test for longer: CRASH_KILLS kills (5000), from the seed CRASH_SEED (the clock's)
 	CRASH_KILLS=$${CRASH_KILLS:-5000} $(CARGO) test --test it crash -- --nocapture

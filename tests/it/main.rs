@@ -10,6 +10,7 @@
 mod client;
 mod crash;
 mod home;
+mod judges;
 mod keeping;
 mod laws;
 mod leaving;

@@ -1,0 +1,19 @@
+//! The official crates judge the host: see `tests/judges/shared`, whose packages judge all other versions.
+//!
+//! Owns: which versions are judged by every run of the tests.
+//! Never: judges by itself.
+
+#[macro_use]
+#[path = "../judges/shared/mod.rs"]
+mod shared;
+
+use std::path::PathBuf;
+
+/// The host's program.
+fn program() -> PathBuf {
+    assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned()
+}
+
+judgements! {
+    v1_0_0: Dialect(1, 0, 0), ahp, ahp_types, chats;
+}

@@ -1,0 +1,144 @@
+//! The program as a child, and its pipes.
+//!
+//! Owns: starting it with nothing inherited, reading with a limit, and the pipes as the crates' clients want
+//! them, on which every line is judged as it passes.
+//! Never: understands what is said.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use anyhow::{bail, Context, Result};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+
+use super::ears::Ears;
+use super::hung;
+
+/// The program, keeping nothing.
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(super::super::program());
+    command.env_clear().current_dir("/").args(["--ephemeral", "--log", "error"]).args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// A running program, spoken to line by line.
+pub struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    pub fn start(arguments: &[&str]) -> Result<Self> {
+        let mut child = program(arguments).spawn().context("the host's program cannot be started")?;
+        let stdout = BufReader::new(child.stdout.take().context("no stdout")?);
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(std::result::Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { stdin: child.stdin.take(), child, lines })
+    }
+
+    pub fn say(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("stdin has been closed")?;
+        stdin.write_all(format!("{line}\n").as_bytes()).context("the host does not listen")
+    }
+
+    /// The next line; none when the output has ended.
+    pub fn hear(&mut self) -> Result<Option<String>> {
+        match self.lines.recv_timeout(hung()) {
+            Ok(line) => Ok(Some(line)),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => bail!("nothing came within {:?}", hung()),
+        }
+    }
+
+    /// Ends the input. What comes until the end of the output is heard before the program is waited for.
+    pub fn end(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for the program, whose output has ended.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        Ok(self.child.wait()?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A judgement that failed half-way leaves nothing behind.
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
+}
+
+/// A child's pipes for a crate's client, and the ears that judge what passes.
+pub struct Pipes {
+    stdin: Option<tokio::process::ChildStdin>,
+    stdout: tokio::io::Lines<tokio::io::BufReader<tokio::process::ChildStdout>>,
+    judged: Arc<Mutex<Judged>>,
+}
+
+/// What became of the lines on a pipe.
+pub struct Judged {
+    ears: Ears,
+    /// How many lines were heard.
+    pub heard: usize,
+    /// The first thing that was wrong. A crate's client is silent about what it cannot parse.
+    pub wrong: Option<anyhow::Error>,
+}
+
+impl Pipes {
+    /// Starts the program.
+    pub fn start(
+        ears: Ears,
+        arguments: &[&str],
+    ) -> Result<(tokio::process::Child, Self, Arc<Mutex<Judged>>)> {
+        let mut command = tokio::process::Command::from(program(arguments));
+        let mut child = command.kill_on_drop(true).spawn().context("the host's program cannot be started")?;
+        let stdout = tokio::io::BufReader::new(child.stdout.take().context("no stdout")?).lines();
+        let judged = Arc::new(Mutex::new(Judged { ears, heard: 0, wrong: None }));
+        let pipes = Self { stdin: child.stdin.take(), stdout, judged: judged.clone() };
+        Ok((child, pipes, judged))
+    }
+
+    pub async fn say(&mut self, line: &str) -> Result<()> {
+        self.judge(|judged| judged.ears.said(line))?;
+        let stdin = self.stdin.as_mut().context("stdin has been closed")?;
+        Ok(stdin.write_all(format!("{line}\n").as_bytes()).await?)
+    }
+
+    pub async fn hear(&mut self) -> Result<Option<String>> {
+        let line = self.stdout.next_line().await?;
+        if let Some(line) = &line {
+            self.judge(|judged| {
+                judged.heard += 1;
+                judged.ears.hear(line).map(drop)
+            })?;
+        }
+        Ok(line)
+    }
+
+    pub fn end(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Notes what is wrong, and ends the connection with it.
+    fn judge(&self, step: impl FnOnce(&mut Judged) -> Result<()>) -> Result<()> {
+        let Ok(mut judged) = self.judged.lock() else { bail!("a judge has panicked") };
+        if let Err(why) = step(&mut judged) {
+            judged.wrong = judged.wrong.take().or(Some(why));
+            bail!("something is wrong");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,492 @@
+//! Clients of several versions in one session at once, each acting, and every mirror holds.
+//!
+//! Owns: a host in memory with the agents of the program, one connection behind the version edge for each client,
+//! and random schedules of all of them. A process has one connection only, so this one is driven in process.
+//! Never: lets anything happen by itself: agents run when they are told to, for as long as they are told to, and
+//! each client reads when it is told to. So clients are behind one another, and the same seed gives the same.
+//!
+//! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use ahp_sidecar::backend::{script::Script, Agents, Backend, Report};
+use ahp_sidecar::host::effects::{ConnectionId, Frame, Ids, Input, Now, Output, Timer};
+use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
+use ahp_sidecar::store::memory::Memory;
+use ahp_sidecar::versions::Edges;
+use ahp_sidecar::wire::methods::Method;
+use ahp_sidecar::wire::rpc::Incoming;
+use anyhow::{ensure, Context, Result};
+use serde_json::{json, Value};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::Receiver;
+
+use super::shared::dice::Dice;
+use super::shared::moves::{self, Mood, Move};
+use super::shared::official::Official;
+use super::shared::party::{Answer, Party};
+use super::shared::schedules::asked;
+
+/// Where the choices begin when nobody asks for others, and how many schedules there are then.
+const SEED: u64 = 11;
+const CASES: u64 = 20;
+const MOVES: usize = 80;
+
+/// So many clients at once, at least and at most.
+const SEATS: std::ops::Range<usize> = 4..7;
+
+/// So much of what was said is shown when a schedule fails.
+const SHOWN: usize = 60;
+
+/// Nothing is left for agents to do when they had so many turns in a row and said nothing.
+const QUIET_TURNS: usize = 6;
+
+static OFFICIALS: [&dyn Official; 10] = [
+    &super::v0_1_0::Crates,
+    &super::v0_2_0::Crates,
+    &super::v0_3_0::Crates,
+    &super::v0_4_0::Crates,
+    &super::v0_5_2::Crates,
+    &super::v0_6_0::Crates,
+    &super::v0_7_0::Crates,
+    &super::v0_8_0::Crates,
+    &super::v0_9_0::Crates,
+    &super::v1_0_0::Crates,
+];
+
+#[test]
+fn clients_of_several_versions_in_one_session() {
+    let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_CASES", CASES));
+    let mut heard = BTreeSet::new();
+    for case in seed..seed + cases {
+        let mut dice = Dice::new(case);
+        let mut stage = Stage::new().unwrap();
+        let outcome =
+            stage.begin(&mut dice).and_then(|()| stage.play(&mut dice)).and_then(|()| stage.finish());
+        if let Err(why) = outcome {
+            let from = stage.said.len().saturating_sub(SHOWN);
+            panic!("{}\n\nJUDGE_SEED={case} JUDGE_CASES=1: {why:#}", stage.said[from..].join("\n"));
+        }
+        for seat in &stage.seats {
+            let version = seat.party.dialect().name();
+            heard.extend(seat.party.heard.iter().map(|name| format!("{version} {name}")));
+        }
+    }
+    if cases >= CASES {
+        for needed in ["1.0.0 chat/turnResume", "0.9.0 chat/turnResume", "0.8.0 chat/truncated"] {
+            assert!(heard.contains(needed), "never heard: {needed}");
+        }
+    }
+}
+
+/// A client, its connection if it has one, and what it has not read.
+struct Seat {
+    party: Party,
+    connection: Option<ConnectionId>,
+    unread: VecDeque<String>,
+}
+
+/// The host with everything around it.
+struct Stage {
+    host: Host,
+    edges: Edges,
+    agents: Agents,
+    reports: Receiver<Report>,
+    runtime: Runtime,
+    kept: Memory,
+    ids: CountedIds,
+    unix_ms: i64,
+    outputs: Vec<Output>,
+    timers: Vec<Timer>,
+    seats: Vec<Seat>,
+    last_connection: u32,
+    at: usize,
+    /// Everything that was said on all sides, by version.
+    said: Vec<String>,
+}
+
+struct CountedIds(u64);
+
+impl Ids for CountedIds {
+    fn fresh(&mut self) -> String {
+        self.0 += 1;
+        format!("fresh-{}", self.0)
+    }
+}
+
+impl Stage {
+    fn new() -> Result<Self> {
+        let (agents, reports) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
+        let config = Config {
+            server_info: serde_json::from_value(json!({ "name": "host" }))?,
+            default_directory: None,
+            agents: agents.describe(),
+            replay_window: Window::default(),
+            start: Start::default(),
+            idle_sessions_max: usize::MAX,
+        };
+        Ok(Self {
+            host: Host::new(config),
+            edges: Edges::new(vec!["script".to_owned()], None),
+            agents,
+            reports,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_time().build()?,
+            kept: Memory::default(),
+            ids: CountedIds(0),
+            unix_ms: 1_700_000_000_000,
+            outputs: Vec::new(),
+            timers: Vec::new(),
+            seats: Vec::new(),
+            last_connection: 0,
+            at: 0,
+            said: Vec::new(),
+        })
+    }
+
+    /// Clients of different versions shake hands; one creates a session, all follow it.
+    fn begin(&mut self, dice: &mut Dice) -> Result<()> {
+        let mut left: Vec<&'static dyn Official> = OFFICIALS.to_vec();
+        for number in 0..dice.from(SEATS) {
+            let official = left.swap_remove(dice.from(0..left.len()));
+            self.seats.push(Seat {
+                party: Party::new(official, &format!("judge-{number}")),
+                connection: None,
+                unread: VecDeque::new(),
+            });
+        }
+        for seat in 0..self.seats.len() {
+            self.open(seat)?;
+            let dialect = self.seats[seat].party.dialect();
+            let root = dialect.root().to_owned();
+            let params = dialect.initialize(&format!("judge-{seat}"), std::slice::from_ref(&root));
+            let opened = self.ask(seat, "initialize", &params)?;
+            ensure!(
+                opened["protocolVersion"] == dialect.answered(),
+                "answered {}",
+                opened["protocolVersion"]
+            );
+            self.seats[seat].party.mirror.take(&opened["snapshots"][0])?;
+            self.list(seat)?;
+        }
+        let creator = dice.from(0..self.seats.len());
+        let dialect = self.seats[creator].party.dialect();
+        let uri = dialect.session("judged");
+        let params = dialect.params("createSession", &uri, json!({ "provider": "script" }));
+        self.ask(creator, "createSession", &params)?;
+        for seat in 0..self.seats.len() {
+            // Each version may call it something else.
+            let listed = self.list(seat)?;
+            let uri =
+                listed["items"][0]["resource"].as_str().context("the session is not listed")?.to_owned();
+            self.seats[seat].party.session.clone_from(&uri);
+            self.follow(seat, &uri)?;
+            self.seats[seat].party.find_conversation()?;
+            let conversation = self.seats[seat].party.conversation.clone();
+            if conversation != uri {
+                self.follow(seat, &conversation)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn play(&mut self, dice: &mut Dice) -> Result<()> {
+        for _ in 0..MOVES {
+            self.at += 1;
+            self.unix_ms += dice.from(0..40) as i64;
+            let seat = dice.from(0..self.seats.len());
+            let chosen = moves::choose(dice, &self.seats[seat].party, true, self.at)?;
+            let name = self.seats[seat].party.dialect().name();
+            self.step(seat, &chosen).with_context(|| format!("at move {}, {chosen:?} by {name}", self.at))?;
+            match dice.from(0..10) {
+                0..4 => self.run_agents(1 + dice.from(0..3))?,
+                4..7 => self.quiet()?,
+                _ => {}
+            }
+            for seat in 0..self.seats.len() {
+                let lines = if dice.percent(70) { usize::MAX } else { dice.from(0..6) };
+                self.read(seat, lines)
+                    .with_context(|| format!("after move {}, {chosen:?} by {name}", self.at))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, seat: usize, chosen: &Move) -> Result<()> {
+        let Seat { party, connection, .. } = &self.seats[seat];
+        let (session, conversation) = (party.session.clone(), party.conversation.clone());
+        let dialect = party.dialect();
+        if connection.is_none() {
+            return if matches!(chosen, Move::Return) { self.come_back(seat) } else { Ok(()) };
+        }
+        match chosen {
+            Move::OnSession(action) => self.act(seat, &session, action),
+            Move::OnConversation(action) => self.act(seat, &conversation, action),
+            Move::Listen => self.quiet(),
+            Move::Lose => self.lose(seat),
+            Move::Return => Ok(()),
+            Move::Resubscribe => {
+                self.read(seat, usize::MAX)?;
+                let params = dialect.params("unsubscribe", &conversation, json!({}));
+                let line = self.seats[seat].party.notify("unsubscribe", &params)?;
+                self.say(seat, line)?;
+                self.seats[seat].party.mirror.leave(&conversation);
+                self.follow(seat, &conversation)
+            }
+            Move::Compare => self.compare(seat),
+            Move::Another { dispose } => {
+                let other = dialect.session(&format!("other-{}", self.at));
+                self.ask(seat, "createSession", &dialect.params("createSession", &other, json!({})))?;
+                if *dispose {
+                    self.ask(seat, "disposeSession", &dialect.params("disposeSession", &other, json!({})))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    // What a client does.
+
+    fn open(&mut self, seat: usize) -> Result<()> {
+        self.last_connection += 1;
+        let connection = ConnectionId(self.last_connection);
+        self.seats[seat].connection = Some(connection);
+        self.feed(Input::Opened(connection));
+        self.end_step()
+    }
+
+    /// A client's connection is gone, with everything that was on its way.
+    fn lose(&mut self, seat: usize) -> Result<()> {
+        let Seat { party, connection, unread } = &mut self.seats[seat];
+        unread.clear();
+        party.mirror.away = true;
+        party.unechoed.clear();
+        if let Some(connection) = connection.take() {
+            self.edges.close(connection);
+            self.feed(Input::Closed(connection));
+        }
+        self.end_step()
+    }
+
+    fn come_back(&mut self, seat: usize) -> Result<()> {
+        self.open(seat)?;
+        let params = self.seats[seat].party.reconnect()?;
+        let result = self.ask(seat, "reconnect", &params)?;
+        self.seats[seat].party.catch_up(&result)?;
+        self.compare(seat).context("after coming back")
+    }
+
+    fn act(&mut self, seat: usize, channel: &str, action: &Value) -> Result<()> {
+        let line = self.seats[seat].party.dispatch(channel, action)?;
+        self.say(seat, line)
+    }
+
+    fn say(&mut self, seat: usize, line: String) -> Result<()> {
+        let Some(connection) = self.seats[seat].connection else { return Ok(()) };
+        let mut fed = Vec::new();
+        self.said.push(format!("{} > {line}", self.seats[seat].party.dialect().name()));
+        self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
+        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
+        for message in fed {
+            self.feed(Input::Said(connection, message));
+        }
+        self.end_step()
+    }
+
+    /// Asks, and reads until the answer.
+    fn ask(&mut self, seat: usize, method: &str, params: &Value) -> Result<Value> {
+        let (id, line) = self.seats[seat].party.request(method, params)?;
+        self.say(seat, line)?;
+        while !self.seats[seat].unread.is_empty() {
+            if let Some((answered, answer)) = self.read_line(seat)? {
+                ensure!(answered == id, "{answered} was answered instead of {id}");
+                return answer.map_err(|(code, why)| anyhow::anyhow!("{method} is refused: {code} {why}"));
+            }
+        }
+        anyhow::bail!("{method} was not answered")
+    }
+
+    fn read_line(&mut self, seat: usize) -> Result<Option<(u64, Answer)>> {
+        let Seat { party, unread, .. } = &mut self.seats[seat];
+        let Some(line) = unread.pop_front() else { return Ok(None) };
+        self.said.push(format!("{} < {line}", party.dialect().name()));
+        party.hear(&line).with_context(|| party.dialect().name())
+    }
+
+    fn read(&mut self, seat: usize, lines: usize) -> Result<()> {
+        for _ in 0..lines {
+            if self.seats[seat].unread.is_empty() {
+                break;
+            }
+            if let Some((id, _)) = self.read_line(seat)? {
+                anyhow::bail!("nobody asked {id}");
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, seat: usize, channel: &str) -> Result<Value> {
+        let params = self.seats[seat].party.dialect().params("subscribe", channel, json!({}));
+        let snapshot = self.ask(seat, "subscribe", &params)?["snapshot"].clone();
+        ensure!(snapshot["resource"] == *channel, "asked for {channel}, got {}", snapshot["resource"]);
+        Ok(snapshot)
+    }
+
+    fn follow(&mut self, seat: usize, channel: &str) -> Result<()> {
+        let snapshot = self.snapshot(seat, channel)?;
+        self.seats[seat].party.mirror.take(&snapshot)
+    }
+
+    fn list(&mut self, seat: usize) -> Result<Value> {
+        let dialect = self.seats[seat].party.dialect();
+        let params = dialect.params("listSessions", dialect.root(), json!({}));
+        let listed = self.ask(seat, "listSessions", &params)?;
+        self.seats[seat].party.mirror.compare_list(&listed)?;
+        Ok(listed)
+    }
+
+    /// Compares everything that a client holds with what the host shows it now; all it said has come back.
+    fn compare(&mut self, seat: usize) -> Result<()> {
+        for channel in self.seats[seat].party.mirror.channels() {
+            let snapshot = self.snapshot(seat, &channel)?;
+            self.seats[seat].party.mirror.compare(&snapshot)?;
+        }
+        self.list(seat)?;
+        self.seats[seat].party.check_all_echoed()
+    }
+
+    // What the host does.
+
+    fn feed(&mut self, input: Input) {
+        let now = Now { unix_ms: self.unix_ms, monotonic_ms: self.unix_ms as u64 };
+        self.host.handle(now, &mut self.ids, input, &mut self.outputs);
+    }
+
+    /// Ends a step, as the loop of the program does.
+    fn end_step(&mut self) -> Result<()> {
+        loop {
+            while let Some((connection, message)) = self.edges.take_later() {
+                self.feed(Input::Said(connection, message));
+            }
+            self.feed(Input::Save);
+            let outputs = std::mem::take(&mut self.outputs);
+            if outputs.is_empty() {
+                return Ok(());
+            }
+            // What is to be kept is kept before anything goes out.
+            for output in &outputs {
+                if let Output::Record(record) = output {
+                    self.kept.keep(record.clone());
+                }
+            }
+            for output in outputs {
+                self.carry_out(output);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Frame(connection, frame) => self.tell(connection, &frame),
+            Output::Record(_) => {}
+            Output::List(connection, id, page) => {
+                let listed = self.kept.list(&page);
+                let result = listing(&listed.summaries, listed.next.as_ref());
+                self.tell(connection, &Frame::Result { id, method: Method::ListSessions, result });
+            }
+            Output::Agent(chat, command) => {
+                let _inside = self.runtime.enter();
+                self.agents.carry_out(chat, command);
+            }
+            Output::Timer(timer, _) => self.timers.push(timer),
+            other => unreachable!("nobody asks for {other:?}"),
+        }
+    }
+
+    fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
+        let mut told = Vec::new();
+        self.edges.down(connection, frame, &mut told);
+        if let Some(seat) = self.seats.iter_mut().find(|seat| seat.connection == Some(connection)) {
+            let lines = told.iter().map(|line| String::from_utf8_lossy(&line.bytes).trim_end().to_owned());
+            seat.unread.extend(lines);
+        }
+    }
+
+    /// Gives agents some turns; returns whether they said anything.
+    fn run_agents(&mut self, turns: usize) -> Result<()> {
+        for _ in 0..turns {
+            self.turn_of_agents()?;
+        }
+        Ok(())
+    }
+
+    fn turn_of_agents(&mut self) -> Result<bool> {
+        self.runtime.block_on(tokio::task::yield_now());
+        let mut said = false;
+        while let Ok(report) = self.reports.try_recv() {
+            said = true;
+            if let Some((chat, event)) = self.agents.hear(report) {
+                self.feed(Input::Agent(chat, event));
+            }
+        }
+        self.end_step()?;
+        Ok(said)
+    }
+
+    /// Lets agents run until they wait for a client, and tells what was held back.
+    fn quiet(&mut self) -> Result<()> {
+        let mut quiet = 0;
+        while quiet < QUIET_TURNS {
+            quiet = if self.turn_of_agents()? { 0 } else { quiet + 1 };
+        }
+        self.feed(Input::Settled);
+        for timer in std::mem::take(&mut self.timers) {
+            self.feed(Input::Timer(timer));
+        }
+        self.end_step()
+    }
+
+    /// Everybody is back, nothing runs, and everybody sees the same.
+    fn finish(&mut self) -> Result<()> {
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].connection.is_none() {
+                self.come_back(seat)?;
+            }
+        }
+        loop {
+            self.quiet()?;
+            self.read(0, usize::MAX)?;
+            let party = &self.seats[0].party;
+            let (dialect, conversation, view) = (party.dialect(), party.conversation.clone(), party.view()?);
+            match moves::mood(dialect, &view) {
+                Mood::Working => anyhow::bail!("a turn runs, and nobody does anything: {view}"),
+                Mood::Waiting => {
+                    self.act(0, &conversation, &dialect.turn_cancelled(&moves::turn(&view)))?;
+                }
+                Mood::Idle => {
+                    let Some(id) = moves::queued(&view).first().cloned() else { break };
+                    let removed = dialect.act("pendingMessageRemoved", json!({ "kind": "queued", "id": id }));
+                    self.act(0, &conversation, &removed)?;
+                }
+            }
+        }
+        let mut seen: Option<(String, Vec<Value>)> = None;
+        for seat in 0..self.seats.len() {
+            let name = self.seats[seat].party.dialect().name();
+            self.read(seat, usize::MAX)?;
+            self.compare(seat).with_context(|| format!("at the end, {name}"))?;
+            self.seats[seat].party.check_all_answered()?;
+            let turns = turns(&self.seats[seat].party.view()?);
+            if let Some((other, others)) = &seen {
+                ensure!(*others == turns, "{other} sees the turns {others:?}, {name} {turns:?}");
+            }
+            seen = Some((name, turns));
+        }
+        Ok(())
+    }
+}
+
+/// What every version says of each turn that is over.
+fn turns(view: &Value) -> Vec<Value> {
+    let turns = view["turns"].as_array().into_iter().flatten();
+    turns.map(|turn| json!([turn["id"], turn["state"], turn["usage"]])).collect()
+}
