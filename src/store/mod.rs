@@ -1,12 +1,13 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows` and `trash`; and
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `pack` and `trash`; and
 //! [`archive`], for people), and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
 pub mod archive;
 pub mod folder;
 pub mod memory;
+mod pack;
 mod rows;
 mod schema;
 pub mod sqlite;
