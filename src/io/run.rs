@@ -484,7 +484,7 @@ impl Sidecar {
                     self.hear_keeper(listed);
                 }
             }
-            Output::Agent(chat, command) => self.agents.carry_out(chat, command),
+            Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
