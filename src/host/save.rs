@@ -6,7 +6,7 @@
 //!
 //! A session's row is saved whole whenever it has changed. A chat's row is its state without its completed
 //! turns, which are rows of their own. While a turn runs the saved actions make up for what the chat's row
-//! does not know, so the row is saved again only when they have grown larger than it.
+//! does not know, so the row is saved again only when they have grown much larger than it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,6 +33,9 @@ use crate::wire::rpc::{to_json, to_sorted_json, Incoming};
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
+
+/// And after so many times its own bytes: in the store actions are packed, and each row is written twice.
+const BEHIND_TIMES: usize = 4;
 
 /// How long after an interrupted turn was ended, safely, the process still being there counts.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
@@ -113,7 +116,8 @@ impl Host {
             }
             _ => {}
         }
-        saved.row_due |= chat.run.is_none() || saved.behind_bytes > saved.row_bytes.max(BEHIND_BYTES_MIN);
+        saved.row_due |=
+            chat.run.is_none() || saved.behind_bytes > (BEHIND_TIMES * saved.row_bytes).max(BEHIND_BYTES_MIN);
         if saved.row_due {
             self.unsaved.chats.insert(key);
         }

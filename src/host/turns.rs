@@ -209,7 +209,7 @@ impl Host {
             config: session.config.clone(),
             history: chat.conversation.state().turns.clone(),
         };
-        step.say(Output::Agent(key, Command::Open(open)));
+        step.say(Output::Agent(key, Box::new(Command::Open(open))));
     }
 
     /// Has the agent forget the chat's conversation.
@@ -218,12 +218,12 @@ impl Host {
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
             chat.settling = None;
-            step.say(Output::Agent(key, Command::Close));
+            step.say(Output::Agent(key, Box::new(Command::Close)));
         }
     }
 
     pub(super) fn tell_agent(&self, step: &mut Step<'_>, key: ChatKey, command: Command) {
-        step.say(Output::Agent(key, command));
+        step.say(Output::Agent(key, Box::new(command)));
     }
 
     /// Starts the waiting run if its agent is ready for it.

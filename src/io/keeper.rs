@@ -141,7 +141,7 @@ impl Keeper {
     }
 
     /// What may go out because every step up to this one is safe.
-    pub fn release(&mut self, up_to: u64) -> Vec<Output> {
+    pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();
         if let Self::Disk(disk) = self {
             disk.failing = false;
@@ -149,10 +149,10 @@ impl Keeper {
                 let Some(held) = disk.held.pop_front() else { break };
                 disk.safe = held.head.unwrap_or(disk.safe);
                 disk.held_bytes -= held.bytes;
-                released.extend(held.outputs);
+                released.push(held.outputs);
             }
         }
-        released
+        released.into_iter().flatten()
     }
 
     /// Nothing can be committed now. Returns the last sequence number that is safe.
@@ -225,7 +225,9 @@ impl Keeper {
 
 impl Disk {
     fn hold(&mut self, outputs: Vec<Output>) {
-        let (mut records, mut rest) = (Vec::new(), Vec::new());
+        // Of what streams, each action is one of either.
+        let each = outputs.len() / 2 + 1;
+        let (mut records, mut rest) = (Vec::with_capacity(each), Vec::with_capacity(each));
         for output in outputs {
             match output {
                 Output::Record(record) => records.push(record),

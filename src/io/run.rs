@@ -551,7 +551,7 @@ impl Sidecar {
                 }
             }
             Output::Resource(connection, id, resource) => self.resources.take(connection, id, resource),
-            Output::Agent(chat, command) => self.agents.carry_out(chat, command),
+            Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));

@@ -1,6 +1,6 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `clients`, `trash` and
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `pack`, `clients`, `trash` and
 //! `space`; and [`archive`], for people), and its stand-in for a host that keeps everything in memory
 //! ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
@@ -9,6 +9,7 @@ pub mod archive;
 mod clients;
 pub mod folder;
 pub mod memory;
+mod pack;
 mod rows;
 mod schema;
 mod space;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
 use rusqlite::{params, Connection, ErrorCode, OptionalExtension, Row};
 
+use super::pack::{unpack, Pack};
 use super::sqlite::StoreError;
 use crate::host::effects::{
     ActionLine, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow, Target,
@@ -83,36 +84,42 @@ pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, Store
     Ok(found == Some(sum(&[&start.to_le_bytes()])))
 }
 
-/// Keeps an action.
-pub(super) fn put_action(
-    connection: &Connection,
-    target: Target,
-    line: &ActionLine,
-) -> Result<(), StoreError> {
-    let channel = channel_of(target);
-    connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4)")?.execute(params![
-        signed(line.server_seq),
+/// Keeps the actions of a pack.
+pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<(), StoreError> {
+    let channel = channel_of(pack.target);
+    connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
+        signed(pack.last),
+        signed(pack.first),
         channel,
-        action_sum(line.server_seq, channel, &line.line),
-        &line.line[..],
+        signed(pack.line_bytes),
+        actions_sum(pack.first, pack.last, channel, &pack.packed),
+        pack.packed,
     ])?;
     Ok(())
 }
 
-/// An action's row, read as `seq, channel, sum, line`.
-pub(super) fn action(row: &Row<'_>) -> Result<(Target, ActionLine), StoreError> {
-    let server_seq = unsigned(row.get(0)?);
-    let damaged = || format!("the action {server_seq}");
-    let read = || Ok((row.get(1)?, row.get::<_, u32>(2)?, row.get::<_, Blob>(3)?.0));
-    let (channel, expected, line) = read().map_err(damaged_if(damaged))?;
-    if action_sum(server_seq, channel, &line) != expected {
+/// What [`actions`] reads, and for which rows: those with an action behind `?1`.
+pub(super) const ACTIONS_BEHIND: &str =
+    "SELECT last, first, channel, sum, packed FROM actions WHERE last > ?1";
+
+/// The actions in a row, oldest first.
+pub(super) fn actions(row: &Row<'_>) -> Result<(Target, Vec<ActionLine>), StoreError> {
+    let last = unsigned(row.get(0)?);
+    let damaged = || format!("the log up to the action {last}");
+    let read = || {
+        let packed = row.get_ref(4)?.as_blob()?;
+        Ok((unsigned(row.get(1)?), row.get(2)?, row.get::<_, u32>(3)?, packed))
+    };
+    let (first, channel, expected, packed) = read().map_err(damaged_if(damaged))?;
+    if actions_sum(first, last, channel, packed) != expected {
         return Err(StoreError::Damaged(damaged()));
     }
-    Ok((target_of(channel), ActionLine { line, server_seq, delta: None }))
+    let lines = unpack(first, last, packed).ok_or_else(|| StoreError::Damaged(damaged()))?;
+    Ok((target_of(channel), lines))
 }
 
-fn action_sum(seq: u64, channel: i64, line: &[u8]) -> u32 {
-    sum(&[&seq.to_le_bytes(), &channel.to_le_bytes(), line])
+fn actions_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
+    sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
 }
 
 /// Keeps a session: a new one is listed; one in the trash stays there.
@@ -425,12 +432,12 @@ pub(super) fn actions_on(
     target: Target,
     after: u64,
 ) -> Result<Vec<ActionLine>, StoreError> {
-    let sql = "SELECT seq, channel, sum, line FROM actions WHERE seq > ?1 AND channel = ?2 ORDER BY seq";
-    let mut statement = connection.prepare_cached(sql)?;
+    let sql = format!("{ACTIONS_BEHIND} AND channel = ?2 ORDER BY last");
+    let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(params![signed(after), channel_of(target)])?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next()? {
-        lines.push(action(row)?.1);
+        lines.extend(actions(row)?.1.into_iter().filter(|action| action.server_seq > after));
     }
     Ok(lines)
 }

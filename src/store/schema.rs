@@ -53,8 +53,10 @@ const VERSION_1: &str = "
         chat INTEGER NOT NULL, place INTEGER NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (chat, place)
     ) WITHOUT ROWID;
+    -- Each row has the actions of one channel from one number to another; they had so many bytes on the wire.
     CREATE TABLE actions (
-        seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, sum INTEGER NOT NULL, line BLOB NOT NULL
+        last INTEGER PRIMARY KEY, first INTEGER NOT NULL, channel INTEGER NOT NULL, line_bytes INTEGER NOT NULL,
+        sum INTEGER NOT NULL, packed BLOB NOT NULL
     );
     -- Sessions that may have ended the process, how often, whether they are being tried now, and whether they
     -- are not tried any more.

@@ -19,7 +19,7 @@ use rusqlite::{params, Connection, ErrorCode, OpenFlags};
 use rustix::process::{getrlimit, Resource};
 
 use super::rows::{self, signed, unsigned};
-use super::{clients, schema, space, trash, trials, Listed, StoreOptions};
+use super::{clients, pack, schema, space, trash, trials, Listed, StoreOptions};
 use crate::host::effects::{
     ActionLine, ChatKey, Page, Place, Record, SavedSession, SessionKey, SessionRow, Target,
 };
@@ -182,6 +182,9 @@ impl Writer {
         for record in records {
             keep(&transaction, record, &self.options)?;
         }
+        for pack in pack::packs(records) {
+            rows::put_actions(&transaction, &pack)?;
+        }
         if let Some(up_to) = reserve_up_to {
             rows::put_number(&transaction, "reserved", up_to)?;
         }
@@ -256,7 +259,7 @@ pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> 
                 what,
                 "a damaged row: the sequence goes on far behind every number that was given"
             );
-            let known = "SELECT max(ifnull((SELECT max(seq) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
+            let known = "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
             Ok(number(connection, known)? + LEAP)
         }
         found => Ok(found?.unwrap_or(0)),
@@ -275,7 +278,6 @@ pub(super) fn last_key(connection: &Connection) -> Result<u64, StoreError> {
 
 fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Result<(), StoreError> {
     match record {
-        Record::Action(target, line) => rows::put_action(connection, *target, line),
         Record::Session(row) => keep_session(connection, row),
         Record::SessionRemoved(key) if options.trash.is_zero() => trash::purge(connection, *key),
         Record::SessionRemoved(key) => trash::put(connection, *key, unix_ms()),
@@ -287,7 +289,8 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
-        Record::Sync => Ok(()),
+        // Actions are kept in packs.
+        Record::Action(..) | Record::Sync => Ok(()),
     }
 }
 
@@ -315,26 +318,27 @@ fn remove_old_actions(connection: &mut Connection, window: &Window) -> Result<()
         // When the old number is damaged, this one mends it.
         let pruned = rows::number(&transaction, "pruned").ok().flatten().unwrap_or(0).max(horizon);
         rows::put_number(&transaction, "pruned", pruned)?;
-        let sql = "DELETE FROM actions WHERE seq <= ?1 AND NOT (channel % 2 = 0 AND EXISTS
-            (SELECT 1 FROM chats WHERE key = channel / 2 AND running AND as_of < seq))";
+        let sql = "DELETE FROM actions WHERE last <= ?1 AND NOT (channel % 2 = 0 AND EXISTS
+            (SELECT 1 FROM chats WHERE key = channel / 2 AND running AND as_of < last))";
         transaction.execute(sql, params![signed(pruned)])?;
         transaction.execute("DELETE FROM lives WHERE start < ?1", params![signed(pruned)])?;
     }
     Ok(transaction.commit()?)
 }
 
-/// The newest action that does not fit into the window.
+/// The last number of the newest row of which nothing fits into the window.
 fn horizon(connection: &Connection, window: &Window) -> Result<Option<u64>, StoreError> {
     let mut statement =
-        connection.prepare_cached("SELECT seq, length(line) FROM actions ORDER BY seq DESC")?;
+        connection.prepare_cached("SELECT last, first, line_bytes FROM actions ORDER BY last DESC")?;
     let mut rows = statement.query([])?;
     let (mut actions, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {
-        actions += 1;
-        bytes += usize::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
-        if actions > window.actions_max || bytes > window.bytes_max {
-            return Ok(Some(unsigned(row.get(0)?)));
+        let (last, first) = (unsigned(row.get(0)?), unsigned(row.get(1)?));
+        if actions >= window.actions_max as u64 || bytes >= window.bytes_max as u64 {
+            return Ok(Some(last));
         }
+        actions += (last + 1).saturating_sub(first);
+        bytes += unsigned(row.get(2)?);
     }
     Ok(None)
 }
@@ -448,22 +452,23 @@ impl Reader {
         if !self.knows(cursor)? {
             return Ok(None);
         }
-        let sql = "SELECT seq, channel, sum, line FROM actions WHERE seq > ?1 ORDER BY seq";
-        let mut statement = snapshot.prepare_cached(sql)?;
+        let mut statement = snapshot.prepare_cached(&format!("{} ORDER BY last", rows::ACTIONS_BEHIND))?;
         let mut rows = statement.query(params![signed(cursor)])?;
         let (mut actions, mut size, mut last) = (Vec::new(), 0, cursor);
         while let Some(row) = rows.next()? {
-            let (target, action) = rows::action(row)?;
-            size += action.line.len();
-            if actions.len() == self.window.actions_max || size > self.window.bytes_max {
-                return Ok(None);
+            let (target, lines) = rows::actions(row)?;
+            for action in lines.into_iter().filter(|action| action.server_seq > cursor) {
+                size += action.line.len();
+                if actions.len() == self.window.actions_max || size > self.window.bytes_max {
+                    return Ok(None);
+                }
+                // Numbers are skipped where a new life begins only.
+                if action.server_seq != last + 1 && !rows::is_life(&snapshot, action.server_seq - 1)? {
+                    return Err(StoreError::Damaged(format!("the log behind the action {last}")));
+                }
+                last = action.server_seq;
+                actions.push((target, action));
             }
-            // Numbers are skipped where a new life begins only.
-            if action.server_seq != last + 1 && !rows::is_life(&snapshot, action.server_seq - 1)? {
-                return Err(StoreError::Damaged(format!("the log behind the action {last}")));
-            }
-            last = action.server_seq;
-            actions.push((target, action));
         }
         Ok(Some(actions))
     }
@@ -474,7 +479,8 @@ impl Reader {
         if cursor <= pruned {
             return Ok(cursor == pruned);
         }
-        let sql = "SELECT EXISTS (SELECT 1 FROM actions WHERE seq = ?1)";
+        let sql =
+            "SELECT ifnull((SELECT first FROM actions WHERE last >= ?1 ORDER BY last LIMIT 1) <= ?1, 0)";
         let given = self.connection.query_row(sql, params![signed(cursor)], |row| row.get(0))?;
         Ok(given || rows::is_life(&self.connection, cursor)?)
     }

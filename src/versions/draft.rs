@@ -26,9 +26,8 @@ pub struct Draft;
 const RESULT: &str = "#result";
 
 /// The members of the actions that are told as they are.
-const MEMBERS: [&str; 10] = [
-    "type", "session", "turnId", "agents", "content", "error", "model", "title", "usage", "userMessage",
-];
+const MEMBERS: [&str; 10] =
+    ["type", "session", "turnId", "agents", "content", "error", "model", "title", "usage", "userMessage"];
 
 /// The bits of a status that it has words for.
 const ERROR: u64 = 1 << 1;
@@ -104,8 +103,7 @@ impl Step for Draft {
                 node::rename(object, "contentType", "mimeType");
             }
             Node::Turn => {
-                *object =
-                    if object.contains_key("state") { turn_of(object) } else { active_turn_of(object) };
+                *object = if object.contains_key("state") { turn_of(object) } else { active_turn_of(object) };
             }
             _ => {}
         }

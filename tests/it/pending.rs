@@ -51,7 +51,7 @@ impl World {
         world.say(json!({ "id": 1, "method": "initialize", "params": hello }));
         world.say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));
         let opened = world.outputs.iter().find_map(|output| match output {
-            Output::Agent(chat, Command::Open(_)) => Some(*chat),
+            Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => Some(*chat),
             _ => None,
         });
         world.chat = opened.unwrap();
@@ -106,7 +106,10 @@ impl World {
     fn started(&self) -> RunId {
         let mut commands = self.outputs.iter().rev();
         let run = commands.find_map(|output| match output {
-            Output::Agent(_, Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. }) => Some(*run),
+            Output::Agent(_, command) => match **command {
+                Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. } => Some(run),
+                _ => None,
+            },
             _ => None,
         });
         run.expect("a run was started")
@@ -117,9 +120,11 @@ impl World {
         let (mut handed, mut sequenced) = (Vec::new(), Vec::new());
         for output in self.outputs.drain(..) {
             match output {
-                Output::Agent(_, Command::Steer { run, id, message }) => {
-                    assert_eq!(message.text, id);
-                    handed.push((run, id));
+                Output::Agent(_, command) => {
+                    if let Command::Steer { run, id, message } = *command {
+                        assert_eq!(message.text, id);
+                        handed.push((run, id));
+                    }
                 }
                 Output::Record(Record::Action(_, action)) => {
                     let line: Value = serde_json::from_slice(&action.line).unwrap();

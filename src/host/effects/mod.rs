@@ -157,8 +157,9 @@ pub enum Output {
     Frame(ConnectionId, Frame),
     /// Keep this: it must be safe before any frame of the same step goes out.
     Record(Record),
-    /// Tell a backend.
-    Agent(ChatKey, Command),
+    /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of
+    /// deltas, are moved often.
+    Agent(ChatKey, Box<Command>),
     /// Answer a request with a page of the list of sessions, as it is when this step is safe.
     List(ConnectionId, RequestId, Page),
     /// Answer a request with what is in a file or folder.

@@ -103,7 +103,9 @@ fn a_database_with_a_changed_byte_gives_back_what_was_written_or_says_that_it_ca
     for key in 1..=SESSIONS {
         writer.commit(&whole(key)).unwrap();
     }
-    writer.commit(&actions(1..=40)).unwrap();
+    for first in [1, 11, 21, 31] {
+        writer.commit(&actions(first..=first + 9)).unwrap();
+    }
     drop(writer);
     assert!(!beside(&path, "-wal").exists());
     let sound = fs::read(&path).unwrap();
@@ -205,16 +207,31 @@ fn damage_is_told_on_its_session_alone() {
 #[test]
 fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
     use super::{action, chat, session};
-    let (_folder, path) = place();
-    let (mut writer, _) = open(&path);
-    let on_chat = ahp_sidecar::host::effects::Target::Chat(ahp_sidecar::host::effects::ChatKey(1001));
-    let running = [session(1), chat(1, true, 0), action(on_chat, 1, 10), action(on_chat, 2, 10)];
-    writer.commit(&running).unwrap();
-    assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats[0].actions.len(), 2);
-    rusqlite(&path, "UPDATE actions SET line = x'00' WHERE seq = 2");
-    assert!(is_damaged(&load(&reader(&path), 1)));
-    assert!(reader(&path).actions_since(0).is_err());
-    assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(1)]);
+    let on_chat = |key: u64, seq| {
+        let key = ahp_sidecar::host::effects::ChatKey(1000 + key);
+        action(ahp_sidecar::host::effects::Target::Chat(key), seq, 10)
+    };
+    for sql in [
+        "UPDATE actions SET packed = x'00' WHERE last = 3",
+        "UPDATE actions SET packed = packed || x'00' WHERE last = 3",
+        "UPDATE actions SET packed = 'text' WHERE last = 3",
+        "UPDATE actions SET first = 3 WHERE last = 3",
+        "UPDATE actions SET last = 4 WHERE last = 3",
+        "UPDATE actions SET sum = sum + 1 WHERE last = 3",
+    ] {
+        let (_folder, path) = place();
+        let (mut writer, _) = open(&path);
+        writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
+        writer.commit(&[on_chat(1, 1)]).unwrap();
+        writer.commit(&[on_chat(1, 2), on_chat(1, 3)]).unwrap();
+        writer.commit(&[on_chat(2, 5)]).unwrap();
+        assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats[0].actions.len(), 3);
+        rusqlite(&path, sql);
+        assert!(is_damaged(&load(&reader(&path), 1)), "{sql}");
+        assert!(is_damaged(&reader(&path).actions_since(0)), "{sql}");
+        assert_eq!(load(&reader(&path), 2).unwrap().unwrap().chats[0].actions, ["0000000005"]);
+        assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(1), SessionKey(2)]);
+    }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use ahp_sidecar::host::effects::{Record, Target};
+use ahp_sidecar::host::effects::{ActionLine, Record, Target};
 use ahp_sidecar::store::sqlite::StoreError;
 
-use super::{action, assert_whole, beside, load, numbers, open, place, reader, titles, whole, FILE_NAME};
+use super::{assert_whole, beside, load, numbers, open, place, reader, titles, whole, FILE_NAME};
 
 #[test]
 fn a_full_store_keeps_all_of_a_commit_or_nothing() {
@@ -14,7 +14,12 @@ fn a_full_store_keeps_all_of_a_commit_or_nothing() {
     writer.commit(&whole(1)).unwrap();
     // Smaller than it is: it cannot grow.
     writer.limit_pages(1).unwrap();
-    let large: Vec<Record> = (1..=50).map(|seq| action(Target::Root, seq, 4000)).collect();
+    // Lines that share no beginning, so that none of them gets small.
+    let large = |seq: u64| {
+        let line = format!("{seq}{}", "x".repeat(4000)).into();
+        Record::Action(Target::Root, ActionLine { line, server_seq: seq, delta: None })
+    };
+    let large: Vec<Record> = (1..=50).map(large).collect();
     let records = [whole(2), large, vec![Record::Sync]].concat();
     for _ in 0..3 {
         let refused = writer.commit(&records).unwrap_err();

@@ -73,6 +73,23 @@ fn a_cursor_gets_what_followed_it_or_nothing() {
 }
 
 #[test]
+fn actions_of_one_row_come_back_one_by_one() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    let on_chat = |seq| action(Target::Chat(ChatKey(1001)), seq, 10);
+    let mixed = [actions(1..=3), vec![on_chat(4), on_chat(5)], actions(6..=3000)].concat();
+    writer.commit(&mixed).unwrap();
+    let reader = reader(&path);
+    for cursor in [0, 1, 3, 4, 5, 1500, 2999, 3000] {
+        let since = reader.actions_since(cursor).unwrap().unwrap();
+        let since: Vec<Record> =
+            since.into_iter().map(|(target, line)| Record::Action(target, line)).collect();
+        assert!(since == mixed[usize::try_from(cursor).unwrap()..], "{cursor}");
+    }
+    assert_eq!(numbers(&reader, 3001), None);
+}
+
+#[test]
 fn a_hole_in_the_log_is_damage() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
@@ -143,22 +160,40 @@ fn what_a_running_chat_needs_is_not_removed() {
     let (mut writer, _) = open_with(&path, 10, 10_000);
     let on_chat = |seq| action(Target::Chat(ChatKey(1001)), seq, 10);
     writer.commit(&[session(1), chat(1, true, 2), on_chat(1), on_chat(2), on_chat(3)]).unwrap();
-    writer.commit(&actions(4..=50)).unwrap();
+    // Every eleventh action, old ones are removed: the last of these is one.
+    commit_singly(&mut writer, 4..=50);
     writer.commit(&[on_chat(51)]).unwrap();
-    writer.commit(&actions(52..=100)).unwrap();
+    commit_singly(&mut writer, 52..=102);
     let reader = reader(&path);
     let lines =
         |reader: &super::Reader| reader.load(SessionKey(1)).unwrap().unwrap().chats[0].actions.clone();
     assert_eq!(lines(&reader), ["0000000003", "0000000051"]);
-    assert_eq!(count(&path), 12, "two of the chat, and ten of the window");
+    assert_eq!(count(&path), 3 + 1 + 10, "the row of three and one of the chat, and ten of the window");
     // What was kept for the chat is no place to go on from.
     assert_eq!(numbers(&reader, 3), None);
     assert_eq!(numbers(&reader, 51), None);
-    assert_eq!(numbers(&reader, 90).unwrap().len(), 10);
-    writer.commit(&[chat(1, false, 100)]).unwrap();
-    writer.commit(&actions(101..=120)).unwrap();
+    assert_eq!(numbers(&reader, 92).unwrap().len(), 10);
+    writer.commit(&[chat(1, false, 102)]).unwrap();
+    commit_singly(&mut writer, 103..=113);
     assert_eq!(count(&path), 10);
     assert!(lines(&reader).is_empty());
+}
+
+#[test]
+fn the_row_that_the_window_begins_in_is_not_removed() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open_with(&path, 10, 10_000);
+    for first in (1..=100).step_by(4) {
+        writer.commit(&actions(first..=first + 3)).unwrap();
+    }
+    // Whichever commit it was that removed something: nothing of the window went, and no half of a row.
+    let kept = count(&path);
+    assert!((10..=24).contains(&kept) && kept % 4 == 0, "{kept} actions are kept");
+    let cut = 100 - u64::try_from(kept).unwrap();
+    let reader = reader(&path);
+    assert_eq!(numbers(&reader, cut), Some(Vec::from_iter(cut + 1..=100)));
+    assert_eq!(numbers(&reader, cut + 2), Some(Vec::from_iter(cut + 3..=100)));
+    assert_eq!(numbers(&reader, cut - 1), None);
 }
 
 #[test]
@@ -187,10 +222,17 @@ fn no_key_is_given_twice() {
     assert_eq!(open(&path).1.last_key, 1007, "a key of a session that is gone for good is given again");
 }
 
+/// Commits consecutive actions, each by itself.
+fn commit_singly(writer: &mut super::Writer, numbers: std::ops::RangeInclusive<u64>) {
+    numbers.for_each(|seq| writer.commit(&actions([seq])).unwrap());
+}
+
 /// How many actions are stored.
 fn count(path: &std::path::Path) -> i64 {
     let connection = ::rusqlite::Connection::open(path).unwrap();
-    connection.query_row("SELECT count(*) FROM actions", [], |row| row.get(0)).unwrap()
+    connection
+        .query_row("SELECT ifnull(sum(last - first + 1), 0) FROM actions", [], |row| row.get(0))
+        .unwrap()
 }
 
 /// Does something to the database behind the store's back.

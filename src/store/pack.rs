@@ -1,0 +1,220 @@
+//! Consecutive actions on one channel as the bytes of one row.
+//!
+//! Owns: how their lines are packed, and unpacked to exactly the bytes that they were.
+//! Never: knows what a line means, or fails on one that looks like no other: that one takes more room.
+//!
+//! Lines that stream differ in a few words in the middle and in their numbers at the end. So of each line is
+//! kept how many bytes it shares with the beginning of the one before it, what follows those, and whether it
+//! ends as most lines do.
+
+use bytes::Bytes;
+
+use crate::host::effects::{ActionLine, Record, Target};
+
+/// A row has at most so many actions: it is removed, or damaged, as a whole.
+const ACTIONS_MAX: u64 = 1024;
+
+/// A row that has so many bytes takes no more.
+const BYTES_MAX: usize = 64 << 10;
+
+/// Actions that are being packed.
+#[derive(Debug)]
+pub(super) struct Pack<'a> {
+    pub(super) target: Target,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// How many bytes their lines have.
+    pub(super) line_bytes: u64,
+    pub(super) packed: Vec<u8>,
+    /// The last line without what it ends with.
+    before: &'a [u8],
+}
+
+impl<'a> Pack<'a> {
+    /// Begins with one action.
+    fn of(target: Target, line: &'a ActionLine) -> Self {
+        let seq = line.server_seq;
+        let mut pack = Self { target, first: seq, last: seq, line_bytes: 0, packed: Vec::new(), before: b"" };
+        pack.append(line);
+        pack
+    }
+
+    /// Takes the action in, unless it belongs into another row.
+    fn take(&mut self, target: Target, line: &'a ActionLine) -> bool {
+        let fits = target == self.target
+            && line.server_seq == self.last + 1
+            && line.server_seq - self.first < ACTIONS_MAX
+            && self.packed.len() < BYTES_MAX;
+        if fits {
+            self.append(line);
+        }
+        fits
+    }
+
+    fn append(&mut self, line: &'a ActionLine) {
+        let (kept, ends_as_most) = match line.line.strip_suffix(ending(line.server_seq).as_bytes()) {
+            Some(kept) => (kept, true),
+            None => (&line.line[..], false),
+        };
+        let shared = shared(self.before, kept);
+        put(&mut self.packed, shared << 1 | usize::from(ends_as_most));
+        put(&mut self.packed, kept.len() - shared);
+        self.packed.extend_from_slice(&kept[shared..]);
+        self.before = kept;
+        self.last = line.server_seq;
+        self.line_bytes += line.line.len() as u64;
+    }
+}
+
+/// The actions among these records, in order.
+pub(super) fn packs(records: &[Record]) -> Vec<Pack<'_>> {
+    let mut packs: Vec<Pack<'_>> = Vec::new();
+    for record in records {
+        let Record::Action(target, line) = record else { continue };
+        if !packs.last_mut().is_some_and(|pack| pack.take(*target, line)) {
+            packs.push(Pack::of(*target, line));
+        }
+    }
+    packs
+}
+
+/// The actions from `first` to `last` that were packed; none when these are not they.
+pub(super) fn unpack(first: u64, last: u64, mut packed: &[u8]) -> Option<Vec<ActionLine>> {
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    let mut before = 0..0;
+    for seq in first..=last {
+        let (head, length) = (take_number(&mut packed)?, take_number(&mut packed)?);
+        let (own, rest) = packed.split_at_checked(length)?;
+        packed = rest;
+        let (start, shared) = (bytes.len(), head >> 1);
+        if shared > before.len() {
+            return None;
+        }
+        bytes.extend_from_within(before.start..before.start + shared);
+        bytes.extend_from_slice(own);
+        before = start..bytes.len();
+        if head & 1 == 1 {
+            bytes.extend_from_slice(ending(seq).as_bytes());
+        }
+        ends.push(bytes.len());
+    }
+    if !packed.is_empty() {
+        return None;
+    }
+    let (bytes, mut start) = (Bytes::from(bytes), 0);
+    let lines = ends.into_iter().zip(first..).map(|(end, server_seq)| {
+        let line = bytes.slice(std::mem::replace(&mut start, end)..end);
+        ActionLine { line, server_seq, delta: None }
+    });
+    Some(lines.collect())
+}
+
+/// How most lines end.
+fn ending(seq: u64) -> String {
+    format!(",\"serverSeq\":{seq}}}}}\n")
+}
+
+/// How many bytes two texts have in common from the beginning.
+fn shared(a: &[u8], b: &[u8]) -> usize {
+    const CHUNK: usize = 32;
+    let chunks = a.chunks_exact(CHUNK).zip(b.chunks_exact(CHUNK)).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[chunks * CHUNK..], &b[chunks * CHUNK..]);
+    chunks * CHUNK + a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// A number, seven bits in a byte, the lowest first; every byte but the last has the highest bit set.
+fn put(packed: &mut Vec<u8>, mut number: usize) {
+    while number > 0x7f {
+        packed.push(0x80 | (number & 0x7f) as u8);
+        number >>= 7;
+    }
+    packed.push(number as u8);
+}
+
+fn take_number(packed: &mut &[u8]) -> Option<usize> {
+    let mut number = 0;
+    for shift in (0..usize::BITS).step_by(7) {
+        let (byte, rest) = packed.split_first()?;
+        *packed = rest;
+        number |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lines_of(first: u64, texts: &[Vec<u8>]) -> Vec<ActionLine> {
+        let line = |(text, server_seq): (&Vec<u8>, u64)| ActionLine {
+            line: Bytes::copy_from_slice(text),
+            server_seq,
+            delta: None,
+        };
+        texts.iter().zip(first..).map(line).collect()
+    }
+
+    fn packed(lines: &[ActionLine]) -> Pack<'_> {
+        let mut pack = Pack::of(Target::Root, &lines[0]);
+        assert!(lines[1..].iter().all(|line| pack.take(Target::Root, line)));
+        pack
+    }
+
+    /// Lines that share much and end as most do, and others.
+    fn texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let head = prop_oneof![Just("x".repeat(40)), Just("x".repeat(70)), Just(String::new())];
+        let tail = prop_oneof![Just(None), Just(Some(0)), Just(Some(1))];
+        let line = (head, prop::collection::vec(any::<u8>(), 0..200), tail);
+        prop::collection::vec(line, 1..20).prop_map(|lines| {
+            let text = |(at, (head, own, tail)): (u64, (String, Vec<u8>, Option<u64>))| {
+                let tail = tail.map(|off| ending(7 + at + off)).unwrap_or_default();
+                [head.as_bytes(), &own, tail.as_bytes()].concat()
+            };
+            (0..).zip(lines).map(text).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_unpacked_is_what_was_packed(texts in texts()) {
+            let lines = lines_of(7, &texts);
+            let pack = packed(&lines);
+            prop_assert_eq!((pack.first, pack.last), (7, 6 + lines.len() as u64));
+            prop_assert_eq!(pack.line_bytes as usize, texts.iter().map(Vec::len).sum::<usize>());
+            prop_assert_eq!(unpack(pack.first, pack.last, &pack.packed), Some(lines.clone()));
+            prop_assert_eq!(unpack(pack.first, pack.last + 1, &pack.packed), None);
+            prop_assert_eq!(unpack(pack.first, pack.last - 1, &pack.packed), None);
+        }
+
+        #[test]
+        fn whatever_is_unpacked_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..100), last in 0..20_u64) {
+            unpack(1, last, &bytes);
+        }
+    }
+
+    #[test]
+    fn what_streams_takes_little_more_than_its_own_text() {
+        let line =
+            |seq: u64| format!("{{\"channel\":\"ahp-chat:/x\",\"content\":\"{seq:020}\"}}{}", ending(seq));
+        let texts: Vec<Vec<u8>> = (1..=100).map(|seq| line(seq).into_bytes()).collect();
+        let lines = lines_of(1, &texts);
+        assert!(packed(&lines).packed.len() < 100 * 24 + 100);
+    }
+
+    #[test]
+    fn another_channel_a_hole_and_a_full_row_begin_a_new_one() {
+        let texts = vec![vec![b'x'; 3]; 2000];
+        let lines = lines_of(5, &texts);
+        let mut pack = Pack::of(Target::Root, &lines[0]);
+        assert!(!pack.take(Target::Session(crate::host::effects::SessionKey(1)), &lines[1]));
+        assert!(!pack.take(Target::Root, &lines[2]), "a number is left out");
+        let taken = lines[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
+        assert_eq!((taken as u64 + 1, pack.last), (ACTIONS_MAX, 4 + ACTIONS_MAX));
+        let long = lines_of(1, &[vec![b'x'; BYTES_MAX], vec![b'y']]);
+        assert!(!Pack::of(Target::Root, &long[0]).take(Target::Root, &long[1]));
+    }
+}
