@@ -459,7 +459,7 @@ impl Driver {
         self.start()?;
         if self.dice.percent(30) {
             // Somebody who only looks at the list: nothing is read for it.
-            let params = json!({ "channel": ROOT_RESOURCE_URI, "clientId": "looker",
+            let params = json!({ "channel": ROOT_RESOURCE_URI, "clientId": CLIENT,
                 "lastSeenServerSeq": 0, "subscriptions": [] });
             self.ask("reconnect", params, Request::Looker)?;
             self.ask("listSessions", json!({ "channel": ROOT_RESOURCE_URI }), Request::List)?;
@@ -467,7 +467,7 @@ impl Driver {
             self.check_status();
         }
         if let Some(client) = &self.lagging {
-            let params = json!({ "channel": ROOT_RESOURCE_URI, "clientId": "lagging",
+            let params = json!({ "channel": ROOT_RESOURCE_URI, "clientId": CLIENT,
                 "lastSeenServerSeq": client.cursor, "subscriptions": client.uris() });
             self.ask("reconnect", params, Request::Lagging)?;
             self.listen()?;
