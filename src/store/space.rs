@@ -60,6 +60,11 @@ fn remove_pages(connection: &Connection, count: i64) -> Result<bool, StoreError>
     Ok(pragma(connection, "freelist_count")? < before)
 }
 
+/// Writes the log into the database, as far as nobody reads from it, so that it can be written from its start again.
+pub(super) fn empty_log(connection: &Connection) -> Result<(), StoreError> {
+    shrink_files(connection, "passive")
+}
+
 /// Writes the log into the database, which is what makes its file smaller.
 fn shrink_files(connection: &Connection, mode: &str) -> Result<(), StoreError> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");

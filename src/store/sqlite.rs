@@ -148,6 +148,11 @@ impl Writer {
             self.connection.pragma_update(None, "synchronous", "full")?;
         }
         let written = self.write(records, reserve_up_to);
+        if written.is_err() {
+            // Where no file may grow, the next attempt has the room that the log takes now.
+            space::empty_log(&self.connection)
+                .unwrap_or_else(|error| tracing::debug!(%error, "the log cannot be emptied either"));
+        }
         if sync {
             // What is synced too often is safe too.
             self.connection.pragma_update(None, "synchronous", "normal").unwrap_or_else(

@@ -367,8 +367,14 @@ fn a_file_that_may_not_grow_is_a_full_disk_and_no_end() {
     client.turn(&chat_of(QUIET), "t1", "/say kept");
     client.create(BUSY);
     client.state(&chat_of(BUSY));
-    // Far more than fits.
-    client.start_turn(&chat_of(BUSY), "t1", "/stream 100 100000\n/hang");
+    // A little, and when that was told far more than fits.
+    client.start_turn(&chat_of(BUSY), "t1", "/stream 10 10\n/ask more\n/stream 100 100000\n/hang");
+    let asked = client.until("chat/toolCallReady")["action"].clone();
+    client.dispatch(
+        &chat_of(BUSY),
+        json!({ "type": "chat/toolCallConfirmed", "turnId": "t1", "toolCallId": asked["toolCallId"],
+            "approved": true, "confirmed": "user-action" }),
+    );
     client.wait_until_nothing_is_kept();
     let (told, text) = (client.numbers(), client.text());
     assert_unavailable(&client.about("createSession", "ahp-session:/new"), "1048576 bytes");
@@ -385,8 +391,10 @@ fn a_file_that_may_not_grow_is_a_full_disk_and_no_end() {
 
     let mut client = Client::start(folder.path());
     assert_eq!(client.sessions(), [BUSY, QUIET]);
-    let kept = client.state(&chat_of(BUSY))["turns"][0]["responseParts"][0]["content"].take();
-    assert!(kept.as_str().unwrap_or_default().starts_with(&text), "what was told is not there");
+    let turn = client.state(&chat_of(BUSY))["turns"][0].take();
+    let parts = turn["responseParts"].as_array().unwrap();
+    let kept: String = parts.iter().filter_map(|part| part["content"].as_str()).collect();
+    assert!(text.len() >= 100 && kept.starts_with(&text), "what was told is not there");
 }
 
 #[test]
