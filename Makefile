@@ -16,10 +16,10 @@ test: ## all tests
 
 test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
 	$(CARGO) build
-	for judge in tests/judges/*/Cargo.toml; do \
+	failed=0; for judge in tests/judges/*/Cargo.toml; do \
 		AHP_SIDECAR=$(TARGET)/debug/ahp-sidecar RUST_BACKTRACE=0 \
-			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET)/judges || exit 1; \
-	done
+			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET)/judges || failed=1; \
+	done; exit $$failed
 
 soak: ## the crash test for longer: CRASH_KILLS kills (5000), from the seed CRASH_SEED (the clock's)
 	CRASH_KILLS=$${CRASH_KILLS:-5000} $(CARGO) test --test it crash -- --nocapture

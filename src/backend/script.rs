@@ -124,11 +124,13 @@ struct Turn {
     calls: usize,
     /// What the user added and what has not been said back.
     steering: VecDeque<(String, Message)>,
+    /// The answers to calls and questions that nobody has taken up yet.
+    replies: Vec<(String, Reply)>,
 }
 
 impl Turn {
     fn new(run: RunId) -> Self {
-        Self { run, done: 0, told: 0, calls: 0, steering: VecDeque::new() }
+        Self { run, done: 0, told: 0, calls: 0, steering: VecDeque::new(), replies: Vec::new() }
     }
 
     /// Goes on behind the last step that was done.
@@ -420,38 +422,41 @@ impl Agent {
     /// Waits for the answer to a call or question.
     async fn reply_about(&mut self, id: &str) -> Result<Reply, Stop> {
         loop {
-            let command = self.line.commands.recv().await;
-            if let Some((about, reply)) = self.obey(command)? {
-                if about == id {
-                    return Ok(reply);
-                }
+            // It may have come while a steering message was said back.
+            if let Some(at) = self.turn.replies.iter().position(|(about, _)| about == id) {
+                return Ok(self.turn.replies.swap_remove(at).1);
             }
+            let command = self.line.commands.recv().await;
+            self.obey(command)?;
             self.say_back().await?;
         }
     }
 
-    /// Does what a command asks at once; an answer to a call or question is given back with its id.
-    fn obey(&mut self, command: Option<Command>) -> Result<Option<(String, Reply)>, Stop> {
+    /// Does what a command asks at once; an answer to a call or question is kept with its id.
+    fn obey(&mut self, command: Option<Command>) -> Result<(), Stop> {
         let current = self.turn.run;
         match command {
             None | Some(Command::Close) => Err(Stop::Closed),
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
             Some(Command::Steer { run, id, message }) if run == current => {
                 self.turn.steering.push_back((id, message));
-                Ok(None)
+                Ok(())
             }
             Some(Command::Permission { run, tool_call_id, option, approved }) if run == current => {
-                Ok(Some((tool_call_id, Reply::Permission { option, approved })))
+                self.turn.replies.push((tool_call_id, Reply::Permission { option, approved }));
+                Ok(())
             }
             Some(Command::ResultConfirmed { run, tool_call_id, .. }) if run == current => {
-                Ok(Some((tool_call_id, Reply::Reviewed)))
+                self.turn.replies.push((tool_call_id, Reply::Reviewed));
+                Ok(())
             }
             Some(Command::Answer { run, request_id, response, answers }) if run == current => {
-                Ok(Some((request_id, Reply::Answers { response, answers })))
+                self.turn.replies.push((request_id, Reply::Answers { response, answers }));
+                Ok(())
             }
             Some(command) => {
                 tracing::debug!(?command, "a command that does not fit the turn was ignored");
-                Ok(None)
+                Ok(())
             }
         }
     }

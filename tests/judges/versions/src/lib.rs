@@ -6,7 +6,6 @@
 #[path = "../../shared/mod.rs"]
 mod shared;
 
-#[cfg(feature = "mixed")]
 mod mixed;
 
 /// The host's program, as `make test-versions` tells.
