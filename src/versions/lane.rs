@@ -4,10 +4,10 @@
 //! to know, and what clients of the version call sessions.
 //! Never: knows which connection gets what.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ahp_types::actions::StateAction;
-use ahp_types::state::ChatState;
+use ahp_types::state::{ChatState, SessionStatus};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
@@ -31,6 +31,8 @@ pub struct Lane {
     pub names: Names,
     /// The chats that its clients are told of, before the action that comes next.
     chats: HashMap<String, Conversation>,
+    /// The sessions among those that its clients are told of which a user has read.
+    read: HashSet<String>,
     /// The action that was translated last, which the next connection gets too.
     last: Option<Spoken>,
 }
@@ -92,7 +94,13 @@ impl Envelope {
 impl Lane {
     /// Begins to speak a version.
     pub fn new(dialect: Dialect, providers: Vec<String>) -> Self {
-        Self { dialect, names: Names::new(providers), chats: HashMap::new(), last: None }
+        Self {
+            dialect,
+            names: Names::new(providers),
+            chats: HashMap::new(),
+            read: HashSet::new(),
+            last: None,
+        }
     }
 
     /// The version that it speaks.
@@ -107,6 +115,7 @@ impl Lane {
             let known = Conversation::new(chat.state().clone());
             self.chats.entry(channel.clone()).or_insert(known);
         }
+        self.read.extend(other.read.iter().cloned());
     }
 
     /// The state of a chat, or of a session's default chat, as far as it is known.
@@ -116,8 +125,10 @@ impl Lane {
 
     /// What a translation of something on this channel may know.
     pub fn scene<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Scene<'a>) {
-        let chat = self.chats.get(&chat_of(channel)).map(Conversation::state);
-        (Chain::to(self.dialect), Scene { chat, names: &mut self.names, client_id })
+        let about = chat_of(channel);
+        let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
+        let chat = self.chats.get(&about).map(Conversation::state);
+        (Chain::to(self.dialect), Scene { chat, is_read, names: &mut self.names, client_id })
     }
 
     /// Takes states up that are about to be told.
@@ -125,7 +136,16 @@ impl Lane {
         if !self.dialect.needs_states() {
             return;
         }
-        for shot in shots.iter().filter(|shot| node::Node::of_state(&shot.state) == node::Node::Chat) {
+        for shot in shots {
+            match node::Node::of_state(&shot.state) {
+                node::Node::Chat => {}
+                node::Node::Session => {
+                    let status = shot.state.get("status").and_then(Value::as_u64).unwrap_or_default();
+                    self.mark(shot.channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
+                    continue;
+                }
+                _ => continue,
+            }
             match serde_json::from_value(Value::Object(shot.state.clone())) {
                 Ok(state) => {
                     self.chats.insert(shot.channel.clone(), Conversation::new(state));
@@ -135,9 +155,18 @@ impl Lane {
         }
     }
 
-    /// Forgets the chats that nobody is told of any more.
+    /// Forgets the channels that nobody is told of any more.
     pub fn retain(&mut self, is_told: impl Fn(&str) -> bool) {
         self.chats.retain(|channel, _| is_told(channel));
+        self.read.retain(|channel| is_told(channel));
+    }
+
+    fn mark(&mut self, session: String, is_read: bool) {
+        if is_read {
+            self.read.insert(session);
+        } else {
+            self.read.remove(&session);
+        }
     }
 
     /// What clients of this version are told instead of a sequenced action.
@@ -213,6 +242,9 @@ impl Lane {
         }
         match serde_json::from_slice::<Change>(&envelope_of(line)) {
             Ok(change) => {
+                if let StateAction::SessionIsReadChanged(changed) = &change.action {
+                    self.mark(change.channel.clone(), changed.is_read);
+                }
                 if let Some(chat) = self.chats.get_mut(&change.channel) {
                     chat.apply(&change.action);
                 }

@@ -96,6 +96,9 @@ pub struct Scene<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none when it
     /// is not known.
     pub chat: Option<&'a ChatState>,
+    /// Whether a user has read the session that an action is about: before the action, or after the last one
+    /// when several are replayed.
+    pub is_read: bool,
     /// What clients of this version call sessions.
     pub names: &'a mut Names,
     /// Who says it, on the way up.

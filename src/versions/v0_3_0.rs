@@ -39,6 +39,10 @@ const MOVED: [&str; 22] = [
     "truncated",
 ];
 
+/// What takes a session's mark of having been read away, so that it must be set again: now these take away
+/// that of the chat alone.
+const UNREAD_BY: [&str; 2] = ["turnStarted", "inputRequested"];
+
 /// The members of a chat's state that were members of its session's.
 const CONVERSATION: [&str; 5] = ["turns", "activeTurn", "steeringMessage", "queuedMessages", "inputRequests"];
 
@@ -148,17 +152,23 @@ impl Step for V0_3_0 {
         error.message = rename_in(&error.message, uris::session_of_default_chat);
     }
 
-    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
-        let Some(name) = told.name().strip_prefix("chat/") else { return vec![told] };
-        match uris::session_of_default_chat(&told.channel).filter(|_| MOVED.contains(&name)) {
-            Some(session) => {
-                let name = format!("session/{name}");
-                told.action.insert("type".to_owned(), name.into());
-                told.channel = session;
-                vec![told]
-            }
-            None => Vec::new(),
+    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        let Some(name) = told.name().strip_prefix("chat/").map(str::to_owned) else { return vec![told] };
+        let Some(session) =
+            uris::session_of_default_chat(&told.channel).filter(|_| MOVED.contains(&name.as_str()))
+        else {
+            return Vec::new();
+        };
+        told.action.insert("type".to_owned(), format!("session/{name}").into());
+        told.channel = session;
+        let mut all = vec![told];
+        if scene.is_read && UNREAD_BY.contains(&name.as_str()) {
+            let mut read = Object::new();
+            read.insert("type".to_owned(), "session/isReadChanged".into());
+            read.insert("isRead".to_owned(), true.into());
+            all.push(Told { channel: all[0].channel.clone(), action: read });
         }
+        all
     }
 }
 

@@ -127,15 +127,12 @@ impl Talk {
         talk.list()?;
         talk.party.session = dialect.session("judged");
         let session = talk.party.session.clone();
-        // It opens late enough to be followed before, most of the time.
-        let config = json!({ "openMs": 20 });
+        // With races, it opens late enough to be followed before, most of the time.
+        let config = if calm { json!({}) } else { json!({ "openMs": 20 }) };
         let params =
             dialect.params("createSession", &session, json!({ "provider": "script", "config": config }));
         talk.ask("createSession", &params)?;
         talk.follow(&session)?;
-        while calm && talk.party.mirror.view(&session)?["lifecycle"] == "creating" {
-            talk.hear()?;
-        }
         talk.party.find_conversation()?;
         let conversation = talk.party.conversation.clone();
         if conversation != session {

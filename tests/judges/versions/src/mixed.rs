@@ -395,7 +395,7 @@ impl Stage {
             }
             Output::Agent(chat, command) => {
                 let _inside = self.runtime.enter();
-                self.agents.carry_out(chat, command);
+                self.agents.carry_out(chat, *command);
             }
             Output::Timer(timer, _) => self.timers.push(timer),
             other => unreachable!("nobody asks for {other:?}"),
