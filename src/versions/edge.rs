@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{json, Value};
 
 use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
-use super::lane::{Envelope, Lane, Origin};
+use super::lane::{self, Envelope, Head, Lane, Origin};
 use super::node::{self, Object};
 use super::step::{Call, Notice, Reply, Shot, Told};
 use super::Line;
@@ -118,6 +118,16 @@ impl Peer {
     fn root_up(&mut self, uri: &mut String) {
         if uris::is_root(uri) || OLD_ROOTS.contains(&uri.as_str()) {
             self.root = std::mem::replace(uri, uris::ROOT.to_owned());
+        }
+    }
+
+    /// Keeps what its client says of an action, to be echoed in its own words.
+    fn note(&mut self, params: Object) {
+        if let Some(seq) = params.get("clientSeq").and_then(Value::as_i64) {
+            if self.said.len() == SAID_MAX {
+                self.said.pop_front();
+            }
+            self.said.push_back((seq, params));
         }
     }
 
@@ -483,12 +493,18 @@ impl Edges {
         let (chain, mut scene) = lane.scene("", &peer.client_id);
         chain.call_up(&mut call, &mut scene)?;
         let mut channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
-        let Some(Value::Object(action)) = call.params.remove("action") else {
-            // Not an action at all: the core says so.
-            fed.push(message_of(id, call.method, Params::from_json(to_json(&params))));
-            return Ok(());
-        };
         peer.root_up(&mut channel);
+        let action = match call.params.remove("action") {
+            Some(Value::Object(action)) => action,
+            // Not an action at all: the core says so.
+            other => {
+                peer.note(params);
+                call.params.extend(other.map(|value| ("action".to_owned(), value)));
+                call.params.insert("channel".to_owned(), channel.into());
+                fed.push(message_of(id, call.method, Params::from_json(to_json(&call.params))));
+                return Ok(());
+            }
+        };
         let runs = lane.chat(&channel).is_some_and(|chat| chat.active_turn.is_some());
         let mut told = Told { channel, action };
         let waits = matches!(told.name(), "session/modelChanged" | "session/agentChanged");
@@ -499,12 +515,7 @@ impl Edges {
         }
         let (chain, mut scene) = lane.scene(&told.channel.clone(), &peer.client_id);
         chain.action_up(&mut told, &mut scene);
-        if let Some(seq) = params.get("clientSeq").and_then(Value::as_i64) {
-            if peer.said.len() == SAID_MAX {
-                peer.said.pop_front();
-            }
-            peer.said.push_back((seq, params));
-        }
+        peer.note(params);
         call.params.insert("channel".to_owned(), told.channel.into());
         call.params.insert("action".to_owned(), Value::Object(told.action));
         fed.push(message_of(id, call.method, Params::from_json(to_json(&call.params))));
@@ -556,14 +567,14 @@ impl Edges {
                 }
             }
             Frame::Answer(line) => {
-                let Some(envelope) = Envelope::of_line(line) else { return };
-                let origin = envelope.origin.clone();
+                let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
                 let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
                 if let (Some(origin), Some(said)) = (origin, said) {
-                    let (seq, reason) = (envelope.server_seq, envelope.rejection_reason.as_deref());
-                    lines.push(echo(lane, peer.root.clone(), said, seq, &origin, reason));
+                    let reason = rejection_reason.as_deref();
+                    lines.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
                     return;
                 }
+                let Some(envelope) = lane::read::<Envelope>(line) else { return };
                 for (_, envelope) in lane.envelopes(envelope, false) {
                     lines.push(Line::of(notification_line("action", &to_json(&envelope))));
                 }
