@@ -17,7 +17,10 @@ impl Step for V0_9_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them"]
+        &[
+            "a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them",
+            "that a session's chats are put into another order, until the next snapshot",
+        ]
     }
 
     fn lacks(&self) -> &'static [&'static str] {
@@ -36,6 +39,9 @@ impl Step for V0_9_0 {
     }
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        if call.method == "moveChat" {
+            return Err(RpcError::method_not_found(&call.method));
+        }
         if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
             name_plugins(client);
         }
