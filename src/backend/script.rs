@@ -177,8 +177,8 @@ impl Agent {
             return None;
         }
         line.reports.report(Event::Opened).await;
-        let said = open.history.into_iter().map(|turn| turn.message.text);
-        let memory = said.chain(open.selection.map(|text| format!("about: {text}"))).collect();
+        let about = open.selection.map(|text| format!("about: {text}"));
+        let memory = about.into_iter().chain(open.history.into_iter().map(|turn| turn.message.text)).collect();
         Some(Self { line, allowed: HashSet::new(), memory, turn: Turn::new(RunId(0)) })
     }
 

@@ -10,7 +10,7 @@ use ahp_types::actions::{
 };
 use ahp_types::commands::{ChatSource, CreateChatParams, DisposeChatParams};
 use ahp_types::state::{
-    ActiveTurn, ChatOrigin, ChatState, MultipleChatsCapability, SessionLifecycle, Turn, TurnState,
+    ActiveTurn, ChatOrigin, ChatState, MultipleChatsCapability, SessionLifecycle, SessionStatus, Turn, TurnState,
 };
 
 use crate::host::catalogue::{row_of, CHAT_TITLE};
@@ -162,7 +162,7 @@ impl Host {
                 })
             }
             Some(ChatSource::Unknown(_)) => {
-                Err(RpcError::invalid_params("`source` is neither a `fork` nor a `sideChat`"))
+                Err(RpcError::invalid_params("`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`"))
             }
         }
     }
@@ -190,6 +190,9 @@ impl Host {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
                 progress = source.progress.clone();
+            }
+            if turns.last().is_some_and(|turn| turn.state == TurnState::Error) {
+                state.status = SessionStatus::Error.bits();
             }
             state.turns = turns;
         }
@@ -237,7 +240,7 @@ impl Host {
         }
         self.cancel_turn(step, chat);
         if self.is_default(chat) {
-            self.change_default_chat(step, key, heir, None);
+            self.appoint_default_chat(step, key, heir, None);
         }
         self.take_from_catalogue(step, key, &params.channel);
         self.close_conversation(step, chat);
@@ -268,7 +271,7 @@ impl Host {
         }
     }
 
-    /// Makes another of a session's chats its default one.
+    /// Makes another of a session's chats its default one; the one before may be moved from now on.
     pub(in crate::host) fn change_default_chat(
         &mut self,
         step: &mut Step<'_>,
@@ -277,13 +280,23 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let before = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
-        // At no time is the default chat movable.
-        self.set_movable(step, &chat, false);
-        let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
-        self.sequence(step, Target::Session(key), StateAction::SessionDefaultChatChanged(changed), origin);
+        self.appoint_default_chat(step, key, chat, origin);
         if let Some(before) = before {
             self.set_movable(step, &before, true);
         }
+    }
+
+    /// Makes a chat the default one. At no time may the default chat be moved.
+    fn appoint_default_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        chat: String,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.set_movable(step, &chat, false);
+        let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
+        self.sequence(step, Target::Session(key), StateAction::SessionDefaultChatChanged(changed), origin);
         self.sync_session(step, key);
     }
 

@@ -46,7 +46,7 @@ impl Host {
                 Ok(MoveChatResult { session: self.move_to_new_session(step, key)? })
             }
             ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
-                "`destination.kind` is neither `session` nor `newSession`",
+                "`destination` must be a `newSession`, or a `session` that it names",
             )),
         }
     }
