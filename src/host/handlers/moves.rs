@@ -70,7 +70,7 @@ impl Host {
         if after == chat {
             return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
         }
-        let session = self.usable_session(session)?;
+        let Some(session) = self.sessions.get(&session) else { return Err(RpcError::internal()) };
         if session.state.chats.iter().any(|row| row.resource == after) {
             return Ok(());
         }
