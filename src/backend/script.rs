@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion,
-    ChatInputResponseKind, Message, MultipleChatsCapability, ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolResultContent, ToolResultTextContent,
-    UsageInfo,
+    ChatInputResponseKind, Message, MultipleChatsCapability, ResponsePart, SessionConfigPropertySchema,
+    SessionConfigSchema, ToolResultContent, ToolResultTextContent, UsageInfo,
 };
 use anyhow::bail;
 use serde_json::Value;
@@ -178,7 +178,8 @@ impl Agent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let memory = about.into_iter().chain(open.history.into_iter().map(|turn| turn.message.text)).collect();
+        let memory =
+            about.into_iter().chain(open.history.into_iter().map(|turn| turn.message.text)).collect();
         Some(Self { line, allowed: HashSet::new(), memory, turn: Turn::new(RunId(0)) })
     }
 

@@ -15,7 +15,8 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SessionLifecycle,
+    ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
+    SessionLifecycle,
 };
 
 use super::calls::{CallRef, Readiness};
@@ -337,8 +338,7 @@ impl Host {
         chat.agent = AgentLink::Closed;
         chat.settling = None;
         let session = chat.session;
-        let gone =
-            || Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
+        let gone = || Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);

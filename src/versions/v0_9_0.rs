@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{Node, Object};
-use super::step::{Call, Scene, Step, Told};
+use super::step::{Call, Notice, Scene, Step, Told};
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -53,6 +53,12 @@ impl Step for V0_9_0 {
             object.remove("chats");
             object.remove("defaultChat");
         }
+    }
+
+    fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+        let changes = notice.params.get("changes").and_then(Value::as_object);
+        // What has changed may be what is left out.
+        changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
     fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {

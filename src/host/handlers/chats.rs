@@ -10,7 +10,8 @@ use ahp_types::actions::{
 };
 use ahp_types::commands::{ChatSource, CreateChatParams, DisposeChatParams};
 use ahp_types::state::{
-    ActiveTurn, ChatOrigin, ChatState, MultipleChatsCapability, SessionLifecycle, SessionStatus, Turn, TurnState,
+    ActiveTurn, ChatOrigin, ChatState, MultipleChatsCapability, SessionLifecycle, SessionStatus, Turn,
+    TurnState,
 };
 
 use crate::host::catalogue::{row_of, CHAT_TITLE};
@@ -64,9 +65,8 @@ impl Host {
             ));
         }
         if let Some(message) = &params.initial_message {
-            self.check_message(message).map_err(|why| {
-                RpcError::invalid_params(format_args!("`initialMessage`: {why}"))
-            })?;
+            self.check_message(message)
+                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?;
         }
         let beginning = self.beginning_of(key, can, params.source)?;
         let chat = self.add_chat(step, key, params.chat, beginning);
@@ -161,9 +161,9 @@ impl Host {
                     copied: None,
                 })
             }
-            Some(ChatSource::Unknown(_)) => {
-                Err(RpcError::invalid_params("`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`"))
-            }
+            Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
+                "`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`",
+            )),
         }
     }
 
@@ -262,9 +262,8 @@ impl Host {
 
     /// When the conversation is gone that a session's creation waited for, it waits for another one.
     pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let opens = |chat: &ChatKey| {
-            self.chats.get(chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
-        };
+        let opens =
+            |chat: &ChatKey| self.chats.get(chat).is_some_and(|chat| chat.agent == AgentLink::Opening);
         let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
         if self.sessions.get(&key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
             self.open_session(step, key);

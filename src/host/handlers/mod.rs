@@ -5,5 +5,5 @@
 
 pub(super) mod catalogue;
 mod chats;
-mod moves;
 mod connection;
+mod moves;

@@ -5,7 +5,9 @@
 //! Never: knows what was said before, beyond what kind of answer is awaited.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
-use ahp_types::commands::{InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult};
+use ahp_types::commands::{
+    InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
+};
 use ahp_types::messages::{JsonRpcError, JsonRpcErrorResponse, JsonRpcNotification, JsonRpcSuccessResponse};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use anyhow::{bail, ensure, Context, Result};

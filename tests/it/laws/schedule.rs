@@ -503,9 +503,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn open_chat() -> impl Strategy<Value = Step> {
-    (index(), index(), index(), index(), index(), index()).prop_map(|(client, session, name, how, from, turn)| {
-        Step::OpenChat { client, session, name, how, from, turn }
-    })
+    (index(), index(), index(), index(), index(), index()).prop_map(
+        |(client, session, name, how, from, turn)| Step::OpenChat { client, session, name, how, from, turn },
+    )
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
