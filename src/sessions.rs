@@ -211,15 +211,18 @@ fn show_damage(error: impl std::fmt::Display, out: &mut dyn Write, damage: &mut 
 }
 
 fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyhow::Result<()> {
-    let chat = match up_to_date(&salvaged.chat) {
-        Ok((state, _)) => state,
+    let (chat, context_turns) = match up_to_date(&salvaged.chat) {
+        Ok((state, body)) => (state, context_turns(&body)),
         Err(error) => {
             show_damage(format!("{error:#}"), out, damage)?;
             return show_turns(&salvaged.turns, out, damage);
         }
     };
     writeln!(out, "\n== {} ({})", one_line(&chat.title), one_line(&chat.resource))?;
-    show_turns(&salvaged.turns, out, damage)?;
+    if context_turns > 0 {
+        writeln!(out, "\n[goes on from {context_turns} turns of another chat]")?;
+    }
+    show_turns(salvaged.turns.get(context_turns..).unwrap_or_default(), out, damage)?;
     if let Some(error) = &salvaged.behind {
         show_damage(error, out, damage)?;
     }
@@ -325,6 +328,11 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<(ChatState, Body)> {
     }
     body.insert("consumed".to_owned(), to_raw_value(&consumed)?);
     Ok((state, body))
+}
+
+/// How many of a chat's saved turns were said elsewhere before its first one.
+fn context_turns(body: &Body) -> usize {
+    body.get("contextTurns").and_then(|count| serde_json::from_str(count.get()).ok()).unwrap_or(0)
 }
 
 /// The envelope in an action's line.

@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, Message,
-    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolResultContent, ToolResultTextContent,
-    UsageInfo,
+    AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion,
+    ChatInputResponseKind, Message, MultipleChatsCapability, ResponsePart, SessionConfigPropertySchema,
+    SessionConfigSchema, ToolResultContent, ToolResultTextContent, UsageInfo,
 };
 use anyhow::bail;
 use serde_json::Value;
@@ -63,7 +62,10 @@ impl Backend for Script {
                 models: Vec::new(),
                 protected_resources: None,
                 customizations: None,
-                capabilities: None,
+                capabilities: Some(AgentCapabilities {
+                    multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
+                    multiple_working_directories: None,
+                }),
             },
             config: SessionConfigSchema {
                 r#type: "object".to_owned(),
@@ -82,7 +84,7 @@ impl Backend for Script {
 
     fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
         Box::pin(async move {
-            let Some(mut agent) = Agent::open(&open.config, line).await else { return Ok(()) };
+            let Some(mut agent) = Agent::open(open, line).await else { return Ok(()) };
             agent.serve().await
         })
     }
@@ -110,6 +112,8 @@ struct Agent {
     line: Line,
     /// Tools that the user has allowed for good.
     allowed: HashSet<String>,
+    /// What was said before, as `/recall` says it.
+    memory: Vec<String>,
     /// The turn that runs, or that failed and may go on.
     turn: Turn,
 }
@@ -151,7 +155,8 @@ enum Reply {
 
 impl Agent {
     /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
-    async fn open(config: &JsonObject, mut line: Line) -> Option<Self> {
+    async fn open(open: OpenConversation, mut line: Line) -> Option<Self> {
+        let config = &open.config;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
             None => 0,
             Some(Ok(open_ms)) => open_ms,
@@ -172,19 +177,22 @@ impl Agent {
             return None;
         }
         line.reports.report(Event::Opened).await;
-        Some(Self { line, allowed: HashSet::new(), turn: Turn::new(RunId(0)) })
+        let about = open.selection.map(|text| format!("about: {text}"));
+        let memory =
+            about.into_iter().chain(open.history.into_iter().map(|turn| turn.message.text)).collect();
+        Some(Self { line, allowed: HashSet::new(), memory, turn: Turn::new(RunId(0)) })
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
         while let Some(command) = self.line.commands.recv().await {
-            let message = match command {
+            let (message, resumes) = match command {
                 Command::StartTurn { run, message } => {
                     self.turn = Turn::new(run);
-                    message
+                    (message, false)
                 }
                 Command::ResumeTurn { run, message, so_far, progress } => {
                     self.turn = Turn::resumed(run, &so_far, progress);
-                    message
+                    (message, true)
                 }
                 // Came after its turn had ended.
                 _ => continue,
@@ -199,6 +207,10 @@ impl Agent {
                 Err(Stop::Died) => bail!("the script agent died without ending the turn"),
             };
             self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
+            // A turn that was resumed is one turn.
+            if !(resumes && self.memory.last() == Some(&message.text)) {
+                self.memory.push(message.text);
+            }
         }
         Ok(())
     }
@@ -229,6 +241,7 @@ impl Agent {
             "/say" => self.finish(TurnEvent::Part(TextKind::Markdown, rest.to_owned())).await,
             "/think" => self.finish(TurnEvent::Part(TextKind::Reasoning, rest.to_owned())).await,
             "/stream" => self.stream(rest).await,
+            "/recall" => self.finish(TurnEvent::Part(TextKind::Markdown, self.memory.join("\n"))).await,
             "/activity" => self.tell(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await,
             "/tool" => self.call(rest, Gate::None, false).await,
             "/ask" => self.call(rest, Gate::Ask, false).await,

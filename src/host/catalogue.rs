@@ -27,6 +27,9 @@ use super::{Host, Step};
 /// What a session and a chat are called before anybody said anything.
 pub(super) const FIRST_TITLE: &str = "New Session";
 
+/// What a further chat is called before anybody said anything in it.
+pub(super) const CHAT_TITLE: &str = "New Chat";
+
 /// The longest title that is made from a message, in characters.
 const TITLE_CHARS_MAX: usize = 80;
 
@@ -143,7 +146,7 @@ impl Host {
     }
 
     /// Brings what is derived from a session's rows in line with them.
-    fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+    pub(super) fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
             (activity_of(row.status), row.activity.clone())

@@ -11,7 +11,7 @@ use super::handlers::catalogue::NewSession;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
-use crate::wire::rpc::{Incoming, Params};
+use crate::wire::rpc::{to_json, Incoming, Params};
 
 /// The result of methods that answer nothing.
 const NULL: Bytes = Bytes::from_static(b"null");
@@ -107,6 +107,18 @@ impl Host {
             Method::DisposeSession => {
                 self.check_keeping()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
+            }
+            Method::CreateChat => {
+                self.check_keeping()?;
+                self.create_chat(step, params.read()?).map(nothing)
+            }
+            Method::DisposeChat => {
+                self.check_keeping()?;
+                self.dispose_chat(step, &params.read()?).map(nothing)
+            }
+            Method::MoveChat => {
+                self.check_keeping()?;
+                self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;

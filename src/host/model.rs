@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
-    SessionSummary,
+    SessionSummary, Turn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +74,8 @@ pub(super) struct Chat {
     pub(super) channel: Channel,
     pub(super) session: SessionKey,
     pub(super) conversation: Conversation,
+    /// What was said elsewhere before its first turn: its agent knows it, and it is not shown.
+    pub(super) context: Vec<Turn>,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
     /// The turn that runs, from our side.
@@ -99,6 +101,7 @@ impl Chat {
             channel,
             session,
             conversation,
+            context: Vec::new(),
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
             run: None,
@@ -117,6 +120,8 @@ impl Chat {
 pub(super) struct Saved {
     /// The row is out of date in a way that the saved actions do not make up for.
     pub(super) row_due: bool,
+    /// What was said before its first turn is saved.
+    pub(super) context: bool,
     /// So many completed turns are saved, and of these the first `turns_kept` are still true.
     pub(super) turns: usize,
     pub(super) turns_kept: usize,

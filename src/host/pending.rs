@@ -37,11 +37,7 @@ impl Host {
         }
         let mut queued = chat.conversation.state().queued_messages.iter().flatten();
         let Some(PendingMessage { id, message }) = queued.next().cloned() else { return };
-        // Ids that are counted begin anew with each process.
-        let mut turn_id = step.ids.fresh();
-        while chat.turn_ids.contains(&turn_id) {
-            turn_id = step.ids.fresh();
-        }
+        let turn_id = self.fresh_turn_id(step, key);
         self.consume(step, key, PendingMessageKind::Queued, id.clone());
         let turn = ChatTurnStartedAction {
             turn_id,
@@ -52,6 +48,17 @@ impl Host {
             meta: None,
         };
         self.start_turn(step, key, turn, None);
+    }
+
+    /// An id that no turn of the chat has had: those that are counted begin anew with each process.
+    pub(super) fn fresh_turn_id(&self, step: &mut Step<'_>, key: ChatKey) -> String {
+        let known = |id: &String| self.chats.get(&key).is_some_and(|chat| chat.turn_ids.contains(id));
+        loop {
+            let id = step.ids.fresh();
+            if !known(&id) {
+                return id;
+            }
+        }
     }
 
     /// Hands the steering message to the agent, if it works on something.

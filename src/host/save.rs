@@ -77,6 +77,9 @@ struct ChatBody {
     removed_turns: BTreeSet<String>,
     consumed: BTreeSet<String>,
     progress: BTreeMap<String, u64>,
+    /// So many of its saved turns are not its own but what its agent was told before them.
+    #[serde(default)]
+    context_turns: usize,
 }
 
 impl Host {
@@ -194,13 +197,18 @@ impl Host {
             channel: Option<String>,
             initial_subscriptions: Option<Vec<String>>,
             subscriptions: Option<Vec<String>>,
+            chat: Option<String>,
+            /// Of a chat that is moved; other things have destinations of other shapes.
+            destination: serde_json::Value,
         }
         let (Incoming::Request { params, .. } | Incoming::Notification { params, .. }) = message else {
             return Vec::new();
         };
         let names: Names = params.read().unwrap_or_default();
         let lists = [names.initial_subscriptions, names.subscriptions].into_iter().flatten().flatten();
-        let uris: BTreeSet<String> = names.channel.into_iter().chain(lists).collect();
+        let destination = names.destination["session"].as_str().map(str::to_owned);
+        let others = names.chat.into_iter().chain(destination);
+        let uris: BTreeSet<String> = names.channel.into_iter().chain(others).chain(lists).collect();
         uris.into_iter().filter(|uri| self.find(uri).is_none()).collect()
     }
 
@@ -266,9 +274,9 @@ impl Host {
         }
         for chat in keys {
             self.end_interrupted_turn(step, chat);
-            if creating {
-                self.open_conversation(step, chat);
-            }
+        }
+        if creating {
+            self.open_session(step, key);
         }
     }
 
@@ -354,13 +362,20 @@ fn session_row(key: SessionKey, session: &Session) -> SessionRow {
 
 fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     let saved = &mut chat.saved;
+    let context_turns = chat.context.len();
+    if !std::mem::replace(&mut saved.context, true) {
+        for (place, turn) in chat.context.iter().enumerate() {
+            step.say(Output::Record(Record::Turn(key, place as u64, to_sorted_json(turn).into())));
+        }
+    }
     if saved.turns_kept < saved.turns {
-        step.say(Output::Record(Record::TurnsCut(key, saved.turns_kept as u64)));
+        step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
         saved.turns = saved.turns_kept;
     }
     let turns = &chat.conversation.state().turns;
     for (place, turn) in turns.iter().enumerate().skip(saved.turns) {
-        step.say(Output::Record(Record::Turn(key, place as u64, to_sorted_json(turn).into())));
+        let place = (context_turns + place) as u64;
+        step.say(Output::Record(Record::Turn(key, place, to_sorted_json(turn).into())));
     }
     (saved.turns, saved.turns_kept) = (turns.len(), turns.len());
     let there: BTreeSet<&String> = turns.iter().map(|turn| &turn.id).collect();
@@ -374,6 +389,9 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
         "progress": chat.progress,
     });
     let mut body = body;
+    if context_turns > 0 {
+        body["contextTurns"] = context_turns.into();
+    }
     body["state"] = chat.conversation.head_json();
     let body = Bytes::from(to_json(&body));
     chat.saved.row_due = false;
@@ -413,7 +431,11 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
     let SavedChat { row, turns, actions, progress } = saved;
     let body: ChatBody = read("chat", &row.body)?;
     let mut state = body.state;
-    state.turns = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<_, _>>()?;
+    let mut context = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<Vec<_>, _>>()?;
+    if context.len() < body.context_turns {
+        return Err("not all is there that the chat goes on from".to_owned());
+    }
+    state.turns = context.split_off(body.context_turns);
     let turn_count = state.turns.len();
     let mut turn_ids: std::collections::HashSet<String> =
         state.turns.iter().map(|turn| turn.id.clone()).collect();
@@ -436,6 +458,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         channel: Channel::new(row.uri, body.born_at),
         session: row.session,
         conversation,
+        context,
         title_by: body.title_by,
         agent: AgentLink::Closed,
         run: None,
@@ -444,6 +467,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         consumed,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         saved: Saved {
+            context: true,
             turns: turn_count,
             turns_kept: turn_count,
             row_bytes: row.body.len(),

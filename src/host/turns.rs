@@ -15,7 +15,8 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SessionLifecycle,
+    ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
+    SessionLifecycle,
 };
 
 use super::calls::{CallRef, Readiness};
@@ -23,7 +24,7 @@ use super::effects::{
     ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer, TurnEnd,
     TurnEvent,
 };
-use super::model::{AgentLink, OpenPart, Run, RunPhase, Target, TitleBy};
+use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, Target, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::wire::text;
@@ -203,13 +204,28 @@ impl Host {
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
         chat.agent = AgentLink::Opening;
+        let state = chat.conversation.state();
         let open = OpenConversation {
             provider: session.state.provider.clone(),
             working_directories: session.state.working_directories.clone().unwrap_or_default(),
             config: session.config.clone(),
-            history: chat.conversation.state().turns.clone(),
+            history: chat.context.iter().chain(&state.turns).cloned().collect(),
+            selection: match &state.origin {
+                Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
+                _ => None,
+            },
         };
         step.say(Output::Agent(key, Box::new(Command::Open(open))));
+    }
+
+    /// Has the agent of a session that is being created open a conversation, its default chat's: the session
+    /// is ready when that is open, and turns in its other chats wait for it too.
+    pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.get(uri));
+        if let Some(Target::Chat(chat)) = default.copied() {
+            self.open_conversation(step, chat);
+        }
     }
 
     /// Has the agent forget the chat's conversation.
@@ -228,6 +244,7 @@ impl Host {
 
     /// Starts the waiting run if its agent is ready for it.
     fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let creating = self.is_creating(key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -236,6 +253,8 @@ impl Host {
         }
         match chat.agent {
             AgentLink::Opening => {}
+            // What its session waits for comes first.
+            AgentLink::Closed if creating => {}
             AgentLink::Closed => self.open_conversation(step, key),
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
@@ -278,6 +297,9 @@ impl Host {
                 if self.is_creating(key) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
                     self.sequence(step, Target::Session(session), ready, None);
+                    for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
+                        self.advance(step, other);
+                    }
                 }
                 self.advance(step, key);
             }
@@ -287,7 +309,9 @@ impl Host {
                 let session = chat.session;
                 if let Some(title) = catalogue::title_from(&title) {
                     self.name_chat(step, key, &title, TitleBy::Agent);
-                    self.name_session(step, session, &title, TitleBy::Agent);
+                    if self.is_default(key) {
+                        self.name_session(step, session, &title, TitleBy::Agent);
+                    }
                 }
             }
             Event::Turn(run, event) if chat.settling == Some(run) => {
@@ -314,14 +338,17 @@ impl Host {
         chat.agent = AgentLink::Closed;
         chat.settling = None;
         let session = chat.session;
+        let gone = || Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
             self.sequence(step, Target::Session(session), failed, None);
+            for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
+                self.end_turn(step, other, gone(), None);
+            }
         }
-        let ending = Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
-        self.end_turn(step, key, ending, None);
+        self.end_turn(step, key, gone(), None);
     }
 
     fn turn_reports(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, event: TurnEvent) {

@@ -246,6 +246,7 @@ impl Disk {
         let uris = records.iter().filter_map(|record| match record {
             Record::Session(row) => Some(row.uri.clone()),
             Record::Chat(row) => Some(row.uri.clone()),
+            Record::ChatRemoved { uri, .. } => Some(uri.clone()),
             _ => None,
         });
         let uris = uris.collect();

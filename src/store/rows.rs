@@ -141,7 +141,7 @@ pub(super) fn put_session(connection: &Connection, row: &SessionRow) -> Result<(
 }
 
 /// Has a session's row tell how many chats there are.
-fn count_chats(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
+pub(super) fn count_chats(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     let chats = chat_keys(connection, key)?.len() as u64;
     connection
         .prepare_cached("UPDATE sessions SET chats = ?2, chats_sum = ?3 WHERE key = ?1")?
@@ -247,9 +247,10 @@ fn session_sum(row: &SessionRow) -> u32 {
 /// Keeps a chat. Its completed turns must have been kept before: the row tells how many there are.
 pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
     let turns = turns_there(connection, row.key)?;
-    let is_new = !connection
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM chats WHERE key = ?1)")?
-        .query_row(params![signed(row.key.0)], |row| row.get::<_, bool>(0))?;
+    let was_of: Option<i64> = connection
+        .prepare_cached("SELECT session FROM chats WHERE key = ?1")?
+        .query_row(params![signed(row.key.0)], |row| row.get(0))
+        .optional()?;
     connection
         .prepare_cached("INSERT OR REPLACE INTO chats VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL, ?7, ?8)")?
         .execute(params![
@@ -262,8 +263,11 @@ pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), Sto
             chat_sum(row, turns),
             &row.body[..],
         ])?;
-    if is_new {
+    if was_of != Some(signed(row.session.0)) {
         count_chats(connection, row.session)?;
+        if let Some(before) = was_of {
+            count_chats(connection, SessionKey(unsigned(before)))?;
+        }
     }
     Ok(())
 }

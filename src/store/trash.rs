@@ -9,7 +9,7 @@ use rusqlite::{params, Connection, OptionalExtension};
 
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
-use crate::host::effects::SessionKey;
+use crate::host::effects::{ChatKey, SessionKey};
 
 /// Puts a listed session into the trash. Its rows stay as they are.
 pub(super) fn put(connection: &Connection, key: SessionKey, now_ms: i64) -> Result<(), StoreError> {
@@ -39,16 +39,33 @@ pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, Stor
 pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     // Keys of sessions and chats come from one row of numbers; none is given again.
     let chats = rows::chat_keys(connection, key)?;
-    let newest = chats.iter().map(|chat| chat.0).max().unwrap_or(0).max(key.0);
-    let last = rows::number(connection, "last_key").ok().flatten();
-    if last.is_none_or(|last| last < newest) {
-        rows::put_number(connection, "last_key", newest)?;
-    }
+    retire(connection, chats.iter().map(|chat| chat.0).max().unwrap_or(0).max(key.0))?;
     for chat in chats {
         rows::cut_turns(connection, chat, 0)?;
     }
     connection.prepare_cached("DELETE FROM chats WHERE session = ?1")?.execute(params![signed(key.0)])?;
     connection.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute(params![signed(key.0)])?;
+    Ok(())
+}
+
+/// Removes a chat of a session that stays, for good. Its actions go when they are old.
+pub(super) fn purge_chat(
+    connection: &Connection,
+    chat: ChatKey,
+    session: SessionKey,
+) -> Result<(), StoreError> {
+    retire(connection, chat.0)?;
+    rows::cut_turns(connection, chat, 0)?;
+    connection.prepare_cached("DELETE FROM chats WHERE key = ?1")?.execute(params![signed(chat.0)])?;
+    rows::count_chats(connection, session)
+}
+
+/// Remembers that this key was given, when nothing else tells so any more.
+fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
+    let last = rows::number(connection, "last_key").ok().flatten();
+    if last.is_none_or(|last| last < key) {
+        rows::put_number(connection, "last_key", key)?;
+    }
     Ok(())
 }
 

@@ -76,6 +76,7 @@ impl Step for V0_3_0 {
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
         let channel = node::text(&call.params, "channel").unwrap_or_default();
         match call.method.as_str() {
+            "createChat" | "disposeChat" => return Err(RpcError::method_not_found(&call.method)),
             "fetchTurns" | "completions" => {
                 let chat = uris::default_chat_of(channel);
                 call.params.insert("channel".to_owned(), chat.into());

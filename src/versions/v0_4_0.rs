@@ -49,21 +49,25 @@ impl Step for V0_4_0 {
     }
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
-        if call.method != "createSession" {
-            return Ok(());
-        }
+        let chat = match call.method.as_str() {
+            "createSession" => node::text(&call.params, "channel").map(uris::default_chat_of),
+            "createChat" => node::text(&call.params, "chat").map(str::to_owned),
+            _ => return Ok(()),
+        };
         let chosen = Choice {
             model: call.params.remove("model").filter(|model| !model.is_null()),
             agent: call.params.remove("agent").filter(|agent| !agent.is_null()),
         };
         if chosen != Choice::default() {
-            let session = node::text(&call.params, "channel").unwrap_or_default();
-            let draft = chosen.put_into(None);
+            let draft = chosen.clone().put_into(None);
             // Refused now rather than when it is too late.
             if let Err(why) = serde_json::from_value::<Message>(draft.clone()) {
                 return Err(RpcError::invalid_params(format_args!("`model` or `agent`: {why}")));
             }
-            call.reply = Reply::Selects { chat: uris::default_chat_of(session), draft };
+            if let Some(Value::Object(message)) = call.params.get_mut("initialMessage") {
+                chosen.choose_for(message);
+            }
+            call.reply = Reply::Selects { chat: chat.unwrap_or_default(), draft };
         }
         Ok(())
     }
@@ -90,11 +94,7 @@ impl Step for V0_4_0 {
             },
             "chat/turnStarted" | "chat/pendingMessageSet" => {
                 if let Some(Value::Object(message)) = told.action.get_mut("message") {
-                    for (member, chosen) in [("model", current.model), ("agent", current.agent)] {
-                        if let (false, Some(chosen)) = (message.contains_key(member), chosen) {
-                            message.insert(member.to_owned(), chosen);
-                        }
-                    }
+                    current.choose_for(message);
                 }
             }
             _ => {}
@@ -194,6 +194,15 @@ impl Choice {
         let last = state.get("turns").and_then(Value::as_array).and_then(|turns| turns.last());
         let said = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
         Self::between(state.get("draft").unwrap_or(&Value::Null), said.unwrap_or(&Value::Null))
+    }
+
+    /// What is chosen is chosen for this message too, unless it says otherwise.
+    fn choose_for(self, message: &mut Object) {
+        for (member, chosen) in [("model", self.model), ("agent", self.agent)] {
+            if let (false, Some(chosen)) = (message.contains_key(member), chosen) {
+                message.insert(member.to_owned(), chosen);
+            }
+        }
     }
 
     /// The draft with this choice.

@@ -1,5 +1,5 @@
 //! 0.5.0, as it differs from 0.5.1: a chat's turns are all there, older ones are fetched in pages as an answer,
-//! and what a session waits for is told by its status alone.
+//! what a session waits for is told by its status alone, and agents do not say what they can do.
 
 use serde_json::Value;
 
@@ -56,6 +56,9 @@ impl Step for V0_5_0 {
         match node {
             Node::Session => {
                 object.remove("inputNeeded");
+            }
+            Node::Agent => {
+                object.remove("capabilities");
             }
             Node::Chat => {
                 object.remove("turnsNextCursor");

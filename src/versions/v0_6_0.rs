@@ -65,6 +65,12 @@ impl Step for V0_6_0 {
                 attachment.get("type").and_then(Value::as_str) != Some("chat")
             }),
             Node::ToolCall => inline_input(object),
+            Node::Agent => {
+                let capabilities = object.get_mut("capabilities");
+                if let Some(Value::Object(chats)) = capabilities.and_then(|it| it.get_mut("multipleChats")) {
+                    chats.remove("sideChat");
+                }
+            }
             _ => {}
         }
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{Node, Object};
-use super::step::{Call, Scene, Step, Told};
+use super::step::{Call, Notice, Scene, Step, Told};
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -17,7 +17,10 @@ impl Step for V0_9_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them"]
+        &[
+            "a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them",
+            "that a session's chats are put into another order, until the next snapshot",
+        ]
     }
 
     fn lacks(&self) -> &'static [&'static str] {
@@ -36,6 +39,9 @@ impl Step for V0_9_0 {
     }
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        if call.method == "moveChat" {
+            return Err(RpcError::method_not_found(&call.method));
+        }
         if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
             name_plugins(client);
         }
@@ -47,6 +53,12 @@ impl Step for V0_9_0 {
             object.remove("chats");
             object.remove("defaultChat");
         }
+    }
+
+    fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+        let changes = notice.params.get("changes").and_then(Value::as_object);
+        // What has changed may be what is left out.
+        changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
     fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {

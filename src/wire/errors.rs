@@ -93,6 +93,16 @@ impl RpcError {
         Self::new(ahp::SESSION_ALREADY_EXISTS, format!("`{session}` is already in use"))
     }
 
+    /// The URI is in use.
+    pub fn already_exists(uri: &str) -> Self {
+        Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is already in use"))
+    }
+
+    /// It cannot be done while a turn runs in this chat.
+    pub fn turn_in_progress(chat: &str) -> Self {
+        Self::new(ahp::TURN_IN_PROGRESS, format!("a turn is running in `{chat}`: cancel it or wait"))
+    }
+
     /// None of the offered protocol versions is served.
     pub fn unsupported_protocol_version(supported: &[&str]) -> Self {
         Self {

@@ -62,6 +62,9 @@ methods! {
     Unsubscribe = "unsubscribe", Notification, "Stops the delivery of a channel.";
     CreateSession = "createSession", Request, "Creates a session under the client's URI.";
     DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
+    CreateChat = "createChat", Request, "Opens another chat in a session.";
+    DisposeChat = "disposeChat", Request, "Ends a chat.";
+    MoveChat = "moveChat", Request, "Puts a chat elsewhere: in its session, in another one or in a new one.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
     ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
     ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";

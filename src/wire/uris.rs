@@ -21,6 +21,13 @@ pub fn default_chat_of(session: &str) -> String {
     format!("{DEFAULT_CHAT}{}", URL_SAFE_NO_PAD.encode(session))
 }
 
+/// Whether a client may give a chat this URI: any of the scheme of chats, but for what other sessions' first
+/// chats are called.
+pub fn may_name_a_chat(uri: &str) -> bool {
+    uri.strip_prefix("ahp-chat:").is_some_and(|id| !id.trim_matches('/').is_empty())
+        && !uri.starts_with(DEFAULT_CHAT)
+}
+
 /// The session whose default chat this is by its spelling.
 pub fn session_of_default_chat(chat: &str) -> Option<String> {
     let encoded = chat.strip_prefix(DEFAULT_CHAT)?;

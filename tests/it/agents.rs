@@ -43,6 +43,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
     agents.carry_out(
         CHAT,
         Command::Open(OpenConversation {
+            selection: None,
             provider: "script".to_owned(),
             working_directories: Vec::new(),
             config: serde_json::Map::new(),

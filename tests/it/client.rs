@@ -16,14 +16,15 @@ use ahp_types::actions::{
     StateAction,
 };
 use ahp_types::commands::{
-    CreateSessionParams, DisposeSessionParams, ListSessionsParams, ListSessionsResult, ReconnectResult,
-    SubscribeResult,
+    ChatMoveDestination, ChatMoveToSessionDestination, ChatSource, CreateChatParams, CreateSessionParams,
+    DisposeChatParams, DisposeSessionParams, ForkChatSource, ListSessionsParams, ListSessionsResult,
+    MoveChatParams, MoveChatResult, ReconnectResult, SideChatSource, SubscribeResult,
 };
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::state::{
     ChatInputAnswer, ChatInputAnswerValue, ChatInputAnswered, ChatInputResponseKind,
-    ChatInputTextAnswerValue, ChatState, Message, MessageKind, MessageOrigin, PendingMessageKind,
-    ResponsePart, SessionState, SnapshotState, ToolCallState, TurnState,
+    ChatInputTextAnswerValue, ChatOrigin, ChatState, Message, MessageKind, MessageOrigin, PendingMessageKind,
+    ResponsePart, SessionState, SideChatSelection, SnapshotState, ToolCallState, TurnState,
 };
 use ahp_types::version::SUPPORTED_PROTOCOL_VERSIONS;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -288,6 +289,117 @@ async fn a_whole_conversation() {
     let params = DisposeSessionParams { channel: SESSION.to_owned(), meta: None };
     client.request::<_, ()>("disposeSession", params).await.unwrap();
     assert!(client.subscribe(SESSION.to_owned()).await.is_err());
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
+}
+
+/// Opens another chat; returns its mirror.
+async fn open_chat(
+    client: &Client,
+    chat: &str,
+    source: Option<ChatSource>,
+    text: Option<&str>,
+) -> ChatMirror {
+    let params = CreateChatParams {
+        channel: SESSION.to_owned(),
+        meta: None,
+        chat: chat.to_owned(),
+        initial_message: text.map(message),
+        source,
+        working_directories: None,
+    };
+    client.request::<_, ()>("createChat", params).await.unwrap();
+    ChatMirror::subscribe(client, chat).await
+}
+
+fn last_text(state: &ChatState) -> String {
+    text_of(&state.turns.last().unwrap().response_parts)
+}
+
+#[tokio::test]
+async fn several_chats_work_side_by_side() {
+    let (mut child, client) = connect(&["--deterministic"]).await;
+    let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(ToString::to_string).collect();
+    client.initialize("tester".to_owned(), versions, vec![]).await.unwrap();
+    create_session(&client).await;
+    let (subscribed, mut catalogue) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let mut session = session_in(subscribed);
+    let first = session.default_chat.clone().unwrap();
+    let is_over = |state: &ChatState| state.active_turn.is_none();
+
+    // Two at once: each waits for its own answer.
+    let mut main = ChatMirror::subscribe(&client, &first).await;
+    let mut second = open_chat(&client, "ahp-chat:/second", None, Some("/ask second\n/say done")).await;
+    client.dispatch(first.clone(), turn_started("turn-1", "/ask first\n/say done too")).await.unwrap();
+    main.until(|state| call_in(state, is_pending_confirmation).is_some()).await;
+    second.until(|state| call_in(state, is_pending_confirmation).is_some()).await;
+    for mirror in [&mut second, &mut main] {
+        let turn_id = mirror.state.active_turn.as_ref().unwrap().id.clone();
+        let confirmed = ChatToolCallConfirmedAction {
+            turn_id,
+            tool_call_id: "call-1".to_owned(),
+            meta: None,
+            approved: true,
+            confirmed: None,
+            reason: None,
+            edited_tool_input: None,
+            user_suggestion: None,
+            reason_message: None,
+            selected_option_id: None,
+        };
+        let action = StateAction::ChatToolCallConfirmed(confirmed);
+        client.dispatch(mirror.state.resource.clone(), action).await.unwrap();
+        mirror.until(is_over).await;
+    }
+    assert_eq!((last_text(&main.state), last_text(&second.state)), ("done too".into(), "done".into()));
+
+    // A fork and a side chat know what was said; only the fork shows it.
+    client.dispatch(first.clone(), turn_started("turn-2", "/say later")).await.unwrap();
+    main.until(|state| state.turns.len() == 2 && is_over(state)).await;
+    let (chat, turn_id) = (first.clone(), "turn-1".to_owned());
+    let source = ChatSource::Fork(ForkChatSource { chat, turn_id });
+    let mut fork = open_chat(&client, "ahp-chat:/fork", Some(source), Some("/recall")).await;
+    fork.until(is_over).await;
+    assert_eq!(fork.state.turns.len(), 2);
+    assert_eq!(fork.state.turns[0], main.state.turns[0]);
+    assert_eq!(last_text(&fork.state), "/ask first\n/say done too");
+    let selection = Some(SideChatSelection { text: "later".to_owned(), response_part_id: None });
+    let (chat, turn_id) = (first.clone(), "turn-2".to_owned());
+    let source = ChatSource::SideChat(SideChatSource { chat, turn_id, selection: selection.clone() });
+    let mut aside = open_chat(&client, "ahp-chat:/aside", Some(source), Some("/recall")).await;
+    aside.until(is_over).await;
+    assert_eq!(aside.state.turns.len(), 1);
+    assert_eq!(last_text(&aside.state), "about: later\n/ask first\n/say done too\n/say later");
+    let (chat, turn_id) = (first.clone(), "turn-2".to_owned());
+    assert_eq!(aside.state.origin, Some(ChatOrigin::SideChat { chat, turn_id, selection }));
+
+    // One goes, one moves, and the session's mirror tells it.
+    let dispose = DisposeChatParams { channel: "ahp-chat:/second".to_owned(), meta: None };
+    client.request::<_, ()>("disposeChat", dispose).await.unwrap();
+    let to = ChatMoveToSessionDestination { session: SESSION.to_owned(), after: Some(first.clone()) };
+    let moved: MoveChatResult = client
+        .request(
+            "moveChat",
+            MoveChatParams {
+                channel: "ahp-chat:/aside".to_owned(),
+                meta: None,
+                destination: ChatMoveDestination::Session(to),
+            },
+        )
+        .await
+        .unwrap();
+    assert_eq!(moved.session, SESSION);
+    let wanted = [first.as_str(), "ahp-chat:/aside", "ahp-chat:/fork"];
+    while !session.chats.iter().map(|row| row.resource.as_str()).eq(wanted) {
+        let event = tokio::time::timeout(HUNG, catalogue.recv()).await.expect("nothing comes");
+        if let SubscriptionEvent::Action(envelope) = event.expect("the subscription has ended") {
+            apply_action_to_session(&mut session, &envelope.action);
+        }
+    }
+    let fresh = session_in(client.subscribe(SESSION.to_owned()).await.unwrap().0);
+    // No action carries the activity bits of a session's status.
+    session.status = fresh.status;
+    assert!(session == fresh, "the session's mirror is not its state");
     client.shutdown().await;
     assert!(child.wait().await.unwrap().success());
 }

@@ -625,6 +625,42 @@ fn idle_sessions_leave_memory_and_come_back_whole() {
 }
 
 #[test]
+fn a_session_of_several_chats_leaves_memory_as_a_whole_and_not_while_one_works() {
+    let folder = TempDir::new().unwrap();
+    let mut client = Client::of(Process::start_on(folder.path(), &["--deterministic"]));
+    let session = |number: usize| format!("ahp-session:/{number}");
+    let chat = |number: usize| format!("ahp-chat:/{number}");
+    for (number, script) in [(0, "/say kept"), (1, "/hang")] {
+        client.create(&session(number));
+        let first = json!({ "text": script, "origin": { "kind": "user" } });
+        let params = json!({ "channel": session(number), "chat": chat(number), "initialMessage": first });
+        assert!(client.ask("createChat", params)["error"].is_null());
+    }
+    let uris = [session(0), chat_of(&session(0)), chat(0)];
+    let before: Vec<Value> = uris.iter().map(|uri| client.state(uri)).collect();
+    for uri in &uris {
+        client.about("unsubscribe", uri);
+    }
+    for number in 2..=90 {
+        client.create(&session(number));
+    }
+    // What is read from the store now is seen to be damaged.
+    let database = Connection::open(folder.path().join(DATABASE)).unwrap();
+    database.busy_timeout(HUNG).unwrap();
+    for number in [1, 2] {
+        damage(&database, "sessions", SESSION_ROW, &session(number));
+    }
+    assert_unavailable(&client.about("subscribe", &session(2)), "cannot be read");
+    assert!(client.state(&chat(1))["activeTurn"].is_object(), "a chat works, so its session is in memory");
+    // Named by the URI of its second chat it comes back whole, in whichever order it is looked at.
+    let after: Vec<Value> = uris.iter().rev().map(|uri| client.state(uri)).collect();
+    assert!(after.iter().rev().eq(&before), "{after:?}");
+    // What is in the store under the name of a chat is taken.
+    let taken = json!({ "channel": session(90), "chat": chat(0) });
+    assert_eq!(client.ask("createChat", taken)["error"]["code"], -32010);
+}
+
+#[test]
 fn a_second_process_is_told_who_holds_the_folder() {
     let folder = TempDir::new().unwrap();
     let mut first = Client::start(folder.path());

@@ -8,6 +8,7 @@
 )]
 
 mod agents;
+mod chats;
 mod client;
 mod crash;
 mod home;

@@ -210,6 +210,67 @@ fn before_as_of(expected: &Value, run: &Value) -> Value {
     expected
 }
 
+/// A session with a fork and a side chat, which is the newest of its chats.
+fn with_three_chats() -> State {
+    let state = with_two_turns();
+    let chat = |id: &str, kind: &str, turn: &str| {
+        let source = json!({ "kind": kind, "chat": CHAT, "turnId": turn });
+        let first = json!({ "text": format!("said in {id}"), "origin": { "kind": "user" } });
+        json!({ "id": id, "method": "createChat", "params": { "channel": SESSION,
+            "chat": format!("ahp-chat:/{id}"), "source": source, "initialMessage": first } })
+    };
+    let said = state.told(&[hello(), chat("fork", "fork", "t1"), chat("aside", "sideChat", "t2")]);
+    for id in ["fork", "aside"] {
+        assert!(result(&said, id).is_null(), "{said:?}");
+    }
+    state
+}
+
+/// What each channel of the session is, but for what differs from one process to the next; and what the agent
+/// of the side chat remembers.
+fn all_of(state: &State) -> Vec<Value> {
+    let channels = [SESSION, CHAT, "ahp-chat:/fork", "ahp-chat:/aside"];
+    channels
+        .iter()
+        .map(|channel| {
+            let said = state.told(&[hello(), subscribe(channel)]);
+            result(&said, "subscribe")["snapshot"]["state"].clone()
+        })
+        .collect()
+}
+
+#[test]
+fn every_chat_of_a_session_is_shown_exported_and_brought_back() {
+    let state = with_three_chats();
+    let before = all_of(&state);
+    assert_eq!(before[2]["turns"].as_array().unwrap().len(), 2);
+    assert_eq!(before[3]["turns"].as_array().unwrap().len(), 1);
+    let shown = state.printed(&["show", SESSION]);
+    let aside = shown.split("(ahp-chat:/aside)").nth(1).unwrap();
+    assert!(aside.contains("[goes on from 2 turns of another chat]"), "{shown}");
+    assert!(aside.contains("> said in aside") && !aside.contains("Hello there"), "{shown}");
+
+    let export = state.path().with_extension("jsonl");
+    fs::write(&export, state.printed(&["export", SESSION])).unwrap();
+    state.told(&[hello(), dispose(SESSION)]);
+    state.printed(&["restore", SESSION]);
+    assert_eq!(all_of(&state), before);
+
+    let other = State::new();
+    other.told(&[hello()]);
+    other.printed(&["restore", "--from", export.to_str().unwrap()]);
+    assert_eq!(all_of(&other), before);
+    let message = json!({ "text": "/recall", "origin": { "kind": "user" } });
+    let action = json!({ "type": "chat/turnStarted", "turnId": "t9", "message": message });
+    other.told(&[
+        hello(),
+        json!({ "method": "dispatchAction", "params":
+        { "channel": "ahp-chat:/aside", "clientSeq": 1, "action": action } }),
+    ]);
+    let recalled = all_of(&other)[3]["turns"][1]["responseParts"][0]["content"].clone();
+    assert!(recalled.as_str().unwrap().starts_with("Hello there\n"), "{recalled}");
+}
+
 #[test]
 fn a_client_that_knew_a_session_before_is_told_its_state_when_it_is_back() {
     let state = with_two_turns();

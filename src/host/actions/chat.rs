@@ -108,7 +108,7 @@ impl Host {
             return Err("`turnId` must not be empty".to_owned());
         }
         self.check_can_run(chat)?;
-        check_message(&action.message)?;
+        self.check_message(&action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
             if !pending.any(|message| message.id == *id) {
@@ -130,6 +130,15 @@ impl Host {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What can be said about a message before its agent has seen it.
+    pub(in crate::host) fn check_message(&self, message: &Message) -> Result<(), Refusal> {
+        let attachments = message.attachments.as_deref().unwrap_or_default();
+        if attachments.iter().any(|attachment| matches!(attachment, MessageAttachment::Chat(_))) {
+            return Err("attaching a chat to a message is not served yet".to_owned());
+        }
+        Ok(())
     }
 
     fn client_cancels_turn(
@@ -338,7 +347,7 @@ impl Host {
             return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
         self.check_can_run(chat)?;
-        check_message(&action.message)?;
+        self.check_message(&action.message)?;
         let kind = action.kind;
         let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
         self.release_queue(key);
@@ -388,15 +397,6 @@ fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refu
         Some(active) => Err(format!("the running turn is `{}`, not `{turn_id}`", active.id)),
         None => Err("no turn is running".to_owned()),
     }
-}
-
-/// What can be said about a message before its agent has seen it.
-fn check_message(message: &Message) -> Result<(), Refusal> {
-    let attachments = message.attachments.as_deref().unwrap_or_default();
-    if attachments.iter().any(|attachment| matches!(attachment, MessageAttachment::Chat(_))) {
-        return Err("attaching a chat to a message is not served yet".to_owned());
-    }
-    Ok(())
 }
 
 fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRequest, Refusal> {

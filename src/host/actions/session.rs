@@ -4,7 +4,7 @@
 //! Never: touches a chat's conversation.
 
 use ahp::reducers::apply_action_to_session;
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
 use super::{Refusal, Verdict};
 use crate::host::model::{SessionKey, Target, TitleBy};
@@ -33,6 +33,13 @@ impl Host {
         apply_action_to_session(&mut after, &action);
         if after == session.state {
             return Ok(Verdict::Unchanged);
+        }
+        if let StateAction::SessionDefaultChatChanged(SessionDefaultChatChangedAction {
+            default_chat: Some(chat),
+        }) = action
+        {
+            self.change_default_chat(step, key, chat, Some(origin));
+            return Ok(Verdict::Done);
         }
         self.sequence(step, Target::Session(key), action, Some(origin));
         self.session_changed(key);

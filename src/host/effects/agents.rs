@@ -108,8 +108,10 @@ pub struct OpenConversation {
     pub working_directories: Vec<String>,
     /// The session's configuration, valid by the agent's own schema.
     pub config: JsonObject,
-    /// What was said before, when the conversation must be taken up anew.
+    /// What was said before, when the conversation must be taken up anew or goes on from another one.
     pub history: Vec<Turn>,
+    /// The part of what was said before that the user opened the conversation about.
+    pub selection: Option<String>,
 }
 
 /// What a backend reports about one chat's conversation.

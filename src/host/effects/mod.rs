@@ -249,6 +249,15 @@ pub enum Record {
     SessionRemoved(SessionKey),
     /// A chat is new or has changed.
     Chat(ChatRow),
+    /// A chat is gone.
+    ChatRemoved {
+        /// Its key.
+        key: ChatKey,
+        /// Whose chat it was.
+        session: SessionKey,
+        /// Its URI.
+        uri: String,
+    },
     /// A chat has a completed turn at this place, counted from 0; JSON text.
     Turn(ChatKey, u64, Bytes),
     /// A chat has no more completed turns than so many.

@@ -27,7 +27,6 @@ use crate::wire::uris::default_chat_of;
 #[derive(Debug)]
 pub(in crate::host) struct NewSession {
     session: SessionKey,
-    chat: ChatKey,
 }
 
 /// Whether a client may give a session this URI: any scheme but those that name other channels, in whatever
@@ -105,7 +104,7 @@ impl Host {
                 used: self.uses,
             },
         );
-        Ok(NewSession { session, chat })
+        Ok(NewSession { session })
     }
 
     /// Tells of a new session and has its agent open the conversation.
@@ -115,7 +114,7 @@ impl Host {
         let params =
             SessionAddedParams { channel: self.root_channel.uri.clone(), summary: session.told.clone() };
         self.notify_root(step, "root/sessionAdded", params);
-        self.open_conversation(step, new.chat);
+        self.open_session(step, new.session);
     }
 
     /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
@@ -194,7 +193,7 @@ impl Host {
             .collect()
     }
 
-    fn count_sessions(&mut self, step: &mut Step<'_>) {
+    pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>) {
         let active_sessions = i64::try_from(self.session_count).unwrap_or(i64::MAX);
         let action =
             StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
@@ -202,7 +201,7 @@ impl Host {
     }
 
     /// Takes a channel out of reach, with all subscriptions to it.
-    fn remove_channel(&mut self, target: Target) {
+    pub(in crate::host) fn remove_channel(&mut self, target: Target) {
         let Some(channel) = self.channel(target) else { return };
         let (uri, subscribers) = (channel.uri.clone(), channel.subscribers.clone());
         self.channels.remove(&uri);

@@ -4,4 +4,6 @@
 //! Never: changes a channel's state other than through `sequence`.
 
 pub(super) mod catalogue;
+mod chats;
 mod connection;
+mod moves;

@@ -4,7 +4,7 @@
 //! the agreement of everything that is derived from a chat with the chat.
 //! Never: changes anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::state::{
     ChatState, ChatSummary, SessionInputRequest, SessionState, SessionStatus, SessionSummary, Snapshot,
@@ -14,7 +14,7 @@ use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
 use super::client::Held;
-use super::truth::{calls, chat_of, questions, Truth};
+use super::truth::{calls, questions, Truth};
 
 /// Bits 0–4 of a status: what is going on.
 const ACTIVITY: u32 = 31;
@@ -76,14 +76,23 @@ fn difference(held: &SnapshotState, shown: &SnapshotState) -> Result<String> {
 
 /// That sessions and their rows agree with their chats.
 pub fn derived(fresh: &Fresh) -> Result<()> {
+    let mut listed = BTreeSet::new();
     for (uri, snapshot) in fresh {
         let SnapshotState::Session(session) = &snapshot.state else { continue };
-        let chat = chat_of(uri);
-        let Some(SnapshotState::Chat(state)) = fresh.get(&chat).map(|snapshot| &snapshot.state) else {
-            anyhow::bail!("{uri} has no chat {chat}");
-        };
-        session_agrees(session, state).with_context(|| uri.clone())?;
+        let mut chats = Vec::new();
+        for row in &session.chats {
+            let Some(SnapshotState::Chat(state)) = fresh.get(&row.resource).map(|snapshot| &snapshot.state)
+            else {
+                anyhow::bail!("{uri} lists {}, which is not there", row.resource);
+            };
+            ensure!(listed.insert(&row.resource), "{} is listed twice", row.resource);
+            chat_agrees(session, row, state).with_context(|| row.resource.clone())?;
+            chats.push(&**state);
+        }
+        session_agrees(session, &chats).with_context(|| uri.clone())?;
     }
+    let chats = fresh.values().filter(|it| matches!(it.state, SnapshotState::Chat(_))).count();
+    ensure!(listed.len() == chats, "{} of {chats} chats are listed", listed.len());
     if let Some(SnapshotState::Root(root)) = fresh.get("ahp-root://").map(|snapshot| &snapshot.state) {
         let sessions = fresh.values().filter(|it| matches!(it.state, SnapshotState::Session(_))).count();
         ensure!(root.active_sessions == i64::try_from(sessions).ok(), "{:?} sessions", root.active_sessions);
@@ -91,31 +100,46 @@ pub fn derived(fresh: &Fresh) -> Result<()> {
     Ok(())
 }
 
-fn session_agrees(session: &SessionState, chat: &ChatState) -> Result<()> {
-    let [row] = &session.chats[..] else { anyhow::bail!("there are {} rows", session.chats.len()) };
-    let ChatSummary { resource, title, status, activity, modified_at, .. } = row;
-    let differs = |what: &str, row: Value, chat: Value| {
-        ensure!(row == chat, "the row's {what} is {row}, the chat's {chat}");
-        Ok(())
+/// That a chat's row says what the chat says.
+fn chat_agrees(session: &SessionState, row: &ChatSummary, chat: &ChatState) -> Result<()> {
+    let meant = ChatSummary {
+        resource: chat.resource.clone(),
+        title: chat.title.clone(),
+        status: chat.status,
+        activity: chat.activity.clone(),
+        modified_at: chat.modified_at.clone(),
+        changes: chat.changes.clone(),
+        origin: chat.origin.clone(),
+        movable: chat.movable,
+        interactivity: chat.interactivity.clone(),
+        working_directories: chat.working_directories.clone(),
     };
-    differs("resource", json!(resource), json!(chat.resource))?;
-    differs("title", json!(title), json!(chat.title))?;
-    differs("status", json!(status), json!(chat.status))?;
-    differs("activity", json!(activity), json!(chat.activity))?;
-    differs("modifiedAt", json!(modified_at), json!(chat.modified_at))?;
-    ensure!(session.default_chat.as_ref() == Some(resource), "no default chat: {:?}", session.default_chat);
-
-    let shown = (session.status & ACTIVITY, &session.activity);
-    let meant = (chat.status & ACTIVITY, &chat.activity);
-    ensure!(shown == meant, "the session shows {shown:?}, its only chat {meant:?}");
+    ensure!(*row == meant, "the row is {row:?}, the chat says {meant:?}");
+    let is_default = session.default_chat.as_ref() == Some(&row.resource);
+    ensure!(row.movable == Some(!is_default), "movable: {:?}, the default chat: {is_default}", row.movable);
     let runs = chat.status & SessionStatus::InProgress.bits() != 0;
     ensure!(runs == chat.active_turn.is_some(), "in progress: {runs}, turn: {:?}", chat.active_turn);
     let waits = chat.status & ACTIVITY == SessionStatus::InputNeeded.bits();
+    let open = open_requests(chat)?;
+    ensure!(waits != open.is_empty(), "waits: {waits}, for {open:?}");
+    Ok(())
+}
+
+/// That a session says what its chats say together.
+fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
+    let default = chats.iter().find(|chat| session.default_chat.as_ref() == Some(&chat.resource));
+    let default = default.with_context(|| format!("the default chat is {:?}", session.default_chat))?;
+    let is = |status: SessionStatus| move |chat: &&&ChatState| chat.status & ACTIVITY == status.bits();
+    let any = |status| Some(default).filter(is(status)).or_else(|| chats.iter().find(is(status)));
+    let leading = any(SessionStatus::InputNeeded).or_else(|| any(SessionStatus::Error)).unwrap_or(default);
+    let shown = (session.status & ACTIVITY, &session.activity);
+    let meant = (leading.status & ACTIVITY, &leading.activity);
+    ensure!(shown == meant, "the session shows {shown:?}, {} {meant:?}", leading.resource);
 
     let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
-    let open = sorted(open_requests(chat)?);
-    ensure!(requests == open, "the session asks for {requests:#?}, the chat for {open:#?}");
-    ensure!(waits != open.is_empty(), "waits: {waits}, for {open:?}");
+    let open = chats.iter().map(|chat| open_requests(chat)).collect::<Result<Vec<_>>>()?;
+    let open = sorted(open.into_iter().flatten().collect());
+    ensure!(requests == open, "the session asks for {requests:#?}, the chats for {open:#?}");
     ensure!(session.input_needed.as_ref().is_none_or(|list| !list.is_empty()), "an empty list");
     Ok(())
 }

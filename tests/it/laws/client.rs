@@ -177,7 +177,7 @@ impl Mirror {
                     patch(summary.context("the summary of an unknown session changed")?, changed.changes);
                 }
             }
-            Line::Listed(_) | Line::Nothing | Line::Error => {}
+            Line::Listed(_) | Line::Moved | Line::Nothing | Line::Error => {}
         }
         Ok(())
     }

@@ -5,7 +5,9 @@
 //! Never: knows what was said before, beyond what kind of answer is awaited.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
-use ahp_types::commands::{InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult};
+use ahp_types::commands::{
+    InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
+};
 use ahp_types::messages::{JsonRpcError, JsonRpcErrorResponse, JsonRpcNotification, JsonRpcSuccessResponse};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use anyhow::{bail, ensure, Context, Result};
@@ -20,6 +22,7 @@ pub enum Asked {
     Reconnect,
     Subscribe,
     List,
+    Move,
     /// Something that is answered with nothing.
     Nothing,
 }
@@ -35,6 +38,7 @@ pub enum Line {
     Reconnected(ReconnectResult),
     Subscribed(SubscribeResult),
     Listed(ListSessionsResult),
+    Moved,
     Nothing,
     Error,
 }
@@ -69,6 +73,7 @@ pub fn read(message: &Value, asked: Option<&Asked>) -> Result<Line> {
         Asked::Reconnect => Line::Reconnected(exactly(&result)?),
         Asked::Subscribe => Line::Subscribed(exactly(&result)?),
         Asked::List => Line::Listed(exactly(&result)?),
+        Asked::Move => exactly::<MoveChatResult>(&result).map(|_| Line::Moved)?,
         Asked::Nothing => {
             ensure!(result.is_null(), "nothing was to be answered, not {result}");
             Line::Nothing

@@ -87,6 +87,25 @@ pub enum Step {
         client: u8,
         session: u8,
     },
+    /// A client opens another chat, of its own or from a turn of one that there is.
+    OpenChat {
+        client: u8,
+        session: u8,
+        name: u8,
+        how: u8,
+        from: u8,
+        turn: u8,
+    },
+    CloseChat {
+        client: u8,
+        chat: u8,
+    },
+    MoveChat {
+        client: u8,
+        chat: u8,
+        to: u8,
+        after: Option<u8>,
+    },
     List {
         client: u8,
         limit: u8,
@@ -339,6 +358,7 @@ fn scene() -> impl Strategy<Value = Vec<Step>> {
         }),
         4 => absence(),
         2 => queue(chat()),
+        5 => chats(),
     ]
 }
 
@@ -405,6 +425,23 @@ fn queue(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
+/// Another chat that everybody follows, with a turn in it and one in its neighbour.
+fn chats() -> impl Strategy<Value = Vec<Step>> {
+    (open_chat(), index(), index(), any::<bool>()).prop_map(|(opened, client, text, moved)| {
+        let mut steps = vec![opened];
+        steps.extend((0..12).map(|channel| Step::Subscribe { client: channel % 3, channel }));
+        let start = |chat| dispatch(client, chat, Wish::Start { turn: 0, text, queued: None });
+        steps.extend([start(0), start(1), Step::Report { chat: 0, report: Report::Opened }]);
+        steps.push(run(0, Happening::Text { thought: false, text }));
+        steps.push(run(1, Happening::Text { thought: false, text }));
+        if moved {
+            steps.push(run(0, Happening::Ended(0)));
+            steps.push(Step::MoveChat { client, chat: 0, to: text, after: None });
+        }
+        steps
+    })
+}
+
 /// A client that misses something.
 fn absence() -> impl Strategy<Value = Vec<Step>> {
     let missed = vec(
@@ -453,12 +490,22 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (index(), index()).prop_map(|(client, channel)| Step::Unsubscribe { client, channel }),
         2 => (index(), index(), index()).prop_map(|(client, name, how)| Step::Create { client, name, how }),
         1 => (index(), index()).prop_map(|(client, session)| Step::Dispose { client, session }),
+        4 => open_chat(),
+        2 => (index(), index()).prop_map(|(client, chat)| Step::CloseChat { client, chat }),
+        3 => (index(), index(), index(), proptest::option::of(index()))
+            .prop_map(|(client, chat, to, after)| Step::MoveChat { client, chat, to, after }),
         1 => (index(), index()).prop_map(|(client, limit)| Step::List { client, limit }),
         24 => (index(), index(), wish(), damage)
             .prop_map(|(client, chat, wish, damage)| Step::Dispatch { client, chat, wish, damage }),
         36 => (index(), report()).prop_map(|(chat, report)| Step::Report { chat, report }),
         1 => (index(), index()).prop_map(|(client, which)| Step::Nonsense { client, which }),
     ]
+}
+
+fn open_chat() -> impl Strategy<Value = Step> {
+    (index(), index(), index(), index(), index(), index()).prop_map(
+        |(client, session, name, how, from, turn)| Step::OpenChat { client, session, name, how, from, turn },
+    )
 }
 
 fn wish() -> impl Strategy<Value = Wish> {

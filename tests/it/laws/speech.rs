@@ -9,7 +9,7 @@ use ahp_types::state::{ChatInputQuestion, ChatState, ToolCallState};
 use serde_json::{json, Map, Value};
 
 use super::schedule::{Damage, Wish};
-use super::truth::{calls, chat_of, questions, Truth};
+use super::truth::{calls, questions, Truth};
 
 /// Texts that have been trouble somewhere: nothing, what looks like the end of a line, titles.
 pub const TEXTS: [&str; 8] = [
@@ -31,7 +31,7 @@ pub fn text(index: u8) -> &'static str {
 const NOWHERE: u8 = 240;
 
 /// The id at an index, or one that nobody has given.
-fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
+pub fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
     let ids: Vec<&str> = ids.collect();
     match ids.len() {
         there if there > 0 && index < NOWHERE => ids[usize::from(index) % there].to_owned(),
@@ -40,13 +40,12 @@ fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// A wish about a chat as a channel and an action.
-pub fn say(wish: &Wish, damage: Option<Damage>, session: &str, truth: &Truth) -> (String, Value) {
-    let chat = chat_of(session);
-    let (_, state) = truth.chats().find(|(uri, _)| *uri == chat).expect("a session has a chat");
-    let action = act(wish, state, truth.head);
+pub fn say(wish: &Wish, damage: Option<Damage>, chat: &str, truth: &Truth) -> (String, Value) {
+    let session = truth.session_of(chat).expect("a chat is one of a session");
+    let action = act(wish, truth.chat(chat).expect("it is there"), truth.head);
     let on_session = action["type"].as_str().is_some_and(|name| name.starts_with("session/"));
     let renames_chat = matches!(wish, Wish::RenameChat { .. });
-    let channel = if on_session && !renames_chat { session.to_owned() } else { chat };
+    let channel = if on_session && !renames_chat { session } else { chat }.to_owned();
     spoil(damage, channel, action, truth)
 }
 
@@ -185,7 +184,7 @@ fn any_action(which: u8, turn: &str) -> Value {
     })
 }
 
-fn message_of(index: u8) -> Value {
+pub fn message_of(index: u8) -> Value {
     let mut message = json!({ "text": text(index), "origin": { "kind": "user" } });
     if index == 15 {
         message["attachments"] = json!([{ "type": "chat", "label": "x", "uri": "ahp-chat:/x" }]);

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SessionLifecycle, SnapshotState,
-    ToolCallState,
+    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SessionLifecycle, SessionState,
+    SnapshotState, ToolCallState,
 };
 use anyhow::{bail, ensure, Context, Result};
 
@@ -21,6 +21,8 @@ pub struct Truth {
     pub channels: BTreeMap<String, Held>,
     /// The sessions, in the order in which they came into being.
     pub sessions: Vec<String>,
+    /// The chats, likewise.
+    pub in_order: Vec<String>,
     turns: BTreeMap<String, Turns>,
     pub head: i64,
 }
@@ -52,30 +54,49 @@ impl Truth {
 
     /// Whether the session of a chat could not be created.
     fn has_failed(&self, chat: &str) -> bool {
-        let mut sessions = self.channels.values().filter_map(|held| match &held.state {
-            SnapshotState::Session(session) => Some(session),
-            _ => None,
-        });
-        let session = sessions.find(|session| session.default_chat.as_deref() == Some(chat));
+        let session = self.session_of(chat).and_then(|session| self.session(session));
         session.is_some_and(|session| session.lifecycle == SessionLifecycle::Failed)
     }
 
-    /// Takes up a session that is new, with its chats.
-    pub fn add(&mut self, session: &str, channels: impl IntoIterator<Item = (String, Held)>) {
-        self.sessions.push(session.to_owned());
-        self.channels.extend(channels);
+    /// The session that lists a chat.
+    pub fn session_of(&self, chat: &str) -> Option<&str> {
+        let lists = |session: &&String| {
+            self.session(session).is_some_and(|state| state.chats.iter().any(|row| row.resource == chat))
+        };
+        self.sessions.iter().find(lists).map(String::as_str)
     }
 
-    /// A session is gone; returns all its channels.
-    pub fn remove(&mut self, session: &str) -> Result<Vec<String>> {
-        self.sessions.retain(|known| known != session);
-        let default = chat_of(session);
-        for gone in [session, &default] {
-            self.channels.remove(gone).with_context(|| format!("{gone} was not known"))?;
-            let turns = self.turns.remove(gone).unwrap_or_default();
-            ensure!(turns.active.is_none(), "{gone} is gone while a turn runs");
+    pub fn session(&self, uri: &str) -> Option<&SessionState> {
+        match &self.channels.get(uri)?.state {
+            SnapshotState::Session(session) => Some(session),
+            _ => None,
         }
-        Ok(vec![session.to_owned(), default])
+    }
+
+    pub fn chat(&self, uri: &str) -> Option<&ChatState> {
+        match &self.channels.get(uri)?.state {
+            SnapshotState::Chat(chat) => Some(chat),
+            _ => None,
+        }
+    }
+
+    /// Takes up a session or a chat that is new.
+    pub fn add(&mut self, uri: String, held: Held) {
+        match &held.state {
+            SnapshotState::Session(_) => self.sessions.push(uri.clone()),
+            _ => self.in_order.push(uri.clone()),
+        }
+        self.channels.insert(uri, held);
+    }
+
+    /// A session or a chat is gone.
+    pub fn remove(&mut self, gone: &str) -> Result<()> {
+        self.sessions.retain(|known| known != gone);
+        self.in_order.retain(|known| known != gone);
+        self.channels.remove(gone).with_context(|| format!("{gone} was not known"))?;
+        let turns = self.turns.remove(gone).unwrap_or_default();
+        ensure!(turns.active.is_none(), "{gone} is gone while a turn runs");
+        Ok(())
     }
 
     pub fn chats(&self) -> impl Iterator<Item = (&str, &ChatState)> {
@@ -117,13 +138,6 @@ impl Turns {
         self.active = None;
         Ok(())
     }
-}
-
-/// The default chat of a session, as clients compute it.
-pub fn chat_of(session: &str) -> String {
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-    use base64::Engine;
-    format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
 }
 
 /// The tool calls of a turn.

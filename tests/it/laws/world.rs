@@ -21,7 +21,7 @@ use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
-use ahp_types::state::Snapshot;
+use ahp_types::state::{SessionLifecycle, SessionState, Snapshot};
 use anyhow::{ensure, Context, Result};
 use bytes::Bytes;
 use serde_json::{json, Value};
@@ -32,7 +32,7 @@ use super::client::{Held, Mirror};
 use super::lines::{self, Asked, Line};
 use super::schedule::{Cursor, End, Report, Schedule, Step, Wish};
 use super::speech;
-use super::truth::{chat_of, Truth};
+use super::truth::Truth;
 
 /// A mention that channels are gone stands between the lines under this mark, which no line begins with.
 const GONE: &[u8] = b"gone ";
@@ -51,6 +51,10 @@ const NAMES: [&str; 7] = [
     "nonsense",
 ];
 
+/// The names that further chats are opened under; the last ones are refused.
+const CHATS: [&str; 6] =
+    ["ahp-chat:/a", "ahp-chat:/b", "ahp-chat:/c", "ahp-chat:/a/deeper", "ahp-chat://default/x", "nonsense"];
+
 /// Runs a host through a schedule.
 pub struct World {
     host: Host,
@@ -64,10 +68,11 @@ pub struct World {
     agents: BTreeMap<ChatKey, Agent>,
     timers: Vec<Timer>,
     done: Vec<bool>,
-    /// Sessions that are gone since the step began.
+    /// Sessions and chats that are gone since the step began.
     gone: Vec<String>,
-    /// The URIs of the sessions that are kept.
+    /// The URIs of the sessions and chats that are kept, and whose chats they are.
     sessions: BTreeMap<SessionKey, String>,
+    chats: BTreeMap<ChatKey, (SessionKey, String)>,
     kept: Memory,
     merge: bool,
     pub truth: Truth,
@@ -158,6 +163,7 @@ impl World {
             done: Vec::new(),
             gone: Vec::new(),
             sessions: BTreeMap::new(),
+            chats: BTreeMap::new(),
             kept: Memory::default(),
             merge: schedule.merge,
             truth: Truth::default(),
@@ -194,10 +200,17 @@ impl World {
             Step::Unsubscribe { client, channel } => self.unsubscribe(self.client(client), channel),
             Step::Create { client, name, how } => self.create(self.client(client), name, how),
             Step::Dispose { client, session } => self.dispose(self.client(client), session),
+            Step::OpenChat { client, session, name, how, from, turn } => {
+                self.open_chat(self.client(client), session, name, (how, from, turn))
+            }
+            Step::CloseChat { client, chat } => self.close_chat(self.client(client), chat),
+            Step::MoveChat { client, chat, to, after } => {
+                self.move_chat(self.client(client), chat, to, after)
+            }
             Step::List { client, limit } => self.list(self.client(client), limit),
             Step::Dispatch { client, chat, ref wish, damage } => {
-                let Some(session) = self.session(chat) else { return Ok(()) };
-                let (channel, action) = speech::say(wish, damage, &session, &self.truth);
+                let Some(chat) = self.chat(chat) else { return Ok(()) };
+                let (channel, action) = speech::say(wish, damage, &chat, &self.truth);
                 self.dispatch(self.client(client), &channel, action, wish)
             }
             Step::Report { chat, ref report } => self.report(chat, report),
@@ -213,6 +226,12 @@ impl World {
     fn session(&self, index: u8) -> Option<String> {
         let sessions = &self.truth.sessions;
         sessions.iter().rev().nth(usize::from(index) % sessions.len().max(1)).cloned()
+    }
+
+    /// One of the chats that there are, the newest first.
+    fn chat(&self, index: u8) -> Option<String> {
+        let chats = &self.truth.in_order;
+        chats.iter().rev().nth(usize::from(index) % chats.len().max(1)).cloned()
     }
 
     /// One of the channels that there are, or that there are not.
@@ -334,6 +353,105 @@ impl World {
         let answer =
             self.say(connection, &request(request_id, "disposeSession", json!({ "channel": name })))?;
         ensure!(answer.is_ok() == session.is_some(), "disposing of {name} was answered {answer:?}");
+        Ok(())
+    }
+
+    fn open_chat(&mut self, client: usize, session: u8, name: u8, how: (u8, u8, u8)) -> Result<()> {
+        let (Some(connection), Some(session)) = (self.live(client), self.session(session)) else {
+            return Ok(());
+        };
+        let name = CHATS[usize::from(name) % CHATS.len()];
+        let (how, from, turn) = how;
+        let from = self.chat(from).context("a session has a chat")?;
+        let source = self.truth.chat(&from).context("a chat that is there")?;
+        let running = source.active_turn.as_ref().map(|turn| turn.id.as_str());
+        let over = || source.turns.iter().rev().map(|turn| turn.id.as_str());
+        let turn = speech::pick(turn, over().chain(running));
+        let is_over = over().any(|id| id == turn);
+        let mut params = json!({ "channel": session, "chat": name });
+        let ours = self.truth.session_of(&from) == Some(session.as_str());
+        let fits = match how % 6 {
+            0 | 1 => true,
+            2 => {
+                params["source"] = json!({ "kind": "fork", "chat": from, "turnId": turn });
+                ours && is_over
+            }
+            3 => {
+                params["source"] = json!({ "kind": "sideChat", "chat": from, "turnId": turn });
+                ours && (is_over || running == Some(turn.as_str()))
+            }
+            4 => {
+                params["workingDirectories"] = json!(["file:///tmp"]);
+                false
+            }
+            _ => {
+                params["source"] = json!({ "kind": "cutting", "chat": from, "turnId": turn });
+                false
+            }
+        };
+        let copied = source.turns.iter().position(|it| it.id == turn).map_or(0, |at| at + 1);
+        let copied = source.turns[..if how % 6 == 2 { copied } else { 0 }].to_vec();
+        let begins = how % 4 == 1;
+        if begins {
+            params["initialMessage"] = speech::message_of(how);
+        }
+        let failed = |state: &SessionState| state.lifecycle == SessionLifecycle::Failed;
+        let good = fits
+            && !self.truth.session(&session).is_some_and(failed)
+            && !self.truth.channels.contains_key(name)
+            && name.starts_with("ahp-chat:/")
+            && !name.starts_with("ahp-chat://default/");
+        let request_id = self.clients[client].mirror.ask(Asked::Nothing);
+        let answer = self.say(connection, &request(request_id, "createChat", params.clone()))?;
+        ensure!(answer.is_ok() == good, "{params} was answered {answer:?}");
+        if good {
+            let chat = self.truth.chat(name).context("no chat came into being")?;
+            ensure!(chat.turns == copied, "{params} shows {:?}", chat.turns);
+            ensure!(chat.active_turn.is_some() == begins, "{params} runs {:?}", chat.active_turn);
+        }
+        Ok(())
+    }
+
+    fn close_chat(&mut self, client: usize, chat: u8) -> Result<()> {
+        let (Some(connection), Some(chat)) = (self.live(client), self.chat(chat)) else { return Ok(()) };
+        let session = self.truth.session_of(&chat).and_then(|session| self.truth.session(session));
+        let good = session.is_some_and(|session| session.chats.len() > 1);
+        let request_id = self.clients[client].mirror.ask(Asked::Nothing);
+        let params = json!({ "channel": chat });
+        let answer = self.say(connection, &request(request_id, "disposeChat", params))?;
+        ensure!(answer.is_ok() == good, "disposing of {chat} was answered {answer:?}");
+        Ok(())
+    }
+
+    fn move_chat(&mut self, client: usize, chat: u8, to: u8, after: Option<u8>) -> Result<()> {
+        let (Some(connection), Some(chat)) = (self.live(client), self.chat(chat)) else { return Ok(()) };
+        let state = self.truth.chat(&chat).context("a chat that is there")?;
+        let from = self.truth.session_of(&chat).context("a chat of no session")?.to_owned();
+        let after = after.and_then(|after| self.chat(after));
+        let failed = |session: &str| {
+            self.truth.session(session).is_none_or(|it| it.lifecycle == SessionLifecycle::Failed)
+        };
+        let lists = |session: &str, chat: &String| {
+            self.truth.session(session).is_some_and(|it| it.chats.iter().any(|row| row.resource == *chat))
+        };
+        let (destination, fits) = match (to % 4, self.session(to / 4)) {
+            (0, _) => (json!({ "kind": "newSession" }), state.active_turn.is_none() && !failed(&from)),
+            (_, None) => (json!({ "kind": "session", "session": "ahp-session:/nobody's" }), false),
+            (_, Some(session)) => {
+                let anchored = after.as_ref().is_none_or(|after| *after != chat && lists(&session, after));
+                let joins = session == from || (state.active_turn.is_none() && !failed(&session));
+                (json!({ "kind": "session", "session": session, "after": after }), anchored && joins)
+            }
+        };
+        let good = fits && state.movable == Some(true);
+        let request_id = self.clients[client].mirror.ask(Asked::Move);
+        let params = json!({ "channel": chat, "destination": destination });
+        let answer = self.say(connection, &request(request_id, "moveChat", params.clone()))?;
+        ensure!(answer.is_ok() == good, "{params} was answered {answer:?}");
+        if let Ok(answer) = answer {
+            let session = self.truth.session_of(&chat);
+            ensure!(answer["result"]["session"].as_str() == session, "{params} was answered {answer}");
+        }
         Ok(())
     }
 
@@ -587,8 +705,9 @@ impl World {
         }
         ensure!(seen.delivered.is_empty(), "delivered but not recorded: {:?}", seen.delivered);
         self.drop_gone()?;
-        for session in std::mem::take(&mut seen.created) {
-            self.take_up(&session)?;
+        for uri in std::mem::take(&mut seen.created) {
+            let held = Held::new(self.observe(&uri)?);
+            self.truth.add(uri, held);
         }
         Ok(seen)
     }
@@ -599,7 +718,16 @@ impl World {
                 let is_new = self.sessions.insert(row.key, row.uri.clone()).is_none();
                 seen.created.extend(is_new.then(|| row.uri.clone()));
             }
-            Record::SessionRemoved(key) => self.gone.extend(self.sessions.remove(key)),
+            Record::SessionRemoved(key) => {
+                let its_own = self.chats.extract_if(.., |_, (session, _)| session == key);
+                self.gone.extend(its_own.map(|(_, (_, uri))| uri));
+                self.gone.extend(self.sessions.remove(key));
+            }
+            Record::Chat(row) => {
+                let is_new = self.chats.insert(row.key, (row.session, row.uri.clone())).is_none();
+                seen.created.extend(is_new.then(|| row.uri.clone()));
+            }
+            Record::ChatRemoved { key, .. } => self.gone.extend(self.chats.remove(key).map(|(_, uri)| uri)),
             _ => {}
         }
         self.kept.keep(record.clone());
@@ -677,25 +805,15 @@ impl World {
         Ok(())
     }
 
-    /// Takes up a session that has just been created, by snapshot.
-    fn take_up(&mut self, session: &str) -> Result<()> {
-        let chat = chat_of(session);
-        let channels = [self.observe(session)?, self.observe(&chat)?];
-        let held = channels.map(|snapshot| (snapshot.resource.clone(), Held::new(snapshot)));
-        self.truth.add(session, held);
-        Ok(())
-    }
-
-    /// Forgets sessions that are gone, and mentions it to those who followed them.
+    /// Forgets sessions and chats that are gone, and mentions it to those who followed them.
     fn drop_gone(&mut self) -> Result<()> {
-        for session in std::mem::take(&mut self.gone) {
-            let channels = self.truth.remove(&session)?;
-            for (&number, connection) in &mut self.connections {
-                connection.subscribed.retain(|channel| !channels.contains(channel));
-                if let Some(client) = self.clients.iter().find(|client| client.connection == Some(number)) {
-                    let mention = format!("{} {}", client.mirror.last_request, channels.join(" "));
-                    connection.outbox.push([GONE, mention.as_bytes()].concat().into(), None);
-                }
+        let gone = std::mem::take(&mut self.gone);
+        gone.iter().try_for_each(|channel| self.truth.remove(channel))?;
+        for (&number, connection) in self.connections.iter_mut().filter(|_| !gone.is_empty()) {
+            connection.subscribed.retain(|channel| !gone.contains(channel));
+            if let Some(client) = self.clients.iter().find(|client| client.connection == Some(number)) {
+                let mention = format!("{} {}", client.mirror.last_request, gone.join(" "));
+                connection.outbox.push([GONE, mention.as_bytes()].concat().into(), None);
             }
         }
         Ok(())

@@ -1,0 +1,337 @@
+//! `createChat`, `disposeChat`: which chats a session has.
+//!
+//! Owns: bringing further chats into being and out of it, what a fork or a side chat takes from the chat that
+//! it comes from, and which chat is the default one.
+//! Never: opens a conversation; the first turn does.
+
+use ahp_types::actions::{
+    ActionOrigin, ChatMovableChangedAction, ChatTurnStartedAction, SessionChatAddedAction,
+    SessionChatRemovedAction, SessionDefaultChatChangedAction, StateAction,
+};
+use ahp_types::commands::{ChatSource, CreateChatParams, DisposeChatParams};
+use ahp_types::state::{
+    ActiveTurn, ChatOrigin, ChatState, MultipleChatsCapability, SessionLifecycle, SessionStatus, Turn,
+    TurnState,
+};
+
+use crate::host::catalogue::{row_of, CHAT_TITLE};
+use crate::host::effects::{ChatKey, Output, Record};
+use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::reduce::Conversation;
+use crate::host::save::QUARANTINED;
+use crate::host::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::uris::{default_chat_of, may_name_a_chat};
+
+/// How many chats a session may have.
+pub(super) const CHATS_MAX: usize = 1000;
+
+/// What a new chat begins with.
+struct Beginning {
+    origin: ChatOrigin,
+    /// What its agent knows and nobody is shown.
+    context: Vec<Turn>,
+    /// What is shown, and whose chat it was.
+    copied: Option<(ChatKey, Vec<Turn>)>,
+}
+
+impl Host {
+    /// Opens another chat in a session.
+    pub(in crate::host) fn create_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        params: CreateChatParams,
+    ) -> Result<(), RpcError> {
+        let Some(Target::Session(key)) = self.find(&params.channel) else {
+            return Err(self.not_found(&params.channel));
+        };
+        let session = self.usable_session(key)?;
+        let can = self.chats_capability(session)?;
+        if session.state.chats.len() >= CHATS_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "{CHATS_MAX} chats are in this session, which is all that it holds"
+            )));
+        }
+        let own = default_chat_of(&session.channel.uri);
+        if params.chat != own && !may_name_a_chat(&params.chat) {
+            return Err(RpcError::invalid_params("`chat`: a chat's URI is `ahp-chat:/<id>`"));
+        }
+        if self.find(&params.chat).is_some() || self.unreadable.contains_key(&params.chat) {
+            return Err(RpcError::already_exists(&params.chat));
+        }
+        if params.working_directories.is_some() && !matches!(params.source, Some(ChatSource::Fork(_))) {
+            return Err(RpcError::invalid_params(
+                "`workingDirectories`: the agent works in the same directories in all chats of a session",
+            ));
+        }
+        if let Some(message) = &params.initial_message {
+            self.check_message(message)
+                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?;
+        }
+        let beginning = self.beginning_of(key, can, params.source)?;
+        let chat = self.add_chat(step, key, params.chat, beginning);
+        if let Some(message) = params.initial_message {
+            let turn = ChatTurnStartedAction {
+                turn_id: self.fresh_turn_id(step, chat),
+                // Replaced by the host's clock.
+                started_at: String::new(),
+                message,
+                queued_message_id: None,
+                meta: None,
+            };
+            self.start_turn(step, chat, turn, None);
+        }
+        Ok(())
+    }
+
+    /// A session in which something can be begun.
+    pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
+        let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
+        if session.quarantined {
+            return Err(RpcError::unavailable(QUARANTINED));
+        }
+        if session.state.lifecycle == SessionLifecycle::Failed {
+            let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
+            return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
+        }
+        Ok(session)
+    }
+
+    /// What the agent of a session can do with several chats.
+    pub(super) fn chats_capability(&self, session: &Session) -> Result<MultipleChatsCapability, RpcError> {
+        let provider = &session.state.provider;
+        let agent = self.config.agents.iter().find(|agent| agent.info.provider == *provider);
+        let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
+        let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
+        can.ok_or_else(|| {
+            RpcError::invalid_params(format_args!("the agent `{provider}` has one chat in a session"))
+        })
+    }
+
+    fn beginning_of(
+        &self,
+        key: SessionKey,
+        can: MultipleChatsCapability,
+        source: Option<ChatSource>,
+    ) -> Result<Beginning, RpcError> {
+        let cannot = |what: &str| {
+            Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
+        };
+        match source {
+            None => Ok(Beginning { origin: ChatOrigin::User, context: Vec::new(), copied: None }),
+            Some(ChatSource::Fork(_)) if can.fork != Some(true) => cannot("forks"),
+            Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
+            Some(ChatSource::Fork(source)) => {
+                let (from, chat) = self.source_chat(key, &source.chat)?;
+                let Some(turns) = turns_through(chat.conversation.state(), &source.turn_id) else {
+                    return Err(RpcError::invalid_params(format_args!(
+                        "`source.turnId`: no turn `{}` is over in that chat",
+                        source.turn_id
+                    )));
+                };
+                Ok(Beginning {
+                    origin: ChatOrigin::Fork { chat: source.chat, turn_id: source.turn_id },
+                    context: chat.context.clone(),
+                    copied: Some((from, turns.to_vec())),
+                })
+            }
+            Some(ChatSource::SideChat(source)) => {
+                if source.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
+                    return Err(RpcError::invalid_params("`source.selection.text` must not be empty"));
+                }
+                let (_, chat) = self.source_chat(key, &source.chat)?;
+                let state = chat.conversation.state();
+                let mut context = chat.context.clone();
+                match (turns_through(state, &source.turn_id), &state.active_turn) {
+                    (Some(turns), _) => context.extend_from_slice(turns),
+                    (None, Some(active)) if active.id == source.turn_id => {
+                        context.extend(state.turns.iter().cloned().chain([so_far(active)]));
+                    }
+                    (None, _) => {
+                        return Err(RpcError::invalid_params(format_args!(
+                            "`source.turnId`: no turn `{}` in that chat",
+                            source.turn_id
+                        )));
+                    }
+                }
+                let (chat, turn_id, selection) = (source.chat, source.turn_id, source.selection);
+                Ok(Beginning {
+                    origin: ChatOrigin::SideChat { chat, turn_id, selection },
+                    context,
+                    copied: None,
+                })
+            }
+            Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
+                "`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`",
+            )),
+        }
+    }
+
+    /// The chat of a session that another one comes from.
+    fn source_chat(&self, key: SessionKey, uri: &str) -> Result<(ChatKey, &Chat), RpcError> {
+        let found = match self.find(uri) {
+            Some(Target::Chat(chat)) => self.chats.get(&chat).map(|it| (chat, it)),
+            _ => None,
+        };
+        found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
+            RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
+        })
+    }
+
+    fn add_chat(&mut self, step: &mut Step<'_>, key: SessionKey, uri: String, from: Beginning) -> ChatKey {
+        let chat = ChatKey(self.fresh_key());
+        let mut state = empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp());
+        state.origin = Some(from.origin);
+        state.movable = Some(true);
+        let mut title_by = TitleBy::Nobody;
+        let mut progress = Default::default();
+        if let Some((source, turns)) = from.copied {
+            if let Some(source) = self.chats.get(&source) {
+                state.title.clone_from(&source.conversation.state().title);
+                title_by = source.title_by;
+                progress = source.progress.clone();
+            }
+            if turns.last().is_some_and(|turn| turn.state == TurnState::Error) {
+                state.status = SessionStatus::Error.bits();
+            }
+            state.turns = turns;
+        }
+        let summary = row_of(&state);
+        // The next number is that of the chat's row in the session.
+        let channel = Channel::new(uri.clone(), self.head + 1);
+        let turn_ids = state.turns.iter().map(|turn| turn.id.clone()).collect();
+        let new = Chat::new(channel, key, Conversation::new(state));
+        let mut new = Chat { context: from.context, turn_ids, title_by, progress, ..new };
+        new.progress.retain(|id, _| new.turn_ids.contains(id));
+        self.channels.insert(uri, Target::Chat(chat));
+        self.chats.insert(chat, new);
+        self.unsaved.chats.insert(chat);
+        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
+        self.sequence(step, Target::Session(key), added, None);
+        self.sync_session(step, key);
+        chat
+    }
+
+    /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
+    pub(in crate::host) fn dispose_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        params: &DisposeChatParams,
+    ) -> Result<(), RpcError> {
+        let Some(Target::Chat(chat)) = self.find(&params.channel) else {
+            return Err(self.not_found(&params.channel));
+        };
+        let Some(key) = self.chats.get(&chat).map(|chat| chat.session) else {
+            return Err(RpcError::internal());
+        };
+        let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
+        if session.quarantined {
+            return Err(RpcError::unavailable(QUARANTINED));
+        }
+        let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
+        let Some(heir) = others.next().map(|row| row.resource.clone()) else {
+            return Err(RpcError::invalid_params(
+                "`channel`: a session keeps its last chat; dispose of the session",
+            ));
+        };
+        // There is no next turn for what the agent has not taken in.
+        if let Some(run) = self.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+            run.handed_over.clear();
+        }
+        self.cancel_turn(step, chat);
+        if self.is_default(chat) {
+            self.appoint_default_chat(step, key, heir, None);
+        }
+        self.take_from_catalogue(step, key, &params.channel);
+        self.close_conversation(step, chat);
+        self.remove_channel(Target::Chat(chat));
+        self.chats.remove(&chat);
+        self.unsaved.chats.remove(&chat);
+        let uri = params.channel.clone();
+        step.say(Output::Record(Record::ChatRemoved { key: chat, session: key, uri }));
+        self.reopen_session(step, key);
+        Ok(())
+    }
+
+    /// Takes a chat's row away, and with it its part in what the session says of itself.
+    pub(super) fn take_from_catalogue(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str) {
+        let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
+        self.sequence(step, Target::Session(key), removed, None);
+        self.sync_session(step, key);
+    }
+
+    /// When the conversation is gone that a session's creation waited for, it waits for another one.
+    pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let opens =
+            |chat: &ChatKey| self.chats.get(chat).is_some_and(|chat| chat.agent == AgentLink::Opening);
+        let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
+        if self.sessions.get(&key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
+            self.open_session(step, key);
+        }
+    }
+
+    /// Makes another of a session's chats its default one; the one before may be moved from now on.
+    pub(in crate::host) fn change_default_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        chat: String,
+        origin: Option<ActionOrigin>,
+    ) {
+        let before = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+        self.appoint_default_chat(step, key, chat, origin);
+        if let Some(before) = before {
+            self.set_movable(step, &before, true);
+        }
+    }
+
+    /// Makes a chat the default one. At no time may the default chat be moved.
+    fn appoint_default_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        chat: String,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.set_movable(step, &chat, false);
+        let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
+        self.sequence(step, Target::Session(key), StateAction::SessionDefaultChatChanged(changed), origin);
+        self.sync_session(step, key);
+    }
+
+    pub(super) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
+        let Some(Target::Chat(chat)) = self.find(uri) else { return };
+        let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
+        if self.chats.get(&chat).is_some_and(changes) {
+            let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
+            self.sequence(step, Target::Chat(chat), action, None);
+            self.sync_chat(step, chat);
+        }
+    }
+
+    /// Whether a chat is its session's default one.
+    pub(in crate::host) fn is_default(&self, key: ChatKey) -> bool {
+        let Some(chat) = self.chats.get(&key) else { return false };
+        let session = self.sessions.get(&chat.session);
+        session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
+    }
+}
+
+/// A chat's turns up to this one, which is over; none when no such turn is.
+fn turns_through<'a>(state: &'a ChatState, turn_id: &str) -> Option<&'a [Turn]> {
+    let at = state.turns.iter().position(|turn| turn.id == turn_id)?;
+    state.turns.get(..=at)
+}
+
+/// A turn that runs as what it is so far.
+fn so_far(turn: &ActiveTurn) -> Turn {
+    Turn {
+        id: turn.id.clone(),
+        started_at: Some(turn.started_at.clone()),
+        duration: None,
+        message: turn.message.clone(),
+        response_parts: turn.response_parts.clone(),
+        usage: turn.usage.clone(),
+        state: TurnState::Cancelled,
+    }
+}

@@ -1,0 +1,191 @@
+//! `moveChat`: a chat gets another place in its session, or another session.
+//!
+//! Owns: whether a chat may go where it is asked to, and going there as one step: nothing of a move that is
+//! refused is ever seen.
+//! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
+
+use ahp_types::actions::{SessionChatAddedAction, SessionChatsReorderedAction, StateAction};
+use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
+use ahp_types::notifications::SessionAddedParams;
+use ahp_types::state::{SessionLifecycle, SessionStatus};
+
+use super::chats::CHATS_MAX;
+use crate::host::catalogue::{row_of, summary_of};
+use crate::host::effects::ChatKey;
+use crate::host::model::{creating_session, Channel, Session, SessionKey, Target};
+use crate::host::save::QUARANTINED;
+use crate::host::{Host, Step};
+use crate::wire::errors::RpcError;
+
+impl Host {
+    /// Moves a chat. Answers which session it belongs to now.
+    pub(in crate::host) fn move_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        params: MoveChatParams,
+    ) -> Result<MoveChatResult, RpcError> {
+        let Some(Target::Chat(key)) = self.find(&params.channel) else {
+            return Err(self.not_found(&params.channel));
+        };
+        let from = self.movable_from(key)?;
+        match params.destination {
+            ChatMoveDestination::Session(to) => {
+                let Some(Target::Session(session)) = self.find(&to.session) else {
+                    return Err(self.not_found(&to.session));
+                };
+                self.check_anchor(session, &params.channel, to.after.as_deref())?;
+                if session != from {
+                    self.check_may_join(key, session)?;
+                    self.hand_over(step, key, session);
+                }
+                self.place_behind(step, session, &params.channel, to.after.as_deref());
+                Ok(MoveChatResult { session: to.session })
+            }
+            ChatMoveDestination::NewSession(_) => {
+                self.check_at_rest(key)?;
+                Ok(MoveChatResult { session: self.move_to_new_session(step, key)? })
+            }
+            ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
+                "`destination` must be a `newSession`, or a `session` that it names",
+            )),
+        }
+    }
+
+    /// The session of a chat that may be moved at all.
+    fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
+        let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
+        if self.sessions.get(&chat.session).is_some_and(|session| session.quarantined) {
+            return Err(RpcError::unavailable(QUARANTINED));
+        }
+        if chat.conversation.state().movable != Some(true) {
+            return Err(RpcError::invalid_params(
+                "`channel`: this chat is not movable; a session's default chat stays with it",
+            ));
+        }
+        Ok(chat.session)
+    }
+
+    fn check_anchor(&self, session: SessionKey, chat: &str, after: Option<&str>) -> Result<(), RpcError> {
+        let Some(after) = after else { return Ok(()) };
+        if after == chat {
+            return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
+        }
+        let Some(session) = self.sessions.get(&session) else { return Err(RpcError::internal()) };
+        if session.state.chats.iter().any(|row| row.resource == after) {
+            return Ok(());
+        }
+        Err(RpcError::invalid_params(format_args!(
+            "`destination.after`: `{after}` is no chat of `{}`",
+            session.channel.uri
+        )))
+    }
+
+    fn check_at_rest(&self, key: ChatKey) -> Result<(), RpcError> {
+        match self.chats.get(&key) {
+            Some(chat) if chat.run.is_some() => Err(RpcError::turn_in_progress(&chat.channel.uri)),
+            Some(_) => Ok(()),
+            None => Err(RpcError::internal()),
+        }
+    }
+
+    /// Whether a chat may become one of another session.
+    fn check_may_join(&self, key: ChatKey, session: SessionKey) -> Result<(), RpcError> {
+        self.check_at_rest(key)?;
+        let to = self.usable_session(session)?;
+        self.chats_capability(to)?;
+        let from = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        if from.is_none_or(|from| from.state.provider != to.state.provider) {
+            return Err(RpcError::invalid_params(format_args!(
+                "`destination.session`: `{}` is a session of another agent",
+                to.channel.uri
+            )));
+        }
+        if to.state.chats.len() >= CHATS_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "`destination.session`: {CHATS_MAX} chats are in it, which is all that it holds"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew, as one of
+    /// that session, for the next turn.
+    fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
+        self.close_conversation(step, key);
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let from = std::mem::replace(&mut chat.session, to);
+        chat.saved.row_due = true;
+        let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
+        self.unsaved.chats.insert(key);
+        self.take_from_catalogue(step, from, &uri);
+        self.reopen_session(step, from);
+        if self.sessions.get(&to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri)) {
+            let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
+            self.sequence(step, Target::Session(to), added, None);
+        }
+        self.sync_session(step, to);
+    }
+
+    /// Puts a chat behind another one of its session, or before all of them.
+    fn place_behind(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str, after: Option<&str>) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
+        let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
+        let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
+        order.insert(place.map_or(0, |place| place + 1), chat);
+        if order != before {
+            let chats = order.into_iter().map(str::to_owned).collect();
+            let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
+            self.sequence(step, Target::Session(key), reordered, None);
+            self.session_changed(key);
+        }
+    }
+
+    /// Makes a session like the chat's own, of which the chat is the only one.
+    fn move_to_new_session(&mut self, step: &mut Step<'_>, key: ChatKey) -> Result<String, RpcError> {
+        let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
+        let from = self.usable_session(chat.session)?;
+        let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
+        let uri = loop {
+            let uri = format!("{scheme}:/{}", step.ids.fresh());
+            if self.find(&uri).is_none() && !self.unreadable.contains_key(&uri) {
+                break uri;
+            }
+        };
+        self.set_movable(step, &chat.channel.uri.clone(), false);
+        let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
+        let from = self.usable_session(chat.session)?;
+        let row = row_of(chat.conversation.state());
+        let is_read = row.status & SessionStatus::IsRead.bits();
+        let (provider, directories) = (from.state.provider.clone(), from.state.working_directories.clone());
+        let mut state = creating_session(provider, directories, row);
+        state.lifecycle = SessionLifecycle::Ready;
+        state.status |= is_read;
+        let now = step.timestamp();
+        let session = Session {
+            told: summary_of(&uri, &state, &now, &now),
+            // The next number is that of the count of sessions, which is told with the session itself.
+            channel: Channel::new(uri.clone(), self.head + 1),
+            state,
+            created_at: now.clone(),
+            modified_at: now,
+            config: from.config.clone(),
+            title_by: chat.title_by,
+            quarantined: false,
+            used: self.uses,
+        };
+        let to = SessionKey(self.fresh_key());
+        self.channels.insert(uri.clone(), Target::Session(to));
+        self.sessions.insert(to, session);
+        self.session_count += 1;
+        self.unsaved.sessions.insert(to);
+        self.count_sessions(step);
+        self.hand_over(step, key, to);
+        let Some(session) = self.sessions.get_mut(&to) else { return Err(RpcError::internal()) };
+        session.told = session.summary();
+        let params =
+            SessionAddedParams { channel: self.root_channel.uri.clone(), summary: session.told.clone() };
+        self.notify_root(step, "root/sessionAdded", params);
+        Ok(uri)
+    }
+}
