@@ -60,6 +60,7 @@ methods! {
     Ping = "ping", Request, "Answers `null`, at any time.";
     Subscribe = "subscribe", Request, "Answers a snapshot and delivers what follows it.";
     Unsubscribe = "unsubscribe", Notification, "Stops the delivery of a channel.";
+    FetchTurns = "fetchTurns", Request, "Loads older turns of a chat into the client's window.";
     CreateSession = "createSession", Request, "Creates a session under the client's URI.";
     DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
