@@ -79,7 +79,8 @@ impl Host {
         step.say(Output::Record(Record::Action(target, line.clone())));
         for &connection in &channel.subscribers {
             // Only text is ever held back, so nothing else is asked about.
-            let subscription = delta.and_then(|_| self.connections.get(&connection)?.subscriptions.get(&target));
+            let subscription =
+                delta.and_then(|_| self.connections.get(&connection)?.subscriptions.get(&target));
             step.say(Output::Frame(
                 connection,
                 match subscription.and_then(|subscription| subscription.delay_ms) {

@@ -15,6 +15,7 @@ use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
 use ahp_types::state::Turn;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
+use bytes::Bytes;
 use serde::Deserialize;
 
 use super::effects::{ActionLine, ChatKey, ConnectionId, Frame, Output, Target};
@@ -54,9 +55,11 @@ impl Host {
     /// Where the window begins that a subscription has now that its client is given the state.
     pub(super) fn window_of(&self, target: Target, subscription: &Subscription) -> usize {
         match (target, subscription.turns) {
-            (Target::Chat(key), Some(turns)) => {
-                self.chats.get(&key).map_or(0, |chat| chat.conversation.state().turns.len()).saturating_sub(turns)
-            }
+            (Target::Chat(key), Some(turns)) => self
+                .chats
+                .get(&key)
+                .map_or(0, |chat| chat.conversation.state().turns.len())
+                .saturating_sub(turns),
             _ => 0,
         }
     }
@@ -78,7 +81,9 @@ impl Host {
         };
         self.check_keeping()?;
         let Some(&subscription) = self.subscription(connection, target) else {
-            return Err(RpcError::invalid_params("`channel` is not subscribed to, so it has no window to grow"));
+            return Err(RpcError::invalid_params(
+                "`channel` is not subscribed to, so it has no window to grow",
+            ));
         };
         let Some(chat) = self.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
         let turns = &chat.conversation.state().turns;
@@ -175,45 +180,45 @@ impl Host {
         self.connections.get_mut(&connection)?.subscriptions.get_mut(&target)
     }
 
-    /// What must be told of a chat within a replay, before which action of it, so that a client with any
-    /// window can apply all of it; nothing in most replays. `actions` are those of the chat, in order.
+    /// What a client that comes back, with a window that nobody knows, must be told of a chat within a replay,
+    /// so that it can apply all of it: before a truncation, every turn that may be named. `actions` are those
+    /// of the chat, in order.
     ///
     /// # Errors
-    /// When a turn was changed that the client may lack: as it was before, nobody knows it any more.
-    pub(super) fn loading_in_replay<'a>(
+    /// When the state must be told instead: as the turns were then, nobody knows them any more, or they would
+    /// have to be told more than once.
+    pub(super) fn loading_in_replay(
         &self,
         key: ChatKey,
-        actions: impl Iterator<Item = &'a ActionLine> + Clone,
-    ) -> Result<Option<Loading>, TurnIsLost> {
-        let mut done = Replayed::default();
-        let mut due = None;
-        for line in actions.filter(|line| line.delta.is_none()) {
-            let Some(named) = Naming::of(line) else { continue };
-            if due.is_none() && done.may_lack(&named) {
-                due = Some(line.server_seq);
+        actions: &[&ActionLine],
+    ) -> Result<Option<Loading>, StateIsNeeded> {
+        let mut cut: Option<(u64, String)> = None;
+        let mut changed_since = HashSet::new();
+        for line in actions.iter().filter(|line| line.delta.is_none()) {
+            match Naming::of(line) {
+                Some(Naming::CutBehind(_)) if cut.is_some() => return Err(StateIsNeeded),
+                Some(Naming::CutBehind(turn)) => cut = Some((line.server_seq, turn)),
+                Some(Naming::Changed(turn)) if cut.is_some() => {
+                    changed_since.insert(turn);
+                }
+                _ => {}
             }
-            done.note(named);
         }
-        let Some(before) = due else { return Ok(None) };
-        let Some(chat) = self.chats.get(&key) else { return Ok(None) };
-        let turns = &chat.conversation.state().turns;
-        let kept = turns.iter().take_while(|turn| !done.changed.contains(&turn.id)).count();
-        // A turn that was there before, was cut down to, and then went on.
-        let resumed = |turn: &Turn| done.resumed.contains(&turn.id) && !done.started.contains(&turn.id);
-        let active = chat.conversation.state().active_turn.as_ref().map(|turn| &turn.id);
-        let runs = active.is_some_and(|id| done.resumed.contains(id) && !done.started.contains(id));
-        if runs || turns[kept..].iter().any(resumed) {
-            return Err(TurnIsLost);
+        let (Some((before, named)), Some(chat)) = (cut, self.chats.get(&key)) else { return Ok(None) };
+        if changed_since.contains(&named) {
+            return Err(StateIsNeeded);
         }
-        let action = ChatTurnsLoadedAction { turns: turns[..kept].to_vec(), turns_next_cursor: None };
+        let turns = chat.conversation.state().turns.iter();
+        let known = turns.take_while(|turn| !changed_since.contains(&turn.id)).cloned().collect();
+        let action = ChatTurnsLoadedAction { turns: known, turns_next_cursor: None };
         let line = loading_line(&chat.channel.uri, action, before.saturating_sub(1));
         Ok(Some(Loading { before, envelope: envelope_of(&line) }))
     }
 }
 
-/// A turn that a replay needs is not known any more as it was.
+/// A replay cannot tell what a client must know.
 #[derive(Debug)]
-pub(super) struct TurnIsLost;
+pub(super) struct StateIsNeeded;
 
 /// An envelope that is no part of the log, in a replay.
 #[derive(Debug)]
@@ -221,81 +226,37 @@ pub(super) struct Loading {
     /// The number of the action that it comes before.
     pub(super) before: u64,
     /// The envelope; JSON text.
-    pub(super) envelope: bytes::Bytes,
+    pub(super) envelope: Bytes,
 }
 
-/// What a replay has done to turns so far.
-#[derive(Debug, Default)]
-struct Replayed {
-    /// Turns that began in it.
-    started: HashSet<String>,
-    /// Turns that went on in it.
-    resumed: HashSet<String>,
-    /// Turns that are other than they were before it: those, and the one that ran when it begins.
-    changed: HashSet<String>,
-    /// Nothing was left at some time: what follows is all in the replay.
-    cleared: bool,
-}
-
-impl Replayed {
-    /// Whether a client that holds some of the turns may lack the one that this names.
-    fn may_lack(&self, named: &Naming) -> bool {
-        match named {
-            Naming::Cut(Some(id)) => !self.cleared && !self.changed.contains(id),
-            _ => false,
-        }
-    }
-
-    fn note(&mut self, named: Naming) {
-        match named {
-            Naming::Cut(Some(_)) => {}
-            Naming::Cut(None) => self.cleared = true,
-            Naming::Started(id) => {
-                self.changed.insert(id.clone());
-                self.started.insert(id);
-            }
-            Naming::Resumed(id) => {
-                self.changed.insert(id.clone());
-                self.resumed.insert(id);
-            }
-            Naming::Ended(id) => {
-                self.changed.insert(id);
-            }
-        }
-    }
-}
-
-/// What an action says of turns as a whole.
+/// What an action says of a turn as a whole.
 #[derive(Debug)]
 enum Naming {
-    Started(String),
-    Resumed(String),
-    Ended(String),
-    Cut(Option<String>),
+    /// It begins, goes on or ends.
+    Changed(String),
+    /// What follows it is removed.
+    CutBehind(String),
 }
 
 impl Naming {
     fn of(line: &ActionLine) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Envelope<'a> {
-            #[serde(borrow)]
-            action: Action<'a>,
+        struct Envelope {
+            action: Action,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Action<'a> {
-            r#type: &'a str,
+        struct Action {
+            r#type: String,
             turn_id: Option<String>,
         }
-        let envelope = envelope_of(&line.line);
-        let Envelope { action } = serde_json::from_slice(&envelope).ok()?;
-        Some(match action.r#type {
-            "chat/turnStarted" => Self::Started(action.turn_id?),
-            "chat/turnResume" => Self::Resumed(action.turn_id?),
-            "chat/turnComplete" | "chat/turnCancelled" | "chat/error" => Self::Ended(action.turn_id?),
-            "chat/truncated" => Self::Cut(action.turn_id),
-            _ => return None,
-        })
+        let Envelope { action } = serde_json::from_slice(&envelope_of(&line.line)).ok()?;
+        match action.r#type.as_str() {
+            "chat/turnStarted" | "chat/turnResume" | "chat/turnComplete" | "chat/turnCancelled"
+            | "chat/error" => action.turn_id.map(Self::Changed),
+            "chat/truncated" => action.turn_id.map(Self::CutBehind),
+            _ => None,
+        }
     }
 }
 
@@ -313,9 +274,7 @@ fn read_cursor(ChatKey(number): ChatKey, cursor: &str) -> Option<String> {
 }
 
 /// The actions of a replay by the chat that they are on.
-pub(super) fn by_chat<'a>(
-    actions: &[(Target, &'a ActionLine)],
-) -> BTreeMap<ChatKey, Vec<&'a ActionLine>> {
+pub(super) fn by_chat<'a>(actions: &[(Target, &'a ActionLine)]) -> BTreeMap<ChatKey, Vec<&'a ActionLine>> {
     let mut chats: BTreeMap<ChatKey, Vec<&ActionLine>> = BTreeMap::new();
     for (target, line) in actions {
         if let Target::Chat(key) = target {

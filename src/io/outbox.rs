@@ -60,7 +60,15 @@ struct Held {
 impl Outbox {
     /// An empty queue.
     pub fn new(limits: OutboxLimits) -> Self {
-        Self { limits, lines: VecDeque::new(), held: Vec::new(), merging: None, last: None, waiting: 0, taken: 0 }
+        Self {
+            limits,
+            lines: VecDeque::new(),
+            held: Vec::new(),
+            merging: None,
+            last: None,
+            waiting: 0,
+            taken: 0,
+        }
     }
 
     /// Bytes that were accepted and are not written yet.
@@ -240,7 +248,10 @@ mod tests {
         outbox.push_within(delta("a", 1), PART, wait, at(0));
         outbox.push_within(delta("x", 2), OTHER, wait, at(10));
         outbox.push_within(delta("b", 3), PART, wait, at(20));
-        assert_eq!((outbox.due(), outbox.bytes()), (Some(at(50)), delta("ab", 3).len() + delta("x", 2).len()));
+        assert_eq!(
+            (outbox.due(), outbox.bytes()),
+            (Some(at(50)), delta("ab", 3).len() + delta("x", 2).len())
+        );
         assert!(drain(&mut outbox).is_empty());
         outbox.release();
         assert_eq!((outbox.due(), drain(&mut outbox)), (None, vec![delta("x", 2), delta("ab", 3)]));

@@ -94,6 +94,10 @@ pub struct ReconnectParams {
     pub last_seen_server_seq: i64,
     /// The channels that it wants to go on with.
     pub subscriptions: Vec<String>,
+    /// The states are for others: the client may go on with those that it has. Not of the protocol: so
+    /// `versions` asks for what some translations need to know.
+    #[serde(default)]
+    pub only_looks: bool,
 }
 
 /// `listSessions`.

@@ -88,15 +88,23 @@ impl Host {
             result.extend_from_slice(&to_json(&missing));
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
-            for target in wanted {
-                let how = Subscription { window: Window::Unknown, ..Subscription::default() };
-                self.subscribe(connection, target, how);
-            }
+            self.go_on(connection, wanted);
             return Ok(result);
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
         let (snapshots, _) = self.take_up(connection, &params.subscriptions);
+        if params.only_looks {
+            self.go_on(connection, wanted);
+        }
         Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
+    }
+
+    /// Subscribes to channels of which the client has states already, with windows that nobody knows.
+    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<Target>) {
+        for target in wanted {
+            let how = Subscription { window: Window::Unknown, ..Subscription::default() };
+            self.subscribe(connection, target, how);
+        }
     }
 
     /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not all of
@@ -129,7 +137,7 @@ impl Host {
             .collect();
         let mut loadings = BTreeMap::new();
         for (chat, lines) in by_chat(&actions) {
-            let loading = self.loading_in_replay(chat, lines.into_iter()).ok()?;
+            let loading = self.loading_in_replay(chat, &lines).ok()?;
             loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
         }
         let mut told = Vec::new();

@@ -5,7 +5,9 @@
 //! Never: knows what was said before, beyond what kind of answer is awaited.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
-use ahp_types::commands::{InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult};
+use ahp_types::commands::{
+    FetchTurnsResult, InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult,
+};
 use ahp_types::messages::{JsonRpcError, JsonRpcErrorResponse, JsonRpcNotification, JsonRpcSuccessResponse};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use anyhow::{bail, ensure, Context, Result};
@@ -19,6 +21,7 @@ pub enum Asked {
     Initialize,
     Reconnect,
     Subscribe,
+    Fetch,
     List,
     /// Something that is answered with nothing.
     Nothing,
@@ -69,6 +72,10 @@ pub fn read(message: &Value, asked: Option<&Asked>) -> Result<Line> {
         Asked::Reconnect => Line::Reconnected(exactly(&result)?),
         Asked::Subscribe => Line::Subscribed(exactly(&result)?),
         Asked::List => Line::Listed(exactly(&result)?),
+        Asked::Fetch => {
+            exactly::<FetchTurnsResult>(&result)?;
+            Line::Nothing
+        }
         Asked::Nothing => {
             ensure!(result.is_null(), "nothing was to be answered, not {result}");
             Line::Nothing
