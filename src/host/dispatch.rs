@@ -90,6 +90,7 @@ impl Host {
             Method::Initialize => self.initialize(connection, &params.read()?).map(json),
             Method::Reconnect => self.reconnect(connection, &params.read()?).map(json),
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
+            Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
@@ -135,7 +136,7 @@ impl Host {
     /// Forgets a connection and its subscriptions.
     pub(super) fn close_connection(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
-        for target in client.subscriptions.clone() {
+        for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         self.connections.remove(&connection);

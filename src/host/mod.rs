@@ -9,7 +9,8 @@
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
-//! `catalogue` (what sessions and chats say of themselves), `shutdown`, and [`log`] (the replay window).
+//! `catalogue` (what sessions and chats say of themselves), `windows` (which turns each client holds),
+//! `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -26,6 +27,7 @@ mod save;
 mod sequence;
 mod shutdown;
 mod turns;
+mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 

@@ -3,7 +3,7 @@
 //! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
 //! Never: sequences an action or says anything to anybody.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
@@ -39,7 +39,33 @@ impl Channel {
 pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
-    pub(super) subscriptions: BTreeSet<Target>,
+    pub(super) subscriptions: BTreeMap<Target, Subscription>,
+}
+
+/// How a connection follows a channel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Subscription {
+    /// Which completed turns its client holds, of a chat.
+    pub(super) window: Window,
+    /// How many of them it has asked for, at least 1; all when it has not said.
+    pub(super) turns: Option<usize>,
+    /// For how long text may be held back to be merged; as the host likes when the client has not said.
+    pub(super) delay_ms: Option<u64>,
+}
+
+/// The end of a chat's completed turns that a client holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Window {
+    /// From this one on.
+    From(usize),
+    /// It came back with a state from before: nobody knows where that begins.
+    Unknown,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self::From(0)
+    }
 }
 
 #[derive(Debug)]

@@ -50,6 +50,15 @@ impl Conversation {
         &self.state
     }
 
+    /// The state with its completed turns from this one on; the others are not so much as copied.
+    pub(super) fn state_from(&mut self, first_turn: usize) -> ChatState {
+        let turns = std::mem::take(&mut self.state.turns);
+        let mut state = self.state.clone();
+        state.turns = turns.get(first_turn..).unwrap_or_default().to_vec();
+        self.state.turns = turns;
+        state
+    }
+
     /// The state without its completed turns, as JSON text.
     pub(super) fn head_json(&mut self) -> Value {
         let turns = std::mem::take(&mut self.state.turns);

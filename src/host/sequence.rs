@@ -5,14 +5,15 @@
 //! Never: decides whether an action should happen.
 
 use ahp::reducers::{apply_action_to_root, apply_action_to_session, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction};
 use ahp_types::state::{Snapshot, SnapshotState};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::effects::Target;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
-use super::{Host, Step};
+use super::model::Subscription;
+use super::{windows, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::text;
@@ -51,6 +52,7 @@ impl Host {
         origin: Option<ActionOrigin>,
         delta: Option<PartKey>,
     ) -> bool {
+        self.load_before(step, target, &action);
         let (outcome, channel) = match target {
             Target::Root => (apply_action_to_root(&mut self.root, &action), &mut self.root_channel),
             Target::Session(key) => match self.sessions.get_mut(&key) {
@@ -76,8 +78,18 @@ impl Host {
         self.log.push(target, line.clone());
         step.say(Output::Record(Record::Action(target, line.clone())));
         for &connection in &channel.subscribers {
-            step.say(Output::Frame(connection, Frame::Action(line.clone())));
+            // Only text is ever held back, so nothing else is asked about.
+            let subscription =
+                delta.and_then(|_| self.connections.get(&connection)?.subscriptions.get(&target));
+            step.say(Output::Frame(
+                connection,
+                match subscription.and_then(|subscription| subscription.delay_ms) {
+                    None => Frame::Action(line.clone()),
+                    Some(delay_ms) => Frame::Delta(line.clone(), delay_ms),
+                },
+            ));
         }
+        self.windows_after(target, &action);
         self.note_change(step, target, &action, line.line.len());
         true
     }
@@ -134,23 +146,29 @@ impl Host {
         }
     }
 
-    /// The channel's state now.
-    pub(super) fn snapshot(&self, target: Target) -> Option<Snapshot> {
+    /// The channel's state now; a chat's with its turns from this one on.
+    pub(super) fn snapshot(&mut self, target: Target, first_turn: usize) -> Option<Snapshot> {
         let state = match target {
             Target::Root => SnapshotState::Root(Box::new(self.root.clone())),
             Target::Session(key) => SnapshotState::Session(Box::new(self.sessions.get(&key)?.state.clone())),
             Target::Chat(key) => {
-                SnapshotState::Chat(Box::new(self.chats.get(&key)?.conversation.state().clone()))
+                let conversation = &mut self.chats.get_mut(&key)?.conversation;
+                let (mut state, cursor) = (
+                    conversation.state_from(first_turn),
+                    windows::cursor_before(key, &conversation.state().turns, first_turn),
+                );
+                state.turns_next_cursor = cursor;
+                SnapshotState::Chat(Box::new(state))
             }
         };
         let resource = self.channel(target)?.uri.clone();
         Some(Snapshot { resource, state, from_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX) })
     }
 
-    /// Delivers a channel to a connection from now on.
-    pub(super) fn subscribe(&mut self, connection: ConnectionId, target: Target) {
+    /// Delivers a channel to a connection from now on, like this.
+    pub(super) fn subscribe(&mut self, connection: ConnectionId, target: Target, how: Subscription) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
-        if client.subscriptions.insert(target) {
+        if client.subscriptions.insert(target, how).is_none() {
             if let Some(channel) = self.channel_mut(target) {
                 channel.subscribers.push(connection);
             }
@@ -195,6 +213,12 @@ fn action_json(action: &StateAction) -> Vec<u8> {
         | StateAction::ChatActivityChanged(_) => to_json(action),
         _ => to_sorted_json(action),
     }
+}
+
+/// The line that tells a client alone of turns that are loaded.
+pub(super) fn loading_line(channel: &str, action: ChatTurnsLoadedAction, server_seq: u64) -> Bytes {
+    let json = action_json(&StateAction::ChatTurnsLoaded(action));
+    envelope_line(channel, &json, server_seq, None, None)
 }
 
 fn envelope_line(

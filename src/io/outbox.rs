@@ -1,9 +1,11 @@
 //! What waits to be written.
 //!
-//! Owns: the order of lines, counting what waits in bytes, and merging deltas while the pipe is behind.
-//! Never: drops a line, or lets one overtake another.
+//! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as long as their
+//! client allows, and merging them while the pipe is behind.
+//! Never: drops a line, lets one overtake another, or looks at a clock.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -34,6 +36,8 @@ impl Default for OutboxLimits {
 pub struct Outbox {
     limits: OutboxLimits,
     lines: VecDeque<Bytes>,
+    /// What is held back, behind everything else: once for a part, in the order of what came last for it.
+    held: Vec<Held>,
     /// Deltas that are still being merged: behind all lines.
     merging: Option<(PartKey, MergedDeltas)>,
     /// The part that the last line is a delta of.
@@ -44,10 +48,27 @@ pub struct Outbox {
     taken: usize,
 }
 
+/// Deltas that are held back.
+#[derive(Debug)]
+struct Held {
+    part: PartKey,
+    deltas: MergedDeltas,
+    /// When they must go, if any clock reaches that.
+    due: Option<Instant>,
+}
+
 impl Outbox {
     /// An empty queue.
     pub fn new(limits: OutboxLimits) -> Self {
-        Self { limits, lines: VecDeque::new(), merging: None, last: None, waiting: 0, taken: 0 }
+        Self {
+            limits,
+            lines: VecDeque::new(),
+            held: Vec::new(),
+            merging: None,
+            last: None,
+            waiting: 0,
+            taken: 0,
+        }
     }
 
     /// Bytes that were accepted and are not written yet.
@@ -67,15 +88,60 @@ impl Outbox {
 
     /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the line before.
     pub fn push(&mut self, line: Bytes, delta: Option<PartKey>) {
+        self.release();
+        self.enqueue(line, delta, true);
+    }
+
+    /// Puts text for a part at the end, for a client that has said for how long it may be held back. When that
+    /// is no time at all, it is not merged either.
+    pub fn push_within(&mut self, line: Bytes, part: PartKey, delay: Duration, now: Instant) {
+        if delay.is_zero() {
+            self.release();
+            return self.enqueue(line, Some(part), false);
+        }
+        if let Some(at) = self.held.iter().position(|held| held.part == part) {
+            let deltas = &mut self.held[at].deltas;
+            let before = deltas.len();
+            if deltas.append(&line, self.limits.merged_max) {
+                self.waiting += deltas.len() - before;
+                // What came last goes last.
+                self.held[at..].rotate_left(1);
+                return;
+            }
+            self.release();
+        }
+        match MergedDeltas::new(&line) {
+            Some(deltas) => {
+                self.waiting += deltas.len();
+                self.held.push(Held { part, deltas, due: now.checked_add(delay) });
+            }
+            None => self.push(line, Some(part)),
+        }
+    }
+
+    /// When something that is held back must go.
+    pub fn due(&self) -> Option<Instant> {
+        self.held.iter().filter_map(|held| held.due).min()
+    }
+
+    /// Lets go what is held back: all of it, so that the order stays.
+    pub fn release(&mut self) {
+        for held in std::mem::take(&mut self.held) {
+            self.waiting -= held.deltas.len();
+            self.enqueue(held.deltas.into_line(), Some(held.part), true);
+        }
+    }
+
+    fn enqueue(&mut self, line: Bytes, delta: Option<PartKey>, may_merge: bool) {
         self.waiting += line.len();
-        if let Some(part) = delta.filter(|_| self.bytes() > self.limits.merge_above) {
+        if let Some(part) = delta.filter(|_| may_merge && self.bytes() > self.limits.merge_above) {
             if self.merge(part, &line) {
                 return;
             }
         }
         self.settle();
         self.lines.push_back(line);
-        self.last = delta;
+        self.last = delta.filter(|_| may_merge);
     }
 
     /// Takes lines from the front: as many as fit into `bytes_max`, and at least one. Empty when none wait.
@@ -171,6 +237,62 @@ mod tests {
         assert_eq!(outbox.bytes(), expected.iter().map(Bytes::len).sum::<usize>());
         assert_eq!(drain(&mut outbox), expected);
         assert_eq!(outbox.bytes(), 0);
+    }
+
+    #[test]
+    fn what_may_wait_is_merged_until_it_is_due() {
+        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let wait = Duration::from_millis(50);
+        outbox.push_within(delta("a", 1), PART, wait, at(0));
+        outbox.push_within(delta("x", 2), OTHER, wait, at(10));
+        outbox.push_within(delta("b", 3), PART, wait, at(20));
+        assert_eq!(
+            (outbox.due(), outbox.bytes()),
+            (Some(at(50)), delta("ab", 3).len() + delta("x", 2).len())
+        );
+        assert!(drain(&mut outbox).is_empty());
+        outbox.release();
+        assert_eq!((outbox.due(), drain(&mut outbox)), (None, vec![delta("x", 2), delta("ab", 3)]));
+        assert_eq!(outbox.bytes(), 0);
+    }
+
+    #[test]
+    fn everything_else_lets_go_what_is_held_back() {
+        let other = Bytes::from_static(b"other");
+        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        let now = Instant::now();
+        outbox.push_within(delta("a", 1), PART, Duration::MAX, now);
+        outbox.push_within(delta("b", 2), PART, Duration::MAX, now);
+        assert_eq!(outbox.due(), None);
+        outbox.push(other.clone(), None);
+        outbox.push_within(delta("c", 4), PART, Duration::MAX, now);
+        outbox.push(delta("d", 5), Some(OTHER));
+        assert_eq!(drain(&mut outbox), vec![delta("ab", 2), other, delta("c", 4), delta("d", 5)]);
+    }
+
+    #[test]
+    fn what_is_wanted_at_once_is_never_merged() {
+        let mut outbox = Outbox::new(EAGER);
+        for server_seq in 1..=3 {
+            outbox.push_within(delta("a", server_seq), PART, Duration::ZERO, Instant::now());
+        }
+        outbox.push(delta("b", 4), Some(PART));
+        assert_eq!(drain(&mut outbox).len(), 4);
+    }
+
+    #[test]
+    fn what_is_held_back_stays_within_the_limit_of_a_line() {
+        let mut outbox = Outbox::new(EAGER);
+        let text = "x".repeat(100);
+        for server_seq in 1..=9 {
+            outbox.push_within(delta(&text, server_seq), PART, Duration::from_secs(1), Instant::now());
+        }
+        outbox.release();
+        let lines = drain(&mut outbox);
+        assert!(lines.iter().all(|line| line.len() <= EAGER.merged_max), "a line is too long");
+        assert_eq!((lines.len(), outbox.bytes()), (5, 0));
     }
 
     #[test]

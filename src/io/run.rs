@@ -236,7 +236,8 @@ impl Sidecar {
         self.feed(Input::Opened(STDIO));
         self.settle();
         loop {
-            let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).min();
+            let due = self.outbox.due().map(Instant::from_std);
+            let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).chain(due).min();
             let reads = listening
                 && unheard.as_slice().is_empty()
                 && self.leave_by.is_none()
@@ -368,7 +369,12 @@ impl Sidecar {
     fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         self.edges.down(connection, frame, &mut self.told);
         for line in self.told.drain(..) {
-            self.outbox.push(line.bytes, line.delta);
+            match (line.delta, line.delay) {
+                (Some(part), Some(delay)) => {
+                    self.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
+                }
+                _ => self.outbox.push(line.bytes, line.delta),
+            }
         }
     }
 
@@ -512,6 +518,9 @@ impl Sidecar {
 
     fn fire_timers(&mut self) {
         let now = Instant::now();
+        if self.outbox.due().is_some_and(|due| due <= now.into_std()) {
+            self.outbox.release();
+        }
         let (due, later) = self.timers.drain(..).partition(|&(at, _)| at <= now);
         self.timers = later;
         let mut due: Vec<(Instant, Timer)> = due;
@@ -590,6 +599,9 @@ impl Sidecar {
 
     /// Gives the writer chunks until it is busy with one or nothing waits.
     fn write(&mut self) {
+        if self.done.is_some() {
+            self.outbox.release();
+        }
         while !self.writer.is_busy() {
             let chunk = self.outbox.take(CHUNK_BYTES);
             if chunk.is_empty() {

@@ -158,6 +158,9 @@ impl Lane {
                 _ => continue,
             }
             match serde_json::from_value(Value::Object(shot.state.clone())) {
+                // Others may hold more of its turns: they are all kept up to date.
+                Ok(ChatState { turns, turns_next_cursor: Some(_), .. })
+                    if self.chat(&shot.channel).is_some_and(|known| known.turns.len() >= turns.len()) => {}
                 Ok(state) => {
                     self.chats.insert(shot.channel.clone(), Conversation::new(state));
                 }
@@ -196,7 +199,7 @@ impl Lane {
         if action.delta.is_some() && !self.dialect.has_turns_in_sessions() {
             let Some(channel) = self.apply(&action.line) else { return spoken };
             spoken.chat = Some((channel.clone(), true));
-            let line = Line { bytes: action.line.clone(), delta: action.delta };
+            let line = Line { delta: action.delta, ..Line::of(action.line.clone()) };
             spoken.lines.push(SpokenLine { shown_on: channel, line });
             return spoken;
         }
@@ -205,7 +208,7 @@ impl Lane {
         let channel = envelope.channel.clone();
         for (shown_on, envelope) in self.envelopes(envelope, false) {
             let bytes = notification_line("action", &to_json(&envelope));
-            spoken.lines.push(SpokenLine { shown_on, line: Line { bytes, delta: None } });
+            spoken.lines.push(SpokenLine { shown_on, line: Line::of(bytes) });
         }
         self.apply(&action.line);
         let chat = chat_of(&channel);
@@ -238,7 +241,7 @@ impl Lane {
     }
 
     /// Applies an action to the chat that it changes, if that is known; returns its channel.
-    fn apply(&mut self, line: &Bytes) -> Option<String> {
+    pub fn apply(&mut self, line: &Bytes) -> Option<String> {
         #[derive(Deserialize)]
         struct Change {
             channel: String,

@@ -30,6 +30,8 @@ mod v0_7_0;
 mod v0_8_0;
 mod v0_9_0;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 pub use edge::Edges;
@@ -43,10 +45,12 @@ pub struct Line {
     pub bytes: Bytes,
     /// Set when it only appends text to a part: such lines of one part may be merged while they wait.
     pub delta: Option<PartKey>,
+    /// For how long it may be held back to be merged, if the client has said so.
+    pub delay: Option<Duration>,
 }
 
 impl Line {
     fn of(bytes: Bytes) -> Self {
-        Self { bytes, delta: None }
+        Self { bytes, delta: None, delay: None }
     }
 }

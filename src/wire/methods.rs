@@ -60,6 +60,7 @@ methods! {
     Ping = "ping", Request, "Answers `null`, at any time.";
     Subscribe = "subscribe", Request, "Answers a snapshot and delivers what follows it.";
     Unsubscribe = "unsubscribe", Notification, "Stops the delivery of a channel.";
+    FetchTurns = "fetchTurns", Request, "Loads older turns of a chat into the client's window.";
     CreateSession = "createSession", Request, "Creates a session under the client's URI.";
     DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
     CreateChat = "createChat", Request, "Opens another chat in a session.";
@@ -96,6 +97,10 @@ pub struct ReconnectParams {
     pub last_seen_server_seq: i64,
     /// The channels that it wants to go on with.
     pub subscriptions: Vec<String>,
+    /// The states are for others: the client may go on with those that it has. Not of the protocol: so
+    /// `versions` asks for what some translations need to know.
+    #[serde(default)]
+    pub only_looks: bool,
 }
 
 /// `listSessions`.

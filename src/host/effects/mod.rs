@@ -177,7 +177,7 @@ impl Output {
     /// How many bytes of text it holds that are to be written; nearly.
     pub fn frame_bytes(&self) -> usize {
         match self {
-            Self::Frame(_, Frame::Action(action)) => action.line.len(),
+            Self::Frame(_, Frame::Action(action) | Frame::Delta(action, _)) => action.line.len(),
             Self::Frame(_, Frame::Answer(line)) => line.len(),
             Self::Frame(_, Frame::Result { result, .. }) => result.len(),
             Self::Frame(_, Frame::Notification { params, .. }) => params.len(),
@@ -207,7 +207,11 @@ pub enum Frame {
     },
     /// A sequenced action, serialised once and shared by all who get it.
     Action(ActionLine),
-    /// An action for its sender alone: refused, or acknowledged because it changed nothing. A whole line.
+    /// The same, of an action with a `delta`, for a client that has said for how many milliseconds such may be
+    /// held back to be merged.
+    Delta(ActionLine, u64),
+    /// An action for one client alone, which is no change: refused, or acknowledged because it changed nothing,
+    /// or turns that are loaded. A whole line.
     Answer(Bytes),
     /// A protocol notification; `params` is JSON text.
     Notification {

@@ -4,15 +4,16 @@
 //! Never: changes a channel's state. Snapshot and registration are one step, so that what a client is
 //! sent afterwards is exactly what its snapshot lacks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::commands::{InitializeResult, SubscribeParams, SubscribeResult, UnsubscribeParams};
 use ahp_types::state::Snapshot;
 use serde_json::json;
 
 use crate::host::effects::{ActionLine, ConnectionId};
-use crate::host::model::Target;
+use crate::host::model::{Subscription, Target, Window};
 use crate::host::sequence::envelope_of;
+use crate::host::windows::by_chat;
 use crate::host::{Host, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
@@ -68,8 +69,9 @@ impl Host {
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
         self.admit(connection, &params.client_id)?;
-        let held = self.connections.get(&connection).map(|client| client.subscriptions.clone());
-        for target in held.unwrap_or_default() {
+        let client = self.connections.get(&connection);
+        let held: Vec<_> = client.iter().flat_map(|client| client.subscriptions.keys().copied()).collect();
+        for target in held {
             self.unsubscribe(connection, target);
         }
         let (wanted, missing) = self.resolve(&params.subscriptions);
@@ -86,14 +88,23 @@ impl Host {
             result.extend_from_slice(&to_json(&missing));
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
-            for target in wanted {
-                self.subscribe(connection, target);
-            }
+            self.go_on(connection, wanted);
             return Ok(result);
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
         let (snapshots, _) = self.take_up(connection, &params.subscriptions);
+        if params.only_looks {
+            self.go_on(connection, wanted);
+        }
         Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
+    }
+
+    /// Subscribes to channels of which the client has states already, with windows that nobody knows.
+    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<Target>) {
+        for target in wanted {
+            let how = Subscription { window: Window::Unknown, ..Subscription::default() };
+            self.subscribe(connection, target, how);
+        }
     }
 
     /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not all of
@@ -106,30 +117,41 @@ impl Host {
         wanted: &[Target],
     ) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
-        let mut actions = Vec::new();
-        let mut add = |target: &Target, line: &ActionLine| {
-            if wanted.contains(target) {
-                actions.extend_from_slice(if actions.is_empty() { b"" } else { b"," });
-                actions.extend_from_slice(&envelope_of(&line.line));
-            }
-        };
         let floor = self.log.floor();
-        let cursor = if cursor < floor {
+        let past = if cursor < floor {
             let past = past?;
             // What memory has forgotten must have arrived in the store.
             let arrived = past.iter().any(|(_, line)| line.server_seq == floor);
             if floor != self.config.start.head && !arrived {
                 return None;
             }
-            past.iter()
-                .filter(|(_, line)| line.server_seq <= floor)
-                .for_each(|(target, line)| add(target, line));
-            floor
+            past
         } else {
-            cursor
+            Vec::new()
         };
-        self.log.since(cursor)?.for_each(|(target, line)| add(target, line));
-        Some(actions)
+        let old = past.iter().filter(|(_, line)| line.server_seq <= floor);
+        let actions = old.chain(self.log.since(cursor.max(floor))?);
+        let actions: Vec<_> = actions
+            .filter(|(target, _)| wanted.contains(target))
+            .map(|(target, line)| (*target, line))
+            .collect();
+        let mut loadings = BTreeMap::new();
+        for (chat, lines) in by_chat(&actions) {
+            let loading = self.loading_in_replay(chat, &lines).ok()?;
+            loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
+        }
+        let mut told = Vec::new();
+        let mut add = |envelope: &[u8]| {
+            told.extend_from_slice(if told.is_empty() { b"" } else { b"," });
+            told.extend_from_slice(envelope);
+        };
+        for (_, line) in actions {
+            if let Some(loading) = loadings.get(&line.server_seq) {
+                add(loading);
+            }
+            add(&envelope_of(&line.line));
+        }
+        Some(told)
     }
 
     /// Answers the channel's state and delivers what follows it.
@@ -140,8 +162,10 @@ impl Host {
     ) -> Result<Vec<u8>, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         self.check_safe(target)?;
-        self.subscribe(connection, target);
-        Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target) }))
+        let how = Subscription::asked_for(params)?;
+        let first_turn = self.window_of(target, &how);
+        self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
+        Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target, first_turn) }))
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
@@ -183,9 +207,9 @@ impl Host {
     /// Subscribes to those channels that exist; returns their states and the URIs that name none.
     fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<String>) {
         let (targets, missing) = self.resolve(uris);
-        let snapshots = targets.iter().filter_map(|&target| self.snapshot(target)).collect();
+        let snapshots = targets.iter().filter_map(|&target| self.snapshot(target, 0)).collect();
         for target in targets {
-            self.subscribe(connection, target);
+            self.subscribe(connection, target, Subscription::default());
         }
         (snapshots, missing)
     }

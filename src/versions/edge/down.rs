@@ -4,6 +4,7 @@
 //! Never: translates an action twice for two connections of a version; the lane has it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use serde_json::{json, Value};
 
@@ -42,12 +43,17 @@ impl Edges {
         }
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return };
         match frame {
-            Frame::Action(action) => {
+            Frame::Action(action) | Frame::Delta(action, _) => {
                 let spoken = lane.speak(action);
                 let before = lines.len();
                 for line in &spoken.lines {
                     if peer.is_shown(&line.shown_on) {
                         lines.push(with_root(&line.line, &line.shown_on, &peer.root));
+                    }
+                }
+                if let Frame::Delta(_, delay_ms) = frame {
+                    for line in &mut lines[before..] {
+                        line.delay = Some(Duration::from_millis(*delay_ms)).filter(|_| line.delta.is_some());
                     }
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
@@ -71,6 +77,8 @@ impl Edges {
                     return;
                 }
                 let Some(envelope) = lane::read::<Envelope>(line) else { return };
+                // Older turns, that are loaded.
+                lane.apply(line);
                 for (_, envelope) in lane.envelopes(envelope, false) {
                     lines.push(Line::of(notification_line("action", &to_json(&envelope))));
                 }
@@ -115,7 +123,12 @@ impl Edges {
 /// The line of a frame of the newest version.
 fn plain(frame: &Frame, version: &Value) -> Line {
     match frame {
-        Frame::Action(action) => Line { bytes: action.line.clone(), delta: action.delta },
+        Frame::Action(action) => Line { delta: action.delta, ..Line::of(action.line.clone()) },
+        Frame::Delta(action, delay_ms) => Line {
+            delta: action.delta,
+            delay: Some(Duration::from_millis(*delay_ms)),
+            ..Line::of(action.line.clone())
+        },
         Frame::Answer(line) => Line::of(line.clone()),
         Frame::Notification { method, params } => Line::of(notification_line(method, params)),
         Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),

@@ -102,6 +102,7 @@ impl Edges {
                 // In case that not all that was missed can be said, and for what is to be known from now on.
                 let mut params = call.params.clone();
                 params.insert("lastSeenServerSeq".to_owned(), json!(-1));
+                params.insert("onlyLooks".to_owned(), json!(true));
                 requests.push((call.method.clone(), params));
             }
             "subscribe" => {

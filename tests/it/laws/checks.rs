@@ -44,9 +44,27 @@ pub fn mirror<'a>(
     for (channel, held) in held {
         let snapshot =
             fresh.get(channel).with_context(|| format!("{name} holds {channel}, which is gone"))?;
-        let (held, shown) = (masked(&held.state), masked(&snapshot.state));
+        let (mut held, shown) = (masked(&held.state), masked(&snapshot.state));
+        let whole = complete(&mut held, &shown);
+        whole.with_context(|| format!("{name} has no window of {channel}"))?;
         ensure!(held == shown, "{name} does not mirror {channel}:{}", difference(&held, &shown)?);
     }
+    Ok(())
+}
+
+/// Adds to a chat, as a client with a window holds it, the turns that it does not hold: a cursor stands there
+/// exactly when there are any.
+fn complete(held: &mut SnapshotState, shown: &SnapshotState) -> Result<()> {
+    let (SnapshotState::Chat(held), SnapshotState::Chat(shown)) = (held, shown) else { return Ok(()) };
+    let missing =
+        shown.turns.len().checked_sub(held.turns.len()).context("it has more turns than there are")?;
+    ensure!(
+        held.turns_next_cursor.is_some() == (missing > 0),
+        "{missing} missing, {:?}",
+        held.turns_next_cursor
+    );
+    held.turns_next_cursor = None;
+    held.turns.splice(..0, shown.turns[..missing].iter().cloned());
     Ok(())
 }
 
@@ -111,7 +129,7 @@ fn chat_agrees(session: &SessionState, row: &ChatSummary, chat: &ChatState) -> R
         changes: chat.changes.clone(),
         origin: chat.origin.clone(),
         movable: chat.movable,
-        interactivity: chat.interactivity.clone(),
+        interactivity: chat.interactivity,
         working_directories: chat.working_directories.clone(),
     };
     ensure!(*row == meant, "the row is {row:?}, the chat says {meant:?}");

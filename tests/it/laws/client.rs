@@ -3,7 +3,7 @@
 //! Owns: taking what arrives into the mirrors, as a real client must. Its rule: a snapshot replaces what it
 //! had of a channel; an action is applied, with the official reducers, if it carries no `rejectionReason`
 //! and its `serverSeq` is greater than that of everything applied to its channel before (its snapshot's
-//! `fromSeq` first). So a replay that overlaps with what arrived does no harm. An acknowledgement of an
+//! `fromSeq` first), or the same where older turns are loaded. So a replay that overlaps with what arrived does no harm. An acknowledgement of an
 //! action that changed nothing looks like any other envelope and may pass this rule: it must do no harm
 //! either.
 //! Never: asks the host anything by itself, or knows what has not arrived.
@@ -36,7 +36,9 @@ impl Held {
     /// Applies an action that is newer than everything applied before.
     pub fn apply(&mut self, envelope: &ActionEnvelope) -> Result<Option<ReduceOutcome>> {
         let seq = i64::try_from(envelope.server_seq)?;
-        if seq <= self.seen {
+        // What is loaded is no change: it comes with the number of the last one.
+        let loads = matches!(envelope.action, StateAction::ChatTurnsLoaded(_));
+        if seq < self.seen || seq == self.seen && !loads {
             return Ok(None);
         }
         self.seen = seq;

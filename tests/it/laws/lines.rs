@@ -6,7 +6,7 @@
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::{
-    InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
+    FetchTurnsResult, InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcErrorResponse, JsonRpcNotification, JsonRpcSuccessResponse};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
@@ -21,6 +21,7 @@ pub enum Asked {
     Initialize,
     Reconnect,
     Subscribe,
+    Fetch,
     List,
     Move,
     /// Something that is answered with nothing.
@@ -74,6 +75,10 @@ pub fn read(message: &Value, asked: Option<&Asked>) -> Result<Line> {
         Asked::Subscribe => Line::Subscribed(exactly(&result)?),
         Asked::List => Line::Listed(exactly(&result)?),
         Asked::Move => exactly::<MoveChatResult>(&result).map(|_| Line::Moved)?,
+        Asked::Fetch => {
+            exactly::<FetchTurnsResult>(&result)?;
+            Line::Nothing
+        }
         Asked::Nothing => {
             ensure!(result.is_null(), "nothing was to be answered, not {result}");
             Line::Nothing

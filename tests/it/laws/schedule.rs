@@ -70,9 +70,18 @@ pub enum Step {
         client: u8,
         channels: u8,
     },
+    /// A client follows a channel: with a window of so many turns, and its text held back for so long.
     Subscribe {
         client: u8,
         channel: u8,
+        turns: Option<u8>,
+        delay: Option<u16>,
+    },
+    /// A client loads older turns of a chat.
+    Fetch {
+        client: u8,
+        chat: u8,
+        from: From,
     },
     Unsubscribe {
         client: u8,
@@ -140,6 +149,17 @@ pub enum Cursor {
     Beyond(u8),
     /// As a client that nobody has heard of.
     Stranger(u8),
+}
+
+/// From where a client loads older turns.
+#[derive(Debug, Clone, Copy)]
+pub enum From {
+    /// The cursor that it holds, if it holds one.
+    Own,
+    /// No cursor.
+    Next,
+    /// A cursor from elsewhere.
+    Elsewhere,
 }
 
 /// What a client asks for.
@@ -320,7 +340,12 @@ fn beginning(clients: usize, sessions: u8) -> Vec<Step> {
     }
     let everything = 2 * sessions + 1;
     for client in (0u8..).take(clients) {
-        steps.extend((0..everything).map(|channel| Step::Subscribe { client, channel }));
+        steps.extend((0..everything).map(|channel| Step::Subscribe {
+            client,
+            channel,
+            turns: None,
+            delay: None,
+        }));
     }
     steps
 }
@@ -357,6 +382,7 @@ fn scene() -> impl Strategy<Value = Vec<Step>> {
             if late { vec![text(0), failed, text(1), resume] } else { vec![text(0), failed, resume] }
         }),
         4 => absence(),
+        3 => window(chat()),
         2 => queue(chat()),
         5 => chats(),
     ]
@@ -429,7 +455,12 @@ fn queue(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
 fn chats() -> impl Strategy<Value = Vec<Step>> {
     (open_chat(), index(), index(), any::<bool>()).prop_map(|(opened, client, text, moved)| {
         let mut steps = vec![opened];
-        steps.extend((0..12).map(|channel| Step::Subscribe { client: channel % 3, channel }));
+        steps.extend((0..12).map(|channel| Step::Subscribe {
+            client: channel % 3,
+            channel,
+            turns: None,
+            delay: None,
+        }));
         let start = |chat| dispatch(client, chat, Wish::Start { turn: 0, text, queued: None });
         steps.extend([start(0), start(1), Step::Report { chat: 0, report: Report::Opened }]);
         steps.push(run(0, Happening::Text { thought: false, text }));
@@ -440,6 +471,41 @@ fn chats() -> impl Strategy<Value = Vec<Step>> {
         }
         steps
     })
+}
+
+/// A client with a window, turns that end, and one of them that is named.
+fn window(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    let away = proptest::option::weighted(0.4, cursor());
+    let fetched = vec(from(), 0..3);
+    let named = proptest::option::weighted(0.8, 0u8..8);
+    (chat, index(), 1u8..6, 0u8..4, fetched, named, away).prop_map(
+        |(chat, client, count, turns, fetched, named, away)| {
+            let mut steps = Vec::new();
+            for text in 0..count {
+                steps.push(dispatch(client, chat, Wish::Start { turn: 0, text, queued: None }));
+                steps.push(Step::Report { chat, report: Report::Opened });
+                steps.push(run(chat, Happening::Ended(text % 2)));
+            }
+            steps.extend((0..6).map(|channel| Step::Subscribe {
+                client,
+                channel,
+                turns: Some(turns),
+                delay: None,
+            }));
+            steps.push(Step::Read { client, bytes: u16::MAX });
+            steps.extend(fetched.into_iter().map(|from| Step::Fetch { client, chat, from }));
+            let truncate = dispatch(client, chat, Wish::Truncate { turn: named });
+            if let Some(cursor) = away {
+                steps.push(Step::Read { client, bytes: u16::MAX });
+                steps.push(Step::Lose { client, heard: true });
+                steps.push(dispatch(client.wrapping_add(1), chat, Wish::Truncate { turn: named }));
+                steps.push(Step::Reconnect { client, cursor, leave_out: 0 });
+            }
+            steps.push(truncate);
+            steps.push(dispatch(client, chat, Wish::Resume { turn: 0 }));
+            steps
+        },
+    )
 }
 
 /// A client that misses something.
@@ -464,6 +530,21 @@ fn index() -> impl Strategy<Value = u8> {
     prop_oneof![6 => 0u8..3, 2 => 0u8..16, 1 => any::<u8>()]
 }
 
+fn subscribe() -> impl Strategy<Value = Step> {
+    let turns = proptest::option::weighted(0.7, 0u8..4);
+    let delay = proptest::option::weighted(0.5, prop_oneof![1 => Just(0u16), 3 => any::<u16>()]);
+    (index(), index(), turns, delay).prop_map(|(client, channel, turns, delay)| Step::Subscribe {
+        client,
+        channel,
+        turns,
+        delay,
+    })
+}
+
+fn from() -> impl Strategy<Value = From> {
+    prop_oneof![4 => Just(From::Own), 2 => Just(From::Next), 1 => Just(From::Elsewhere)]
+}
+
 fn cursor() -> impl Strategy<Value = Cursor> {
     prop_oneof![
         8 => Just(Cursor::Own),
@@ -486,7 +567,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (index(), cursor(), index())
             .prop_map(|(client, cursor, leave_out)| Step::Reconnect { client, cursor, leave_out }),
         1 => (index(), index()).prop_map(|(client, channels)| Step::Initialize { client, channels }),
-        5 => (index(), index()).prop_map(|(client, channel)| Step::Subscribe { client, channel }),
+        5 => subscribe(),
+        3 => (index(), index(), from()).prop_map(|(client, chat, from)| Step::Fetch { client, chat, from }),
         2 => (index(), index()).prop_map(|(client, channel)| Step::Unsubscribe { client, channel }),
         2 => (index(), index(), index()).prop_map(|(client, name, how)| Step::Create { client, name, how }),
         1 => (index(), index()).prop_map(|(client, session)| Step::Dispose { client, session }),

@@ -6,7 +6,7 @@
 //! Never: lets anything happen that is not in the schedule, until its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
@@ -16,12 +16,12 @@ use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
-use ahp_sidecar::versions::Edges;
+use ahp_sidecar::versions::{Edges, Line as Told};
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
-use ahp_types::state::{SessionLifecycle, SessionState, Snapshot};
+use ahp_types::state::{SessionLifecycle, SessionState, Snapshot, SnapshotState};
 use anyhow::{ensure, Context, Result};
 use bytes::Bytes;
 use serde_json::{json, Value};
@@ -30,7 +30,7 @@ use super::agent::Agent;
 use super::checks;
 use super::client::{Held, Mirror};
 use super::lines::{self, Asked, Line};
-use super::schedule::{Cursor, End, Report, Schedule, Step, Wish};
+use super::schedule::{Cursor, End, From, Report, Schedule, Step, Wish};
 use super::speech;
 use super::truth::Truth;
 
@@ -75,6 +75,10 @@ pub struct World {
     chats: BTreeMap<ChatKey, (SessionKey, String)>,
     kept: Memory,
     merge: bool,
+    /// How often turns were loaded for somebody.
+    loaded: usize,
+    /// What the outboxes count their time from.
+    begin: Instant,
     pub truth: Truth,
     /// Everything that the host has ever put out.
     outputs: Vec<Output>,
@@ -166,6 +170,8 @@ impl World {
             chats: BTreeMap::new(),
             kept: Memory::default(),
             merge: schedule.merge,
+            loaded: 0,
+            begin: Instant::now(),
             truth: Truth::default(),
             outputs: Vec::new(),
         };
@@ -196,7 +202,10 @@ impl World {
                 self.reconnect(self.client(client), cursor, leave_out)
             }
             Step::Initialize { client, channels } => self.initialize(self.client(client), channels),
-            Step::Subscribe { client, channel } => self.subscribe(self.client(client), channel),
+            Step::Subscribe { client, channel, turns, delay } => {
+                self.subscribe(self.client(client), channel, turns, delay)
+            }
+            Step::Fetch { client, chat, from } => self.fetch(self.client(client), chat, from),
             Step::Unsubscribe { client, channel } => self.unsubscribe(self.client(client), channel),
             Step::Create { client, name, how } => self.create(self.client(client), name, how),
             Step::Dispose { client, session } => self.dispose(self.client(client), session),
@@ -270,7 +279,7 @@ impl World {
         Ok(())
     }
 
-    fn subscribe(&mut self, client: usize, index: u8) -> Result<()> {
+    fn subscribe(&mut self, client: usize, index: u8, turns: Option<u8>, delay: Option<u16>) -> Result<()> {
         let channel = self.channel(index);
         let there = self.truth.channels.contains_key(&channel);
         let Some(connection) = self.live(client) else { return Ok(()) };
@@ -279,15 +288,55 @@ impl World {
         if there {
             mirror.want(&channel, request_id);
         }
-        let answer =
-            self.say(connection, &request(request_id, "subscribe", json!({ "channel": channel })))?;
-        match answer {
-            Ok(_) => ensure!(there, "subscribed to {channel}, which is not there"),
+        let mut params = json!({ "channel": channel });
+        if let Some(turns) = turns {
+            params["view"] = json!({ "turns": turns });
+        }
+        if let Some(delay) = delay {
+            params["delivery"] = json!({ "maxLatencyMs": delay });
+        }
+        match self.say(connection, &request(request_id, "subscribe", params))? {
+            Ok(answer) => {
+                ensure!(there, "subscribed to {channel}, which is not there");
+                if let Some((_, chat)) = self.truth.chats().find(|(uri, _)| *uri == channel) {
+                    let shown = answer["result"]["snapshot"]["state"]["turns"].as_array().map(Vec::len);
+                    let wanted = turns.map_or(usize::MAX, |turns| usize::from(turns).max(1));
+                    ensure!(shown == Some(wanted.min(chat.turns.len())), "{shown:?} of {wanted} turns");
+                }
+            }
             Err(code) => ensure!(!there && code == -32001, "subscribing to {channel} failed: {code}"),
         }
         if channel == ROOT_RESOURCE_URI {
             self.begin_list(client)?;
         }
+        Ok(())
+    }
+
+    /// Loads older turns: they come before the answer, to nobody else.
+    fn fetch(&mut self, client: usize, index: u8, from: From) -> Result<()> {
+        let Some(connection) = self.live(client) else { return Ok(()) };
+        let chat = self.chat(index).unwrap_or_else(|| "ahp-session:/nobody's".to_owned());
+        let mirror = &mut self.clients[client].mirror;
+        let held = mirror.channels.get(&chat).and_then(|held| match &held.state {
+            SnapshotState::Chat(chat) => chat.turns_next_cursor.clone(),
+            _ => None,
+        });
+        let params = match (from, held) {
+            (From::Elsewhere, _) => json!({ "channel": chat, "cursor": "elsewhere" }),
+            (From::Own, Some(cursor)) => json!({ "channel": chat, "cursor": cursor }),
+            (From::Own | From::Next, _) => json!({ "channel": chat }),
+        };
+        let request_id = mirror.ask(Asked::Fetch);
+        let there = self.connections[&connection].subscribed.contains(&chat);
+        let before = self.loaded;
+        let answer = self.say(connection, &request(request_id, "fetchTurns", params.clone()))?;
+        let loaded = self.loaded - before;
+        match answer {
+            Ok(_) => ensure!(there && loaded == 1, "{params} loaded {loaded} times"),
+            // What the client holds may be of long ago.
+            Err(_) => ensure!(loaded == 0 && !(there && params.get("cursor").is_none()), "refused: {params}"),
+        }
+        ensure!(answer.is_err() || !matches!(from, From::Elsewhere), "a foreign cursor was taken");
         Ok(())
     }
 
@@ -569,6 +618,10 @@ impl World {
     fn read(&mut self, client: usize, bytes: usize) -> Result<()> {
         let Some(connection) = self.clients[client].connection else { return Ok(()) };
         let outbox = &mut self.connections.get_mut(&connection).context("no such connection")?.outbox;
+        let now = self.begin + Duration::from_millis(self.monotonic_ms);
+        if outbox.due().is_some_and(|due| due <= now) {
+            outbox.release();
+        }
         let lines = outbox.take(bytes);
         outbox.written(lines.iter().map(Bytes::len).sum());
         let mirror = &mut self.clients[client].mirror;
@@ -770,10 +823,9 @@ impl World {
         let mut told = Vec::new();
         self.edges.down(to, frame, &mut told);
         ensure!(told.len() == 1, "a frame of the newest version is more than one line: {told:?}");
-        let line = told.remove(0).bytes;
-        let mut delta = None;
+        let Told { bytes: line, delta, delay } = told.remove(0);
         match frame {
-            Frame::Action(action) => {
+            Frame::Action(action) | Frame::Delta(action, _) => {
                 ensure!(
                     connection.sent < action.server_seq,
                     "{} after {}",
@@ -785,11 +837,20 @@ impl World {
                 ensure!(known, "{} was sent before it was recorded, or as something else", action.server_seq);
                 let first = seen.delivered.entry(action.server_seq).or_default().insert(to);
                 ensure!(first, "{} was sent twice", action.server_seq);
-                delta = action.delta;
+                ensure!(delta == action.delta, "{} may be merged otherwise", action.server_seq);
             }
             Frame::Answer(_) => {
                 let params = &lines::parse(&line)?["params"];
                 ensure!(params["serverSeq"] == self.truth.head, "{params} while at {}", self.truth.head);
+                if params["action"]["type"] == "chat/turnsLoaded" && params["rejectionReason"].is_null() {
+                    let channel = params["channel"].as_str().unwrap_or_default();
+                    ensure!(connection.subscribed.contains(channel), "loaded for nobody: {params}");
+                    ensure!(seen.answers.is_empty() && params["origin"].is_null(), "{params}");
+                    lines::read_sequenced(params)?;
+                    self.loaded += 1;
+                    connection.outbox.push(line, None);
+                    return Ok(());
+                }
                 ensure!(params["origin"]["clientId"].as_str() == connection.client_id.as_deref(), "{params}");
                 seen.acknowledged.push(params["action"].clone());
             }
@@ -801,7 +862,11 @@ impl World {
             }
             Frame::Result { .. } | Frame::Error { .. } => seen.answers.push((to, lines::parse(&line)?)),
         }
-        connection.outbox.push(line, delta);
+        let now = self.begin + Duration::from_millis(self.monotonic_ms);
+        match (delta, delay) {
+            (Some(part), Some(delay)) => connection.outbox.push_within(line, part, delay, now),
+            _ => connection.outbox.push(line, delta),
+        }
         Ok(())
     }
 
@@ -846,6 +911,8 @@ impl World {
     fn compare(&mut self) -> Result<()> {
         self.feed(Input::Settled)?;
         self.fire_timers()?;
+        // And what waits to be merged need not wait any longer.
+        self.connections.values_mut().for_each(|connection| connection.outbox.release());
         for client in 0..self.clients.len() {
             self.read(client, usize::MAX)?;
         }

@@ -1,0 +1,285 @@
+//! Which completed turns of a chat each subscription holds.
+//!
+//! Owns: windows: cutting states down to one, the cursors and pages of `fetchTurns`, and loading what a
+//! client must hold before it can apply an action that names an older turn, live or in a replay.
+//! Never: changes a channel's state. What is loaded goes to one connection alone, with the number of what
+//! it was sent last: it is no change, so it is neither numbered nor logged.
+//!
+//! A window is the end of the list of completed turns, so it is known by where it begins. It grows with the
+//! turns that end, and holds at least the latest turn, if there is one: that is the one that can be resumed.
+
+use std::collections::{BTreeMap, HashSet};
+
+use ahp_types::actions::{ChatTruncatedAction, ChatTurnsLoadedAction, StateAction};
+use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
+use ahp_types::state::Turn;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::Engine;
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::effects::{ActionLine, ChatKey, ConnectionId, Frame, Output, Target};
+use super::model::{Subscription, Window};
+use super::sequence::{envelope_of, loading_line};
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+
+/// So many turns are loaded at once for a client that has not said how many it wants.
+const PAGE_TURNS: usize = 20;
+
+/// What a cursor begins with, so that one that was made elsewhere is known.
+const CURSOR_MARK: &str = "ahp-sidecar:turns:";
+
+impl Subscription {
+    /// What a client asks for when it subscribes.
+    ///
+    /// # Errors
+    /// `-32602` when a number is one that means nothing.
+    pub(super) fn asked_for(params: &SubscribeParams) -> Result<Self, RpcError> {
+        let at_least_0 = |name: &str, number: Option<i64>| match number.map(u64::try_from) {
+            None => Ok(None),
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => Err(RpcError::invalid_params(format_args!("`{name}` must be at least 0"))),
+        };
+        let turns = at_least_0("view.turns", params.view.as_ref().and_then(|view| view.turns))?;
+        let delay = params.delivery.as_ref().and_then(|delivery| delivery.max_latency_ms);
+        Ok(Self {
+            window: Window::default(),
+            turns: turns.map(|turns| usize::try_from(turns).unwrap_or(usize::MAX).max(1)),
+            delay_ms: at_least_0("delivery.maxLatencyMs", delay)?,
+        })
+    }
+}
+
+impl Host {
+    /// Where the window begins that a subscription has now that its client is given the state.
+    pub(super) fn window_of(&self, target: Target, subscription: &Subscription) -> usize {
+        match (target, subscription.turns) {
+            (Target::Chat(key), Some(turns)) => self
+                .chats
+                .get(&key)
+                .map_or(0, |chat| chat.conversation.state().turns.len())
+                .saturating_sub(turns),
+            _ => 0,
+        }
+    }
+
+    /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the answer.
+    ///
+    /// # Errors
+    /// `-32001` when there is no such channel; `-32602` when it is no chat, when the client has not
+    /// subscribed to it, and when the cursor is none of this chat's.
+    pub(super) fn fetch_turns(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        params: &FetchTurnsParams,
+    ) -> Result<Vec<u8>, RpcError> {
+        let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
+        let Target::Chat(key) = target else {
+            return Err(RpcError::invalid_params("`channel` must be a chat: nothing else has turns"));
+        };
+        self.check_keeping()?;
+        let Some(&subscription) = self.subscription(connection, target) else {
+            return Err(RpcError::invalid_params(
+                "`channel` is not subscribed to, so it has no window to grow",
+            ));
+        };
+        let Some(chat) = self.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
+        let turns = &chat.conversation.state().turns;
+        let page = subscription.turns.unwrap_or(PAGE_TURNS);
+        // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
+        let named = match &params.cursor {
+            None => None,
+            Some(cursor) => Some(
+                read_cursor(key, cursor)
+                    .and_then(|id| turns.iter().rposition(|turn| turn.id == id))
+                    .map(|at| at + 1)
+                    .ok_or_else(|| {
+                        RpcError::invalid_params("`cursor` is none of this chat's; subscribe to begin anew")
+                    })?,
+            ),
+        };
+        let held = match (subscription.window, named) {
+            (Window::From(start), _) => start,
+            (Window::Unknown, Some(start)) => start,
+            // Whatever it holds, all of them are not too few.
+            (Window::Unknown, None) => turns.len(),
+        };
+        let start = match (subscription.window, named) {
+            (Window::Unknown, None) => 0,
+            (_, named) => named.unwrap_or(held).saturating_sub(page).min(held),
+        };
+        self.load(step, connection, key, start..held);
+        Ok(b"{}".to_vec())
+    }
+
+    /// Tells a connection turns of a chat that it may lack, so that its window begins where they do.
+    fn load(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        key: ChatKey,
+        turns: std::ops::Range<usize>,
+    ) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let all = &chat.conversation.state().turns;
+        let action = ChatTurnsLoadedAction {
+            turns: all.get(turns.clone()).unwrap_or_default().to_vec(),
+            turns_next_cursor: cursor_before(key, all, turns.start),
+        };
+        let line = loading_line(&chat.channel.uri, action, self.told_head());
+        step.say(Output::Frame(connection, Frame::Answer(line)));
+        if let Some(subscription) = self.subscription_mut(connection, Target::Chat(key)) {
+            subscription.window = Window::From(turns.start);
+        }
+    }
+
+    /// Loads what clients lack of a chat and must have to apply an action that is about to be sequenced.
+    pub(super) fn load_before(&mut self, step: &mut Step<'_>, target: Target, action: &StateAction) {
+        let (Target::Chat(key), StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) })) =
+            (target, action)
+        else {
+            return;
+        };
+        let Some(chat) = self.chats.get(&key) else { return };
+        let turns = &chat.conversation.state().turns;
+        let (there, at) = (turns.len(), turns.iter().position(|turn| turn.id == *named));
+        for connection in chat.channel.subscribers.clone() {
+            match self.subscription(connection, target).map(|subscription| subscription.window) {
+                Some(Window::From(start)) if at.is_some_and(|at| at < start) => {
+                    self.load(step, connection, key, 0..start);
+                }
+                Some(Window::Unknown) => self.load(step, connection, key, 0..there),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left, every client
+    /// holds all of them.
+    pub(super) fn windows_after(&mut self, target: Target, action: &StateAction) {
+        let (Target::Chat(key), StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None })) =
+            (target, action)
+        else {
+            return;
+        };
+        let subscribers = self.chats.get(&key).map(|chat| chat.channel.subscribers.clone());
+        for connection in subscribers.unwrap_or_default() {
+            if let Some(subscription) = self.subscription_mut(connection, target) {
+                subscription.window = Window::From(0);
+            }
+        }
+    }
+
+    fn subscription(&self, connection: ConnectionId, target: Target) -> Option<&Subscription> {
+        self.connections.get(&connection)?.subscriptions.get(&target)
+    }
+
+    fn subscription_mut(&mut self, connection: ConnectionId, target: Target) -> Option<&mut Subscription> {
+        self.connections.get_mut(&connection)?.subscriptions.get_mut(&target)
+    }
+
+    /// What a client that comes back, with a window that nobody knows, must be told of a chat within a replay,
+    /// so that it can apply all of it: before a truncation, every turn that may be named. `actions` are those
+    /// of the chat, in order.
+    ///
+    /// # Errors
+    /// When the state must be told instead: as the turns were then, nobody knows them any more, or they would
+    /// have to be told more than once.
+    pub(super) fn loading_in_replay(
+        &self,
+        key: ChatKey,
+        actions: &[&ActionLine],
+    ) -> Result<Option<Loading>, StateIsNeeded> {
+        let mut cut: Option<(u64, String)> = None;
+        let mut changed_since = HashSet::new();
+        for line in actions.iter().filter(|line| line.delta.is_none()) {
+            match Naming::of(line) {
+                Some(Naming::CutBehind(_)) if cut.is_some() => return Err(StateIsNeeded),
+                Some(Naming::CutBehind(turn)) => cut = Some((line.server_seq, turn)),
+                Some(Naming::Changed(turn)) if cut.is_some() => {
+                    changed_since.insert(turn);
+                }
+                _ => {}
+            }
+        }
+        let (Some((before, named)), Some(chat)) = (cut, self.chats.get(&key)) else { return Ok(None) };
+        if changed_since.contains(&named) {
+            return Err(StateIsNeeded);
+        }
+        let turns = chat.conversation.state().turns.iter();
+        let known = turns.take_while(|turn| !changed_since.contains(&turn.id)).cloned().collect();
+        let action = ChatTurnsLoadedAction { turns: known, turns_next_cursor: None };
+        let line = loading_line(&chat.channel.uri, action, before.saturating_sub(1));
+        Ok(Some(Loading { before, envelope: envelope_of(&line) }))
+    }
+}
+
+/// A replay cannot tell what a client must know.
+#[derive(Debug)]
+pub(super) struct StateIsNeeded;
+
+/// An envelope that is no part of the log, in a replay.
+#[derive(Debug)]
+pub(super) struct Loading {
+    /// The number of the action that it comes before.
+    pub(super) before: u64,
+    /// The envelope; JSON text.
+    pub(super) envelope: Bytes,
+}
+
+/// What an action says of a turn as a whole.
+#[derive(Debug)]
+enum Naming {
+    /// It begins, goes on or ends.
+    Changed(String),
+    /// What follows it is removed.
+    CutBehind(String),
+}
+
+impl Naming {
+    fn of(line: &ActionLine) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Envelope {
+            action: Action,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Action {
+            r#type: String,
+            turn_id: Option<String>,
+        }
+        let Envelope { action } = serde_json::from_slice(&envelope_of(&line.line)).ok()?;
+        match action.r#type.as_str() {
+            "chat/turnStarted" | "chat/turnResume" | "chat/turnComplete" | "chat/turnCancelled"
+            | "chat/error" => action.turn_id.map(Self::Changed),
+            "chat/truncated" => action.turn_id.map(Self::CutBehind),
+            _ => None,
+        }
+    }
+}
+
+/// The cursor of a window that begins at this turn: it names the turn before.
+pub(super) fn cursor_before(ChatKey(number): ChatKey, turns: &[Turn], start: usize) -> Option<String> {
+    let before = turns.get(start.checked_sub(1)?)?;
+    Some(URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{number}:{}", before.id)))
+}
+
+/// The turn that a cursor of this chat names.
+fn read_cursor(ChatKey(number): ChatKey, cursor: &str) -> Option<String> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+    let (chat, turn) = text.strip_prefix(CURSOR_MARK)?.split_once(':')?;
+    (chat.parse() == Ok(number)).then(|| turn.to_owned())
+}
+
+/// The actions of a replay by the chat that they are on.
+pub(super) fn by_chat<'a>(actions: &[(Target, &'a ActionLine)]) -> BTreeMap<ChatKey, Vec<&'a ActionLine>> {
+    let mut chats: BTreeMap<ChatKey, Vec<&ActionLine>> = BTreeMap::new();
+    for (target, line) in actions {
+        if let Target::Chat(key) = target {
+            chats.entry(*key).or_default().push(line);
+        }
+    }
+    chats
+}
