@@ -111,7 +111,7 @@ fn chat_agrees(session: &SessionState, row: &ChatSummary, chat: &ChatState) -> R
         changes: chat.changes.clone(),
         origin: chat.origin.clone(),
         movable: chat.movable,
-        interactivity: chat.interactivity.clone(),
+        interactivity: chat.interactivity,
         working_directories: chat.working_directories.clone(),
     };
     ensure!(*row == meant, "the row is {row:?}, the chat says {meant:?}");
