@@ -20,6 +20,7 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::attached::{self, Attached};
 use super::catalogue::row_of;
 use super::effects::{ChatRow, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
 use super::model::{
@@ -80,6 +81,8 @@ struct ChatBody {
     /// So many of its saved turns are not its own but what its agent was told before them.
     #[serde(default)]
     context_turns: usize,
+    #[serde(default)]
+    attached: Attached,
 }
 
 impl Host {
@@ -208,6 +211,7 @@ impl Host {
         let lists = [names.initial_subscriptions, names.subscriptions].into_iter().flatten().flatten();
         let destination = names.destination["session"].as_str().map(str::to_owned);
         let others = names.chat.into_iter().chain(destination);
+        let others = others.chain(Self::named_as_attached(message));
         let uris: BTreeSet<String> = names.channel.into_iter().chain(others).chain(lists).collect();
         uris.into_iter().filter(|uri| self.find(uri).is_none()).collect()
     }
@@ -361,6 +365,7 @@ fn session_row(key: SessionKey, session: &Session) -> SessionRow {
 }
 
 fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
+    attached::forget_what_is_gone(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
     if !std::mem::replace(&mut saved.context, true) {
@@ -391,6 +396,9 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     let mut body = body;
     if context_turns > 0 {
         body["contextTurns"] = context_turns.into();
+    }
+    if !chat.attached.is_empty() {
+        body["attached"] = serde_json::to_value(&chat.attached).unwrap_or_default();
     }
     body["state"] = chat.conversation.head_json();
     let body = Bytes::from(to_json(&body));
@@ -465,6 +473,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         settling: None,
         turn_ids,
         consumed,
+        attached: body.attached,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         saved: Saved {
             context: true,
