@@ -160,6 +160,15 @@ impl Host {
         }
     }
 
+    /// Leaves a chat that has another session than before to be saved, behind that session.
+    pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        if let Some(session) = self.sessions.get(&chat.session) {
+            step.say(Output::Record(Record::Session(session_row(chat.session, session))));
+        }
+        save_chat(step, key, chat, self.head);
+    }
+
     /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
     /// store has all of them as they are.
     fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
@@ -252,7 +261,7 @@ impl Host {
             });
             Ok((session, chats.collect::<Result<Vec<_>, String>>()?))
         });
-        let (session, chats) = match restored {
+        let (mut session, chats) = match restored {
             Ok(restored) => restored,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -263,6 +272,7 @@ impl Host {
         for uri in &uris {
             self.unreadable.remove(uri);
         }
+        let mended = mend_catalogue(&mut session, &chats);
         self.channels.insert(session.channel.uri.clone(), Target::Session(key));
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         self.uses += 1;
@@ -278,6 +288,11 @@ impl Host {
         }
         for chat in keys {
             self.end_interrupted_turn(step, chat);
+        }
+        if mended {
+            let default = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+            self.set_movable(step, &default.unwrap_or_default(), false);
+            self.sync_session(step, key);
         }
         if creating {
             self.open_session(step, key);
@@ -338,6 +353,24 @@ impl Host {
         let ending = Ending::Failed { kind: "interrupted".to_owned(), message, resumable };
         self.end_turn_quietly(step, key, ending, None);
     }
+}
+
+/// Has a session list the chats that it has: what was made or ended together with it, in one step, may not be
+/// saved. Returns whether anything was wrong.
+fn mend_catalogue(session: &mut Session, chats: &[(ChatKey, Chat)]) -> bool {
+    let state = &mut session.state;
+    let there = |uri: &String| chats.iter().any(|(_, chat)| chat.channel.uri == *uri);
+    let before = state.chats.len();
+    state.chats.retain(|row| there(&row.resource));
+    let lost = before - state.chats.len();
+    let listed: BTreeSet<String> = state.chats.iter().map(|row| row.resource.clone()).collect();
+    let unlisted = chats.iter().filter(|(_, chat)| !listed.contains(&chat.channel.uri));
+    state.chats.extend(unlisted.map(|(_, chat)| row_of(chat.conversation.state())));
+    let default_is_lost = state.default_chat.as_ref().is_none_or(|uri| !there(uri));
+    if default_is_lost {
+        state.default_chat = state.chats.first().map(|row| row.resource.clone());
+    }
+    lost > 0 || listed.len() < chats.len() || default_is_lost
 }
 
 /// How long a turn has lasted that began at this time by the wall clock.

@@ -256,7 +256,7 @@ impl Host {
         self.chats.remove(&chat);
         self.unsaved.chats.remove(&chat);
         let uri = params.channel.clone();
-        step.say(Output::Record(Record::ChatRemoved { key: chat, session: key, uri }));
+        step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
         self.reopen_session(step, key);
         Ok(())
     }
@@ -307,7 +307,7 @@ impl Host {
         self.sync_session(step, key);
     }
 
-    pub(super) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
+    pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
         let Some(Target::Chat(chat)) = self.find(uri) else { return };
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
         if self.chats.get(&chat).is_some_and(changes) {
