@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
     AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption, RunId, TextKind,
-    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
+    ToolGate, ToolOutcome, Transcript, TurnEnd, TurnEvent,
 };
 
 /// The provider id.
@@ -178,20 +178,29 @@ impl Agent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let memory =
-            about.into_iter().chain(open.history.into_iter().map(|turn| turn.message.text)).collect();
+        let history = open.history.into_iter().flat_map(|turn| {
+            let attached = open.attached.get(&turn.id).into_iter().flatten().map(attached_text);
+            attached.chain([turn.message.text]).collect::<Vec<_>>()
+        });
+        let memory = about.into_iter().chain(history).collect();
         Some(Self { line, allowed: HashSet::new(), memory, turn: Turn::new(RunId(0)) })
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
         while let Some(command) = self.line.commands.recv().await {
             let (message, resumes) = match command {
-                Command::StartTurn { run, message } => {
+                Command::StartTurn { run, message, attached } => {
                     self.turn = Turn::new(run);
+                    self.memory.extend(attached.iter().map(attached_text));
                     (message, false)
                 }
-                Command::ResumeTurn { run, message, so_far, progress } => {
+                Command::ResumeTurn { run, message, attached, so_far, progress } => {
                     self.turn = Turn::resumed(run, &so_far, progress);
+                    for text in attached.iter().map(attached_text) {
+                        if !self.memory.contains(&text) {
+                            self.memory.push(text);
+                        }
+                    }
                     (message, true)
                 }
                 // Came after its turn had ended.
@@ -451,7 +460,8 @@ impl Agent {
         match command {
             None | Some(Command::Close) => Err(Stop::Closed),
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
-            Some(Command::Steer { run, id, message }) if run == current => {
+            Some(Command::Steer { run, id, message, attached }) if run == current => {
+                self.memory.extend(attached.iter().map(attached_text));
                 self.turn.steering.push_back((id, message));
                 Ok(())
             }
@@ -537,6 +547,11 @@ fn text_content(text: &str) -> Vec<ToolResultContent> {
 
 fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
     word.parse().map_err(|_| Stop::mistake(format!("{what}: `{word}` is not a number that fits")))
+}
+
+/// An attached chat as the agent remembers it.
+fn attached_text(transcript: &Transcript) -> String {
+    format!("attached {}:\n{}", transcript.label, transcript.text.trim_end())
 }
 
 /// An answer as words.

@@ -16,8 +16,8 @@ use ahp_types::actions::{
 };
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{
-    ChatState, ChatSummary, SessionChatInputRequest, SessionInputRequest, SessionState, SessionStatus,
-    SessionSummary, SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallState,
+    ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest, SessionState,
+    SessionStatus, SessionSummary, SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallState,
 };
 
 use super::effects::{ChatKey, Output, Timer};
@@ -94,8 +94,20 @@ pub(super) fn summary_of(
         modified_at: modified_at.to_owned(),
         changes: None,
         meta: None,
-        chats: None,
+        chats: Some(state.chats.iter().map(short_row_of).collect()),
         default_chat: state.default_chat.clone(),
+    }
+}
+
+/// A chat's row in its session's summary.
+fn short_row_of(row: &ChatSummary) -> SessionChatSummary {
+    SessionChatSummary {
+        resource: row.resource.clone(),
+        title: row.title.clone(),
+        origin: row.origin.clone(),
+        interactivity: row.interactivity,
+        status: Some(row.status),
+        changes: row.changes.clone(),
     }
 }
 
@@ -386,6 +398,7 @@ fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<Partial
             .as_ref()
             .filter(|directories| Some(*directories) != old.working_directories.as_ref())
             .cloned(),
+        chats: new.chats.as_ref().filter(|chats| Some(*chats) != old.chats.as_ref()).cloned(),
         default_chat: new
             .default_chat
             .as_ref()

@@ -8,12 +8,13 @@
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
-//! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
-//! `catalogue` (what sessions and chats say of themselves), `windows` (which turns each client holds),
-//! `shutdown`, and [`log`] (the replay window).
+//! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
+//! queue, and of chats that are attached to messages), `catalogue` (what sessions and chats say of
+//! themselves), `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
+mod attached;
 mod calls;
 mod catalogue;
 mod dispatch;

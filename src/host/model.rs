@@ -11,6 +11,7 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::attached::Attached;
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
 pub(super) use super::effects::{SessionKey, Target};
 use super::reduce::Conversation;
@@ -112,6 +113,8 @@ pub(super) struct Chat {
     pub(super) turn_ids: HashSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
+    /// What was said in the chats that are attached to its messages.
+    pub(super) attached: Attached,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
     /// What the store knows of this chat.
@@ -134,6 +137,7 @@ impl Chat {
             settling: None,
             turn_ids: HashSet::new(),
             consumed: HashSet::new(),
+            attached: Attached::default(),
             progress: Default::default(),
             saved: Saved { row_due: true, ..Saved::default() },
             queue_held: false,

@@ -38,6 +38,7 @@ impl Host {
         let mut queued = chat.conversation.state().queued_messages.iter().flatten();
         let Some(PendingMessage { id, message }) = queued.next().cloned() else { return };
         let turn_id = self.fresh_turn_id(step, key);
+        self.attached_by_queue(key, &id, &turn_id);
         self.consume(step, key, PendingMessageKind::Queued, id.clone());
         let turn = ChatTurnStartedAction {
             turn_id,
@@ -69,8 +70,9 @@ impl Host {
         run.handed_over.push(pending.clone());
         let run = run.id;
         let PendingMessage { id, message } = pending;
+        let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
         self.consume(step, key, PendingMessageKind::Steering, id.clone());
-        self.tell_agent(step, key, Command::Steer { run, id, message });
+        self.tell_agent(step, key, Command::Steer { run, id, message, attached });
     }
 
     /// The agent has taken a steering message in.

@@ -20,6 +20,7 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::attached::{self, Attached};
 use super::catalogue::row_of;
 use super::effects::{ChatRow, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
 use super::model::{
@@ -80,6 +81,8 @@ struct ChatBody {
     /// So many of its saved turns are not its own but what its agent was told before them.
     #[serde(default)]
     context_turns: usize,
+    #[serde(default)]
+    attached: Attached,
 }
 
 impl Host {
@@ -157,6 +160,15 @@ impl Host {
         }
     }
 
+    /// Leaves a chat that has another session than before to be saved, behind that session.
+    pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        if let Some(session) = self.sessions.get(&chat.session) {
+            step.say(Output::Record(Record::Session(session_row(chat.session, session))));
+        }
+        save_chat(step, key, chat, self.head);
+    }
+
     /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
     /// store has all of them as they are.
     fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
@@ -208,6 +220,7 @@ impl Host {
         let lists = [names.initial_subscriptions, names.subscriptions].into_iter().flatten().flatten();
         let destination = names.destination["session"].as_str().map(str::to_owned);
         let others = names.chat.into_iter().chain(destination);
+        let others = others.chain(Self::named_as_attached(message));
         let uris: BTreeSet<String> = names.channel.into_iter().chain(others).chain(lists).collect();
         uris.into_iter().filter(|uri| self.find(uri).is_none()).collect()
     }
@@ -248,7 +261,7 @@ impl Host {
             });
             Ok((session, chats.collect::<Result<Vec<_>, String>>()?))
         });
-        let (session, chats) = match restored {
+        let (mut session, chats) = match restored {
             Ok(restored) => restored,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -259,6 +272,7 @@ impl Host {
         for uri in &uris {
             self.unreadable.remove(uri);
         }
+        let mended = mend_catalogue(&mut session, &chats);
         self.channels.insert(session.channel.uri.clone(), Target::Session(key));
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         self.uses += 1;
@@ -274,6 +288,11 @@ impl Host {
         }
         for chat in keys {
             self.end_interrupted_turn(step, chat);
+        }
+        if mended {
+            let default = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+            self.set_movable(step, &default.unwrap_or_default(), false);
+            self.sync_session(step, key);
         }
         if creating {
             self.open_session(step, key);
@@ -336,6 +355,24 @@ impl Host {
     }
 }
 
+/// Has a session list the chats that it has: what was made or ended together with it, in one step, may not be
+/// saved. Returns whether anything was wrong.
+fn mend_catalogue(session: &mut Session, chats: &[(ChatKey, Chat)]) -> bool {
+    let state = &mut session.state;
+    let there = |uri: &String| chats.iter().any(|(_, chat)| chat.channel.uri == *uri);
+    let before = state.chats.len();
+    state.chats.retain(|row| there(&row.resource));
+    let lost = before - state.chats.len();
+    let listed: BTreeSet<String> = state.chats.iter().map(|row| row.resource.clone()).collect();
+    let unlisted = chats.iter().filter(|(_, chat)| !listed.contains(&chat.channel.uri));
+    state.chats.extend(unlisted.map(|(_, chat)| row_of(chat.conversation.state())));
+    let default_is_lost = state.default_chat.as_ref().is_none_or(|uri| !there(uri));
+    if default_is_lost {
+        state.default_chat = state.chats.first().map(|row| row.resource.clone());
+    }
+    lost > 0 || listed.len() < chats.len() || default_is_lost
+}
+
 /// How long a turn has lasted that began at this time by the wall clock.
 pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     let started = started_at.and_then(|start| start.parse::<jiff::Timestamp>().ok());
@@ -361,6 +398,7 @@ fn session_row(key: SessionKey, session: &Session) -> SessionRow {
 }
 
 fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
+    attached::forget_what_is_gone(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
     if !std::mem::replace(&mut saved.context, true) {
@@ -391,6 +429,9 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     let mut body = body;
     if context_turns > 0 {
         body["contextTurns"] = context_turns.into();
+    }
+    if !chat.attached.is_empty() {
+        body["attached"] = serde_json::to_value(&chat.attached).unwrap_or_default();
     }
     body["state"] = chat.conversation.head_json();
     let body = Bytes::from(to_json(&body));
@@ -465,6 +506,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         settling: None,
         turn_ids,
         consumed,
+        attached: body.attached,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         saved: Saved {
             context: true,

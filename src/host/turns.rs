@@ -210,6 +210,7 @@ impl Host {
             working_directories: session.state.working_directories.clone().unwrap_or_default(),
             config: session.config.clone(),
             history: chat.context.iter().chain(&state.turns).cloned().collect(),
+            attached: chat.attached.turns.clone(),
             selection: match &state.origin {
                 Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
                 _ => None,
@@ -260,15 +261,17 @@ impl Host {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;
                 let (run, message) = (run.id, turn.message.clone());
+                let attached = chat.attached.turns.get(&turn.id).cloned().unwrap_or_default();
                 let command = if resume {
                     Command::ResumeTurn {
                         run,
                         message,
+                        attached,
                         so_far: turn.response_parts.clone(),
                         progress: chat.progress.get(&turn.id).copied(),
                     }
                 } else {
-                    Command::StartTurn { run, message }
+                    Command::StartTurn { run, message, attached }
                 };
                 self.tell_agent(step, key, command);
                 self.hand_over_steering(step, key);

@@ -287,7 +287,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::SessionRemoved(key) if options.trash.is_zero() => trash::purge(connection, *key),
         Record::SessionRemoved(key) => trash::put(connection, *key, unix_ms()),
         Record::Chat(row) => rows::put_chat(connection, row),
-        Record::ChatRemoved { key, session, .. } => trash::purge_chat(connection, *key, *session),
+        Record::ChatRemoved { key, .. } => trash::purge_chat(connection, *key),
         Record::Turn(chat, place, turn) => rows::put_turn(connection, *chat, *place, turn),
         Record::TurnsCut(chat, keep) => rows::cut_turns(connection, *chat, *keep),
         Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),

@@ -49,15 +49,14 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
 }
 
 /// Removes a chat of a session that stays, for good. Its actions go when they are old.
-pub(super) fn purge_chat(
-    connection: &Connection,
-    chat: ChatKey,
-    session: SessionKey,
-) -> Result<(), StoreError> {
+pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), StoreError> {
     retire(connection, chat.0)?;
     rows::cut_turns(connection, chat, 0)?;
-    connection.prepare_cached("DELETE FROM chats WHERE key = ?1")?.execute(params![signed(chat.0)])?;
-    rows::count_chats(connection, session)
+    let session: Option<i64> = connection
+        .prepare_cached("DELETE FROM chats WHERE key = ?1 RETURNING session")?
+        .query_row(params![signed(chat.0)], |row| row.get(0))
+        .optional()?;
+    session.map_or(Ok(()), |session| rows::count_chats(connection, SessionKey(unsigned(session))))
 }
 
 /// Remembers that this key was given, when nothing else tells so any more.

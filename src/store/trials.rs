@@ -55,11 +55,20 @@ pub(super) fn is_quarantined(connection: &Connection, session: SessionKey) -> Re
     Ok(statement.query_row(params![signed(session.0)], |row| row.get(0))?)
 }
 
-/// The summary of a session that is not taken up any more: it failed, and nothing runs in it.
+/// The summary of a session that is not taken up any more: it and its chats failed, and nothing runs in it.
 pub(super) fn quarantined_summary(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
-    let status = summary["status"].as_u64().unwrap_or(0);
-    summary["status"] = Value::from((status & !ACTIVITY_BITS) | u64::from(SessionStatus::Error.bits()));
+    let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let failed = |status: &Value| {
+        let flags = status.as_u64().unwrap_or(0) & !ACTIVITY_BITS;
+        Value::from(flags | u64::from(SessionStatus::Error.bits()))
+    };
+    summary["status"] = failed(&summary["status"]);
+    let chats = chats.into_iter().map(|mut chat| {
+        chat["status"] = failed(&chat["status"]);
+        chat
+    });
+    summary["chats"] = chats.collect();
     if let Some(members) = summary.as_object_mut() {
         members.remove("activity");
     }

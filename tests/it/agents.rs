@@ -44,6 +44,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
         CHAT,
         Command::Open(OpenConversation {
             selection: None,
+            attached: Default::default(),
             provider: "script".to_owned(),
             working_directories: Vec::new(),
             config: serde_json::Map::new(),
@@ -51,13 +52,14 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
         }),
     );
     let script = r#"/question [{"kind":"text","id":"name","message":"Who?"}]"#;
-    agents.carry_out(CHAT, Command::StartTurn { run: RUN, message: message(script) });
+    agents.carry_out(CHAT, Command::StartTurn { run: RUN, message: message(script), attached: Vec::new() });
     let is_question = |event: &Event| matches!(event, Event::Turn(_, TurnEvent::Question { .. }));
     let asked = until(&mut agents, &mut reports, is_question).await;
     let Some(Event::Turn(_, TurnEvent::Question { id, .. })) = asked.last() else { panic!("{asked:?}") };
 
     // Nobody runs between these two.
-    let steer = Command::Steer { run: RUN, id: "m1".to_owned(), message: message("Left!") };
+    let steer =
+        Command::Steer { run: RUN, id: "m1".to_owned(), message: message("Left!"), attached: Vec::new() };
     agents.carry_out(CHAT, steer);
     let answer: Value = json!({ "state": "submitted", "value": { "kind": "text", "value": "Ada" } });
     agents.carry_out(

@@ -7,8 +7,8 @@
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Ids, Input, Now, Output, RunId, TextKind, ToolGate, TurnEnd,
-    TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Ids, Input, Now, Output, Record, RunId, TextKind, ToolGate,
+    Transcript, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::host::{log::Window, Config, Host, Start};
 use ahp_sidecar::versions::Edges;
@@ -37,6 +37,10 @@ struct World {
     /// The agents that were told to open, the newest last, and the runs that were started.
     opened: Vec<ChatKey>,
     runs: Vec<RunId>,
+    /// What was attached to the message of the newest run.
+    attached: Vec<Transcript>,
+    /// How large the largest row of a chat was.
+    row_bytes_max: usize,
     told: Vec<(ConnectionId, Value)>,
 }
 
@@ -56,6 +60,8 @@ impl World {
             ids: CountedIds(0),
             opened: Vec::new(),
             runs: Vec::new(),
+            attached: Vec::new(),
+            row_bytes_max: 0,
             told: Vec::new(),
         };
         for (connection, version) in [(NEW, "1.0.0"), (OLD, old)] {
@@ -85,9 +91,15 @@ impl World {
                 }
                 Output::Agent(chat, command) => match *command {
                     Command::Open(_) => self.opened.push(chat),
-                    Command::StartTurn { run, .. } => self.runs.push(run),
+                    Command::StartTurn { run, attached, .. } => {
+                        self.runs.push(run);
+                        self.attached = attached;
+                    }
                     _ => {}
                 },
+                Output::Record(Record::Chat(row)) => {
+                    self.row_bytes_max = self.row_bytes_max.max(row.body.len());
+                }
                 _ => {}
             }
         }
@@ -241,4 +253,65 @@ fn a_session_holds_so_many_chats_and_no_more() {
         assert_eq!(open(number), None);
     }
     assert_eq!(open(1000), Some(-32602));
+}
+
+#[test]
+fn what_is_attached_is_bounded() {
+    let mut world = World::new("0.9.0");
+    let state = world.ask(NEW, "subscribe", json!({ "channel": SESSION }));
+    let chat = state["result"]["snapshot"]["state"]["defaultChat"].as_str().unwrap().to_owned();
+    let mut said = 0;
+    let mut turn = |world: &mut World, attached: usize, answer: String| {
+        said += 1;
+        let mut message = message("hi");
+        let attachment = json!({ "type": "chat", "label": "it", "resource": chat });
+        message["attachments"] = vec![attachment; attached].into();
+        let action = json!({ "type": "chat/turnStarted", "turnId": format!("t{said}"), "message": message });
+        world.say(
+            NEW,
+            json!({ "method": "dispatchAction",
+            "params": { "channel": chat, "clientSeq": said, "action": action } }),
+        );
+        world.run(TurnEvent::Text(TextKind::Markdown, answer));
+        world.run(TurnEvent::Ended(TurnEnd::Complete));
+    };
+    // Of what is too much the end is kept, cut between two characters; several share the room.
+    let room = 128 << 10;
+    turn(&mut world, 0, format!("begin {} end", "ä".repeat(room)));
+    for (attached, bytes_max) in [(1, room), (2, room / 2), (16, room / 16)] {
+        turn(&mut world, attached, String::new());
+        assert_eq!(world.attached.len(), attached);
+        for Transcript { text, cut, .. } in &world.attached {
+            assert!(*cut && text.len() <= bytes_max && text.len() > bytes_max - 4, "{}", text.len());
+            assert!(text.contains(" end\n") && !text.contains("begin"));
+        }
+    }
+    // One that just fits is whole.
+    let params = json!({ "channel": SESSION, "chat": "ahp-chat:/c", "initialMessage": message("hi") });
+    assert!(world.ask(NEW, "createChat", params)["error"].is_null());
+    world.agent(Event::Opened);
+    let frame = "User: hi\nAssistant: \n".len();
+    world.run(TurnEvent::Text(TextKind::Markdown, "x".repeat(room - frame)));
+    world.run(TurnEvent::Ended(TurnEnd::Complete));
+    let chat = "ahp-chat:/c";
+    let attach = |world: &mut World, number: usize| {
+        let mut message = message("hi");
+        message["attachments"] =
+            json!([{ "type": "chat", "label": "it", "resource": chat, "endTurn": "fresh-1" }]);
+        let action =
+            json!({ "type": "chat/turnStarted", "turnId": format!("u{number}"), "message": message });
+        world.say(
+            NEW,
+            json!({ "method": "dispatchAction",
+            "params": { "channel": chat, "clientSeq": number, "action": action } }),
+        );
+        world.run(TurnEvent::Ended(TurnEnd::Complete));
+    };
+    attach(&mut world, 0);
+    assert_eq!((world.attached[0].text.len(), world.attached[0].cut), (room, false));
+    // And a chat keeps those of its newest messages.
+    for number in 1..20 {
+        attach(&mut world, number);
+    }
+    assert!(world.row_bytes_max > 7 * room && world.row_bytes_max < 9 * room, "{}", world.row_bytes_max);
 }

@@ -121,7 +121,7 @@ impl World {
         for output in self.outputs.drain(..) {
             match output {
                 Output::Agent(_, command) => {
-                    if let Command::Steer { run, id, message } = *command {
+                    if let Command::Steer { run, id, message, .. } = *command {
                         assert_eq!(message.text, id);
                         handed.push((run, id));
                     }

@@ -271,6 +271,70 @@ fn every_chat_of_a_session_is_shown_exported_and_brought_back() {
     assert!(recalled.as_str().unwrap().starts_with("Hello there\n"), "{recalled}");
 }
 
+/// What is said at once is one step, and what it leaves must fit together.
+#[test]
+fn what_happens_to_a_chat_and_its_sessions_at_once_is_kept_as_it_was_told() {
+    let other = "ahp-session:/other";
+    let open = |chat: &str| {
+        json!({ "id": chat, "method": "createChat",
+        "params": { "channel": SESSION, "chat": chat } })
+    };
+    let close = |chat: &str| json!({ "id": "close", "method": "disposeChat", "params": { "channel": chat } });
+    let shift = |destination: Value| {
+        json!({ "id": "move", "method": "moveChat",
+        "params": { "channel": "ahp-chat:/a", "destination": destination } })
+    };
+    let to_other = || shift(json!({ "kind": "session", "session": other }));
+    let chats_of = |state: &State, session: &str| -> Vec<String> {
+        let said = state.told(&[hello(), subscribe(session)]);
+        let session = &result(&said, "subscribe")["snapshot"]["state"];
+        let rows = session["chats"].as_array().unwrap_or_else(|| panic!("{said:?}"));
+        let uris: Vec<String> = rows.iter().map(|row| row["resource"].as_str().unwrap().to_owned()).collect();
+        assert!(uris.contains(&session["defaultChat"].as_str().unwrap().to_owned()), "{session}");
+        for uri in &uris {
+            let said = state.told(&[hello(), subscribe(uri)]);
+            assert!(result(&said, "subscribe")["snapshot"]["state"].is_object(), "{said:?}");
+        }
+        uris
+    };
+    let with_two_chats = || {
+        let state = State::new();
+        state.told(&[hello(), create(SESSION), create(other), open("ahp-chat:/a")]);
+        state
+    };
+
+    // It moves, and the session that it moves to goes: it is in the trash with that one.
+    let state = with_two_chats();
+    state.told(&[hello(), to_other(), dispose(other)]);
+    assert_eq!(chats_of(&state, SESSION), [CHAT]);
+    state.printed(&["restore", other]);
+    assert_eq!(chats_of(&state, other).len(), 2);
+    assert_eq!(chats_of(&state, SESSION), [CHAT]);
+
+    // The same with one that was made for it.
+    let state = with_two_chats();
+    let said = state.told(&[hello(), shift(json!({ "kind": "newSession" }))]);
+    let made = result(&said, "move")["session"].as_str().unwrap().to_owned();
+    assert_eq!(chats_of(&state, &made), ["ahp-chat:/a"]);
+    state.told(&[hello(), dispose(&made), dispose(SESSION)]);
+    state.printed(&["restore", &made]);
+    assert_eq!(chats_of(&state, &made), ["ahp-chat:/a"]);
+
+    // It moves and goes.
+    let state = with_two_chats();
+    state.told(&[hello(), to_other(), close("ahp-chat:/a")]);
+    assert_eq!(chats_of(&state, SESSION), [CHAT]);
+    assert_eq!(chats_of(&state, other).len(), 1);
+
+    // One comes, one goes, and the session goes too: what comes back is what was there, all of it.
+    let state = with_two_chats();
+    let close_first = close(CHAT);
+    state.told(&[hello(), open("ahp-chat:/b"), close_first, dispose(SESSION)]);
+    state.printed(&["restore", SESSION]);
+    let back = chats_of(&state, SESSION);
+    assert!(back.contains(&"ahp-chat:/a".to_owned()) && !back.contains(&CHAT.to_owned()), "{back:?}");
+}
+
 #[test]
 fn a_client_that_knew_a_session_before_is_told_its_state_when_it_is_back() {
     let state = with_two_turns();

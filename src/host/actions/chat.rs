@@ -12,8 +12,8 @@ use ahp_types::actions::{
 };
 use ahp_types::state::{
     ActiveTurn, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputRequest,
-    ChatInputResponseKind, Message, MessageAttachment, PendingMessageKind, ResponsePart, SessionLifecycle,
-    SessionStatus, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
+    ChatInputResponseKind, PendingMessageKind, ResponsePart, SessionLifecycle, SessionStatus,
+    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
 };
 
 use super::{Refusal, Verdict};
@@ -93,7 +93,7 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
-        action: ChatTurnStartedAction,
+        mut action: ChatTurnStartedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
@@ -108,7 +108,7 @@ impl Host {
             return Err("`turnId` must not be empty".to_owned());
         }
         self.check_can_run(chat)?;
-        self.check_message(&action.message)?;
+        let attached = self.resolve_attached(&mut action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
             if !pending.any(|message| message.id == *id) {
@@ -116,6 +116,7 @@ impl Host {
             }
         }
         self.release_queue(key);
+        self.attach_to_turn(key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
@@ -130,15 +131,6 @@ impl Host {
             }
             _ => Ok(()),
         }
-    }
-
-    /// What can be said about a message before its agent has seen it.
-    pub(in crate::host) fn check_message(&self, message: &Message) -> Result<(), Refusal> {
-        let attachments = message.attachments.as_deref().unwrap_or_default();
-        if attachments.iter().any(|attachment| matches!(attachment, MessageAttachment::Chat(_))) {
-            return Err("attaching a chat to a message is not served yet".to_owned());
-        }
-        Ok(())
     }
 
     fn client_cancels_turn(
@@ -322,7 +314,7 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
-        action: ChatPendingMessageSetAction,
+        mut action: ChatPendingMessageSetAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
@@ -347,9 +339,18 @@ impl Host {
             return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
         self.check_can_run(chat)?;
-        self.check_message(&action.message)?;
-        let kind = action.kind;
-        let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
+        let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
+        let attached = self.resolve_attached(&mut action.message)?;
+        let fixed = action.message != said;
+        let action = StateAction::ChatPendingMessageSet(action);
+        let verdict = if fixed {
+            // An acknowledgement would show the message as it was said, not as it is.
+            self.sequence(step, Target::Chat(key), action, Some(origin));
+            Verdict::Done
+        } else {
+            self.change_plainly(step, key, action, origin)?
+        };
+        self.attach_to_pending(key, &id, attached);
         self.release_queue(key);
         if kind == PendingMessageKind::Steering {
             self.hand_over_steering(step, key);

@@ -113,7 +113,7 @@ table! {
 const ACTION_NESTING_MAX: usize = 100;
 
 /// Why an action is refused: one sentence for the developer of the client.
-pub(super) type Refusal = String;
+pub(in crate::host) type Refusal = String;
 
 /// What becomes of an action that is not refused.
 pub(super) enum Verdict {

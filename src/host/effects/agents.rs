@@ -11,6 +11,8 @@ use ahp_types::state::{
     SessionConfigSchema, ToolResultContent, Turn, UsageInfo,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::RunId;
 
 /// What a backend says of itself, without starting anything.
@@ -35,6 +37,8 @@ pub enum Command {
         run: RunId,
         /// What the user said.
         message: Message,
+        /// What was said in the chats that the user attached.
+        attached: Vec<Transcript>,
     },
     /// Go on with a turn that ended in an error which the backend called resumable. Answered like
     /// [`Command::StartTurn`].
@@ -43,6 +47,8 @@ pub enum Command {
         run: RunId,
         /// What the user said when the turn began.
         message: Message,
+        /// What was said in the chats that the user attached.
+        attached: Vec<Transcript>,
         /// What the turn holds so far, its error last: where to go on is to be found in it, because the
         /// conversation may have been opened anew since.
         so_far: Vec<ResponsePart>,
@@ -94,6 +100,8 @@ pub enum Command {
         id: String,
         /// What the user added.
         message: Message,
+        /// What was said in the chats that the user attached.
+        attached: Vec<Transcript>,
     },
     /// The conversation is over; nothing more is heard of it.
     Close,
@@ -110,8 +118,25 @@ pub struct OpenConversation {
     pub config: JsonObject,
     /// What was said before, when the conversation must be taken up anew or goes on from another one.
     pub history: Vec<Turn>,
+    /// What was said in chats that the user attached to messages of the history, by the id of the turn: of the
+    /// newest ones, as far as they are kept.
+    pub attached: BTreeMap<String, Vec<Transcript>>,
     /// The part of what was said before that the user opened the conversation about.
     pub selection: Option<String>,
+}
+
+/// What was said in a chat that is attached to a message: up to the turn that the attachment names, as it was
+/// when the message was accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transcript {
+    /// The chat's URI.
+    pub chat: String,
+    /// What the user calls the attachment.
+    pub label: String,
+    /// Who said what, oldest first. Chats that were attached there are mentioned, not followed.
+    pub text: String,
+    /// The beginning is not there, because it would be too much.
+    pub cut: bool,
 }
 
 /// What a backend reports about one chat's conversation.

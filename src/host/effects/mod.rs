@@ -257,8 +257,6 @@ pub enum Record {
     ChatRemoved {
         /// Its key.
         key: ChatKey,
-        /// Whose chat it was.
-        session: SessionKey,
         /// Its URI.
         uri: String,
     },

@@ -4,6 +4,8 @@
 //! it comes from, and which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
+use std::collections::BTreeMap;
+
 use ahp_types::actions::{
     ActionOrigin, ChatMovableChangedAction, ChatTurnStartedAction, SessionChatAddedAction,
     SessionChatRemovedAction, SessionDefaultChatChangedAction, StateAction,
@@ -14,6 +16,7 @@ use ahp_types::state::{
     TurnState,
 };
 
+use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, Output, Record};
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
@@ -40,7 +43,7 @@ impl Host {
     pub(in crate::host) fn create_chat(
         &mut self,
         step: &mut Step<'_>,
-        params: CreateChatParams,
+        mut params: CreateChatParams,
     ) -> Result<(), RpcError> {
         let Some(Target::Session(key)) = self.find(&params.channel) else {
             return Err(self.not_found(&params.channel));
@@ -64,10 +67,12 @@ impl Host {
                 "`workingDirectories`: the agent works in the same directories in all chats of a session",
             ));
         }
-        if let Some(message) = &params.initial_message {
-            self.check_message(message)
-                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?;
-        }
+        let attached = match &mut params.initial_message {
+            Some(message) => self
+                .resolve_attached(message)
+                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
+            None => Vec::new(),
+        };
         let beginning = self.beginning_of(key, can, params.source)?;
         let chat = self.add_chat(step, key, params.chat, beginning);
         if let Some(message) = params.initial_message {
@@ -79,6 +84,7 @@ impl Host {
                 queued_message_id: None,
                 meta: None,
             };
+            self.attach_to_turn(chat, &turn.turn_id, attached);
             self.start_turn(step, chat, turn, None);
         }
         Ok(())
@@ -184,12 +190,13 @@ impl Host {
         state.origin = Some(from.origin);
         state.movable = Some(true);
         let mut title_by = TitleBy::Nobody;
-        let mut progress = Default::default();
+        let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
         if let Some((source, turns)) = from.copied {
             if let Some(source) = self.chats.get(&source) {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
                 progress = source.progress.clone();
+                attached.turns = source.attached.turns.clone();
             }
             if turns.last().is_some_and(|turn| turn.state == TurnState::Error) {
                 state.status = SessionStatus::Error.bits();
@@ -201,8 +208,9 @@ impl Host {
         let channel = Channel::new(uri.clone(), self.head + 1);
         let turn_ids = state.turns.iter().map(|turn| turn.id.clone()).collect();
         let new = Chat::new(channel, key, Conversation::new(state));
-        let mut new = Chat { context: from.context, turn_ids, title_by, progress, ..new };
+        let mut new = Chat { context: from.context, turn_ids, title_by, progress, attached, ..new };
         new.progress.retain(|id, _| new.turn_ids.contains(id));
+        new.attached.turns.retain(|id, _| new.turn_ids.contains(id));
         self.channels.insert(uri, Target::Chat(chat));
         self.chats.insert(chat, new);
         self.unsaved.chats.insert(chat);
@@ -248,7 +256,7 @@ impl Host {
         self.chats.remove(&chat);
         self.unsaved.chats.remove(&chat);
         let uri = params.channel.clone();
-        step.say(Output::Record(Record::ChatRemoved { key: chat, session: key, uri }));
+        step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
         self.reopen_session(step, key);
         Ok(())
     }
@@ -299,7 +307,7 @@ impl Host {
         self.sync_session(step, key);
     }
 
-    pub(super) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
+    pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
         let Some(Target::Chat(chat)) = self.find(uri) else { return };
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
         if self.chats.get(&chat).is_some_and(changes) {

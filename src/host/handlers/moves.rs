@@ -114,9 +114,7 @@ impl Host {
         self.close_conversation(step, key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
-        chat.saved.row_due = true;
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
-        self.unsaved.chats.insert(key);
         self.take_from_catalogue(step, from, &uri);
         self.reopen_session(step, from);
         if self.sessions.get(&to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri)) {
@@ -124,6 +122,8 @@ impl Host {
             self.sequence(step, Target::Session(to), added, None);
         }
         self.sync_session(step, to);
+        // Now, and not at the end of the step: by then the session may be gone, and the chat with it.
+        self.save_moved(step, key);
     }
 
     /// Puts a chat behind another one of its session, or before all of them.

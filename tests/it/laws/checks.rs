@@ -216,6 +216,13 @@ pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
             (&state.default_chat, &state.working_directories, &state.project, &state.origin),
         );
         ensure!(listed == shown, "listed as {listed:?}, shown as {shown:?}");
+        let listed: Vec<_> = summary.chats.iter().flatten().collect();
+        let same = listed.len() == state.chats.len()
+            && listed.iter().zip(&state.chats).all(|(chat, row)| {
+                (&chat.resource, &chat.title, chat.status, &chat.origin)
+                    == (&row.resource, &row.title, Some(row.status), &row.origin)
+            });
+        ensure!(same, "listed with the chats {listed:?}, shown with {:?}", state.chats);
         let newest = state.chats.iter().map(|chat| &chat.modified_at).max();
         ensure!(Some(&summary.modified_at) >= newest, "listed as older than its chat: {summary:?}");
         ensure!(summary.created_at <= summary.modified_at, "modified before it was created: {summary:?}");

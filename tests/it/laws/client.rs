@@ -233,12 +233,20 @@ impl Mirror {
 /// Changes what a partial summary names. An activity that is empty is none.
 fn patch(summary: &mut SessionSummary, changes: PartialSessionSummary) {
     let PartialSessionSummary {
-        title, status, activity, modified_at, working_directories, default_chat, ..
+        title,
+        status,
+        activity,
+        modified_at,
+        working_directories,
+        default_chat,
+        chats,
+        ..
     } = changes;
     title.into_iter().for_each(|title| summary.title = title);
     status.into_iter().for_each(|status| summary.status = status);
     activity.into_iter().for_each(|it| summary.activity = Some(it).filter(|it| !it.is_empty()));
     modified_at.into_iter().for_each(|at| summary.modified_at = at);
     working_directories.into_iter().for_each(|them| summary.working_directories = Some(them));
+    chats.into_iter().for_each(|chats| summary.chats = Some(chats));
     default_chat.into_iter().for_each(|chat| summary.default_chat = Some(chat));
 }

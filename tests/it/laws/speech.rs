@@ -186,8 +186,13 @@ fn any_action(which: u8, turn: &str) -> Value {
 
 pub fn message_of(index: u8) -> Value {
     let mut message = json!({ "text": text(index), "origin": { "kind": "user" } });
-    if index == 15 {
-        message["attachments"] = json!([{ "type": "chat", "label": "x", "uri": "ahp-chat:/x" }]);
+    match index {
+        15 => message["attachments"] = json!([{ "type": "chat", "label": "x", "uri": "ahp-chat:/x" }]),
+        // It is there or not.
+        4 | 14 => {
+            message["attachments"] = json!([{ "type": "chat", "label": "x", "resource": "ahp-chat:/a" }])
+        }
+        _ => {}
     }
     message
 }

@@ -772,8 +772,9 @@ impl World {
                 seen.created.extend(is_new.then(|| row.uri.clone()));
             }
             Record::SessionRemoved(key) => {
-                let its_own = self.chats.extract_if(.., |_, (session, _)| session == key);
-                self.gone.extend(its_own.map(|(_, (_, uri))| uri));
+                let its_own = self.chats.values().filter(|(session, _)| session == key);
+                self.gone.extend(its_own.map(|(_, uri)| uri.clone()));
+                self.chats.retain(|_, (session, _)| session != key);
                 self.gone.extend(self.sessions.remove(key));
             }
             Record::Chat(row) => {

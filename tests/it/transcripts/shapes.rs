@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use ahp_types::actions::ActionEnvelope;
-use ahp_types::commands::{InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult};
+use ahp_types::commands::{
+    InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
+};
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use serde::de::DeserializeOwned;
@@ -113,7 +115,9 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "reconnect" => same::<ReconnectResult>(result).map(|_| ()),
         "subscribe" => same::<SubscribeResult>(result).map(|_| ()),
         "listSessions" => same::<ListSessionsResult>(result).map(|_| ()),
-        "ping" | "createSession" | "disposeSession" | "unsubscribe" | "dispatchAction"
+        "moveChat" => same::<MoveChatResult>(result).map(|_| ()),
+        "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "unsubscribe"
+        | "dispatchAction"
             if result.is_null() =>
         {
             Ok(())

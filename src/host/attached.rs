@@ -1,0 +1,243 @@
+//! Chats that are attached to messages: what their transcripts are when a message is accepted.
+//!
+//! Owns: which turn such an attachment ends at, the transcript as text, its bounds, and keeping it for as long
+//! as the message may be told to an agent. The rules are those of "Pulling a chat into another chat" on the
+//! chat channel page of the specification.
+//! Never: follows an attachment inside a transcript: it stays a reference.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ahp_types::common::StringOrMarkdown;
+use ahp_types::state::{
+    Message, MessageAttachment, MessageChatAttachment, ResponsePart, ToolCallState, Turn,
+};
+use serde::Deserialize;
+
+use super::actions::Refusal;
+use super::effects::{ChatKey, Transcript};
+use super::model::{Chat, Target};
+use super::reduce::tool_call_id;
+use super::Host;
+use crate::wire::methods::Method;
+use crate::wire::rpc::Incoming;
+
+/// So many chats may be attached to a message.
+const ATTACHED_MAX: usize = 16;
+
+/// All transcripts of a message have so many bytes at most: of each, what was said last.
+const MESSAGE_BYTES_MAX: usize = 128 << 10;
+
+/// A chat keeps so many bytes of transcripts at most: those of its newest messages.
+const CHAT_BYTES_MAX: usize = 1 << 20;
+
+/// The transcripts that belong to the messages of a chat.
+#[derive(Debug, Default, Clone, PartialEq, serde::Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Attached {
+    /// By the id of the turn that the message began.
+    pub(super) turns: BTreeMap<String, Vec<Transcript>>,
+    /// By the id of the pending message.
+    pub(super) pending: BTreeMap<String, Vec<Transcript>>,
+}
+
+impl Attached {
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.pending.is_empty()
+    }
+}
+
+impl Host {
+    /// Fixes up to where each chat that is attached to a message counts, and gives their transcripts.
+    ///
+    /// # Errors
+    /// When a chat or turn is not there.
+    pub(super) fn resolve_attached(&self, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
+        let attachments = message.attachments.iter_mut().flatten();
+        let mut chats: Vec<&mut MessageChatAttachment> = attachments
+            .filter_map(|attachment| match attachment {
+                MessageAttachment::Chat(chat) => Some(chat),
+                _ => None,
+            })
+            .collect();
+        if chats.len() > ATTACHED_MAX {
+            return Err(format!("{ATTACHED_MAX} chats may be attached to a message, not {}", chats.len()));
+        }
+        let bytes_max = MESSAGE_BYTES_MAX / chats.len().max(1);
+        chats.iter_mut().map(|attachment| self.transcript_of(attachment, bytes_max)).collect()
+    }
+
+    fn transcript_of(
+        &self,
+        attachment: &mut MessageChatAttachment,
+        bytes_max: usize,
+    ) -> Result<Transcript, Refusal> {
+        let uri = &attachment.resource;
+        let found = match self.find(uri) {
+            Some(Target::Chat(key)) => self.chats.get(&key),
+            _ => None,
+        };
+        let Some(chat) = found else {
+            return Err(match self.unreadable.get(uri) {
+                Some(reason) => format!("the attached chat `{uri}` cannot be read: {reason}"),
+                None => format!("the attached chat `{uri}` is not there"),
+            });
+        };
+        let turns = &chat.conversation.state().turns;
+        let count = match &attachment.end_turn {
+            None => turns.len(),
+            Some(id) => match turns.iter().position(|turn| turn.id == *id) {
+                Some(at) => at + 1,
+                None => return Err(format!("no turn `{id}` is over in the attached chat `{uri}`")),
+            },
+        };
+        let turns = turns.get(..count).unwrap_or_default();
+        attachment.end_turn = turns.last().map(|turn| turn.id.clone());
+        let (text, cut) = text_of(turns, bytes_max);
+        Ok(Transcript { chat: uri.clone(), label: attachment.label.clone(), text, cut })
+    }
+
+    /// Keeps the transcripts of a message that begins a turn.
+    pub(super) fn attach_to_turn(&mut self, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
+        if let Some(chat) = self.chats.get_mut(&key).filter(|_| !transcripts.is_empty()) {
+            chat.attached.turns.insert(turn_id.to_owned(), transcripts);
+        }
+    }
+
+    /// Keeps the transcripts of a pending message, in place of those that it had.
+    pub(super) fn attach_to_pending(&mut self, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let before = chat.attached.pending.remove(id);
+        if !transcripts.is_empty() {
+            chat.attached.pending.insert(id.to_owned(), transcripts);
+        } else if before.is_none() {
+            return;
+        }
+        // No action carries them.
+        chat.saved.row_due = true;
+        self.unsaved.chats.insert(key);
+    }
+
+    /// The transcripts of a pending message that begins a turn are those of the turn.
+    pub(super) fn attached_by_queue(&mut self, key: ChatKey, id: &str, turn_id: &str) {
+        let moved = self.chats.get_mut(&key).and_then(|chat| chat.attached.pending.remove(id));
+        self.attach_to_turn(key, turn_id, moved.unwrap_or_default());
+    }
+
+    /// The URIs of the chats that are attached to a message which a client says.
+    pub(super) fn named_as_attached(message: &Incoming) -> Vec<String> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Says {
+            action: Option<Action>,
+            initial_message: Option<Attachments>,
+        }
+        #[derive(Deserialize)]
+        struct Action {
+            message: Option<Attachments>,
+        }
+        #[derive(Deserialize)]
+        struct Attachments {
+            #[serde(default)]
+            attachments: Vec<serde_json::Value>,
+        }
+        let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
+        else {
+            return Vec::new();
+        };
+        if method != Method::DispatchAction.name() && method != Method::CreateChat.name() {
+            return Vec::new();
+        }
+        let Ok(said) = params.read::<Says>() else { return Vec::new() };
+        let messages = said.action.and_then(|action| action.message).into_iter().chain(said.initial_message);
+        let chats = messages.flat_map(|message| message.attachments).filter(|it| it["type"] == "chat");
+        chats.take(ATTACHED_MAX).filter_map(|it| it["resource"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too many.
+pub(super) fn forget_what_is_gone(chat: &mut Chat) {
+    if chat.attached.is_empty() {
+        return;
+    }
+    let state = chat.conversation.state();
+    let handed_over = chat.run.iter().flat_map(|run| &run.handed_over);
+    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(handed_over);
+    let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
+    chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
+    let newest_first = state.active_turn.iter().map(|turn| &turn.id);
+    let newest_first = newest_first.chain(state.turns.iter().rev().map(|turn| &turn.id));
+    let (mut kept, mut bytes) = (BTreeMap::new(), 0);
+    for id in newest_first {
+        let Some(transcripts) = chat.attached.turns.remove(id) else { continue };
+        bytes += transcripts.iter().map(|it| it.text.len()).sum::<usize>();
+        if bytes > CHAT_BYTES_MAX {
+            break;
+        }
+        kept.insert(id.clone(), transcripts);
+    }
+    chat.attached.turns = kept;
+}
+
+/// What was said in these turns, of the end as much as fits; and whether that is not all.
+fn text_of(turns: &[Turn], bytes_max: usize) -> (String, bool) {
+    let mut newest_first: Vec<String> = Vec::new();
+    let mut bytes = 0;
+    for turn in turns.iter().rev() {
+        let text = turn_as_text(turn);
+        bytes += text.len();
+        newest_first.push(text);
+        if bytes > bytes_max {
+            break;
+        }
+    }
+    newest_first.reverse();
+    let whole = newest_first.len() == turns.len();
+    let mut text = newest_first.concat();
+    if text.len() <= bytes_max {
+        return (text, !whole);
+    }
+    let mut start = text.len() - bytes_max;
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    (text.split_off(start), true)
+}
+
+fn turn_as_text(turn: &Turn) -> String {
+    let mut text = format!("User: {}\n", turn.message.text);
+    for attachment in turn.message.attachments.iter().flatten() {
+        let attachment = serde_json::to_value(attachment).unwrap_or_default();
+        let label = attachment["label"].as_str().unwrap_or("something");
+        let resource = attachment["resource"].as_str().map_or(String::new(), |uri| format!(", {uri}"));
+        put(&mut text, format_args!("[attached: {label}{resource}]\n"));
+    }
+    for part in &turn.response_parts {
+        match part {
+            ResponsePart::Markdown(part) => put(&mut text, format_args!("Assistant: {}\n", part.content)),
+            ResponsePart::ToolCall(part) => {
+                let call = &part.tool_call;
+                let done = match call {
+                    ToolCallState::Completed(call) => plain(&call.past_tense_message).to_owned(),
+                    call => format!("tool call {}", tool_call_id(call)),
+                };
+                put(&mut text, format_args!("[tool: {done}]\n"));
+            }
+            ResponsePart::Error(part) => put(&mut text, format_args!("[error: {}]\n", part.error.message)),
+            _ => {}
+        }
+    }
+    text
+}
+
+fn plain(text: &StringOrMarkdown) -> &str {
+    match text {
+        StringOrMarkdown::Plain(text) => text,
+        StringOrMarkdown::Markdown { markdown } => markdown,
+    }
+}
+
+fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing into a string does not fail.
+    text.write_fmt(more).unwrap_or_default();
+}
