@@ -9,8 +9,8 @@ use std::time::Duration;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, Message,
-    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolResultContent, ToolResultTextContent,
-    UsageInfo,
+    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolCallResult, ToolResultContent,
+    ToolResultTextContent, UsageInfo,
 };
 use anyhow::bail;
 use serde_json::Value;
@@ -146,6 +146,7 @@ impl Turn {
 enum Reply {
     Permission { option: Option<String>, approved: bool },
     Reviewed,
+    ToolResult(ToolCallResult),
     Answers { response: ChatInputResponseKind, answers: BTreeMap<String, ChatInputAnswer> },
 }
 
@@ -234,6 +235,7 @@ impl Agent {
             "/ask" => self.call(rest, Gate::Ask, false).await,
             "/review" => self.call(rest, Gate::None, true).await,
             "/fail" => self.fail_call(rest).await,
+            "/client" => self.call_client(rest).await,
             "/question" => self.question(rest).await,
             "/usage" => self.usage(rest).await,
             "/title" => self.report(Event::Title(rest.to_owned())).await,
@@ -292,13 +294,7 @@ impl Agent {
     }
 
     async fn call(&mut self, rest: &str, gate: Gate, review: bool) -> Result<(), Stop> {
-        let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
-        if name.is_empty() {
-            return Err(Stop::mistake("a tool call needs the NAME of a tool"));
-        }
-        if let Err(error) = serde_json::from_str::<Value>(input) {
-            return Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}")));
-        }
+        let (name, input) = tool_and_input(rest)?;
         let id = self.begin_call(name, input).await?;
         let asks = matches!(gate, Gate::Ask) && !self.allowed.contains(name);
         let gate = match gate {
@@ -324,6 +320,18 @@ impl Agent {
         }
         self.tell(done).await?;
         self.reply_about(&id).await.map(|_| ())
+    }
+
+    /// Has a client carry out a tool, and says what came of it.
+    async fn call_client(&mut self, rest: &str) -> Result<(), Stop> {
+        let (name, input) = tool_and_input(rest)?;
+        self.turn.calls += 1;
+        let id = format!("call-{}", self.turn.calls);
+        let message = format!("Run {name}").into();
+        let (name, input) = (name.to_owned(), input.to_owned());
+        self.tell(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
+        let Reply::ToolResult(result) = self.reply_about(&id).await? else { return Ok(()) };
+        self.finish(TurnEvent::Part(TextKind::Markdown, told_by(&result))).await
     }
 
     async fn fail_call(&mut self, rest: &str) -> Result<(), Stop> {
@@ -450,6 +458,10 @@ impl Agent {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
                 Ok(())
             }
+            Some(Command::ToolResult { run, tool_call_id, result }) if run == current => {
+                self.turn.replies.push((tool_call_id, Reply::ToolResult(result)));
+                Ok(())
+            }
             Some(Command::Answer { run, request_id, response, answers }) if run == current => {
                 self.turn.replies.push((request_id, Reply::Answers { response, answers }));
                 Ok(())
@@ -524,6 +536,31 @@ fn text_content(text: &str) -> Vec<ToolResultContent> {
 
 fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
     word.parse().map_err(|_| Stop::mistake(format!("{what}: `{word}` is not a number that fits")))
+}
+
+/// The tool that a step names, and its input.
+fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
+    let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
+    if name.is_empty() {
+        return Err(Stop::mistake("a tool call needs the NAME of a tool"));
+    }
+    match serde_json::from_str::<Value>(input) {
+        Ok(_) => Ok((name, input)),
+        Err(error) => Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}"))),
+    }
+}
+
+/// What a client's tool has said, or why it has not.
+fn told_by(result: &ToolCallResult) -> String {
+    if !result.success {
+        let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
+        return format!("(failed: {})", why.unwrap_or("it does not say why"));
+    }
+    let texts = result.content.iter().flatten().filter_map(|content| match content {
+        ToolResultContent::Text(content) => Some(content.text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 /// An answer as words.

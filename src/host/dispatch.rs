@@ -88,9 +88,9 @@ impl Host {
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(json),
-            Method::Reconnect => self.reconnect(connection, &params.read()?).map(json),
+            Method::Reconnect => self.reconnect(step, connection, &params.read()?).map(json),
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
-            Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(nothing),
+            Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
                 if let Some(only) = &params.only {
@@ -102,7 +102,7 @@ impl Host {
             }
             Method::CreateSession => {
                 self.check_keeping()?;
-                self.create_session(step, params.read()?).map(Answer::Created)
+                self.create_session(step, connection, params.read()?).map(Answer::Created)
             }
             Method::DisposeSession => {
                 self.check_keeping()?;
@@ -121,12 +121,15 @@ impl Host {
     }
 
     /// Forgets a connection and its subscriptions.
-    pub(super) fn close_connection(&mut self, connection: ConnectionId) {
+    pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.clone() {
             self.unsubscribe(connection, target);
         }
-        self.connections.remove(&connection);
+        let client = self.connections.remove(&connection);
+        if let Some(client_id) = client.and_then(|client| client.client_id) {
+            self.client_left(step, &client_id);
+        }
     }
 }
 

@@ -9,12 +9,14 @@
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
+//! `clients` (those that take part in a session, and what runs on them),
 //! `catalogue` (what sessions and chats say of themselves), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod calls;
 mod catalogue;
+mod clients;
 mod dispatch;
 pub mod effects;
 mod handlers;
@@ -110,6 +112,8 @@ pub struct Host {
     connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
+    /// Active clients that are not there, by the numbers of their timers.
+    absences: BTreeMap<u64, (SessionKey, String)>,
     /// How many turns run.
     runs: usize,
     last_key: u64,
@@ -165,6 +169,7 @@ impl Host {
             past: None,
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
+            absences: BTreeMap::new(),
             runs: 0,
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
@@ -184,9 +189,10 @@ impl Host {
                 self.connections.insert(connection, Connection::default());
             }
             Input::Said(connection, message) => self.dispatch(step, connection, message),
-            Input::Closed(connection) => self.close_connection(connection),
+            Input::Closed(connection) => self.close_connection(step, connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
+            Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),

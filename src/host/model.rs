@@ -144,6 +144,8 @@ pub(super) struct Run {
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
     pub(super) lasted_ms: u64,
+    /// The client that began this attempt, if one did.
+    pub(super) by: Option<String>,
     /// It ended with the process before this one.
     pub(super) interrupted: bool,
     /// The part that text of this kind goes on in.
@@ -181,6 +183,7 @@ impl Run {
             phase: RunPhase::Waiting { resume: false },
             accepted_ms,
             lasted_ms: 0,
+            by: None,
             interrupted: false,
             open_part: None,
             permissions: HashMap::new(),

@@ -264,6 +264,7 @@ impl Host {
             self.put_in_quarantine(key);
             return;
         }
+        self.await_clients(step, key);
         for chat in keys {
             self.end_interrupted_turn(step, chat);
             if creating {

@@ -19,6 +19,7 @@ use ahp_types::state::{
 };
 
 use super::calls::{CallRef, Readiness};
+use super::clients::Errand;
 use super::effects::{
     ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer, TurnEnd,
     TurnEvent,
@@ -58,7 +59,9 @@ impl Host {
         action.started_at = step.timestamp();
         chat.turn_ids.insert(action.turn_id.clone());
         chat.consumed.extend(action.queued_message_id.clone());
-        chat.run = Some(Run::new(run, action.turn_id.clone(), step.now.monotonic_ms));
+        let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
+        run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        chat.run = Some(run);
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
@@ -93,7 +96,9 @@ impl Host {
             lasted_since(step, turn.started_at.as_deref()).max(before)
         });
         let turn_id = action.turn_id.clone();
-        chat.run = Some(Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms));
+        let mut run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
+        run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        chat.run = Some(run);
         self.runs += 1;
         // What ended the turn before may do so again, and the process with it.
         let session = chat.session;
@@ -356,6 +361,10 @@ impl Host {
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
                 self.call_is_ready(step, CallRef { key, turn_id, id }, Readiness { input, message, gate });
+            }
+            TurnEvent::ClientTool { id, name, input, message } => {
+                let errand = Errand { tool: name, input, message };
+                self.call_on_client(step, CallRef { key, turn_id, id }, errand);
             }
             TurnEvent::ToolContent { id, content } => {
                 self.set_content(step, CallRef { key, turn_id, id }, content);

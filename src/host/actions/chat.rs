@@ -40,9 +40,8 @@ impl Host {
             StateAction::ChatTruncated(a) => self.client_truncates(step, key, a, origin),
             StateAction::ChatToolCallConfirmed(a) => self.client_decides_call(step, key, a, origin),
             StateAction::ChatToolCallResultConfirmed(a) => self.client_reviews_result(step, key, a, origin),
-            StateAction::ChatToolCallComplete(_) | StateAction::ChatToolCallContentChanged(_) => {
-                Err("this tool call does not run on this client".to_owned())
-            }
+            StateAction::ChatToolCallComplete(a) => self.client_completes_call(step, key, a, origin),
+            StateAction::ChatToolCallContentChanged(a) => self.client_changes_content(step, key, a, origin),
             StateAction::ChatInputAnswerChanged(a) => self.client_drafts_answer(step, key, a, origin),
             StateAction::ChatInputCompleted(a) => self.client_answers(step, key, a, origin),
             StateAction::ChatPendingMessageSet(a) => self.client_sets_pending(step, key, a, origin),
@@ -70,7 +69,7 @@ impl Host {
         }
     }
 
-    fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
+    pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
         self.chats.get(&key).ok_or_else(|| "the chat is gone".to_owned())
     }
 
@@ -260,7 +259,8 @@ impl Host {
         self.sequence(step, Target::Chat(key), action, Some(origin));
         self.tool_changed(step, key, &tool_call_id);
         if let Some(run) = run {
-            self.tell_agent(step, key, Command::ResultConfirmed { run, tool_call_id, approved });
+            let command = self.reviewed(key, run, tool_call_id, approved);
+            self.tell_agent(step, key, command);
         }
         Ok(Verdict::Done)
     }
@@ -382,7 +382,7 @@ impl Host {
 }
 
 /// The active turn, if it is this one.
-fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
+pub(super) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
     match &chat.conversation.state().active_turn {
         Some(active) if active.id == turn_id => Ok(active),
         Some(active) => Err(format!("the running turn is `{}`, not `{turn_id}`", active.id)),

@@ -8,6 +8,7 @@
 
 mod chat;
 mod session;
+mod tools;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use serde::de::DeserializeOwned;
@@ -66,7 +67,6 @@ macro_rules! table {
 
 const NO_CONFIG: &str = "changing the configuration is not served yet";
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
-const NO_CLIENT_TOOLS: &str = "tools of clients are not served yet";
 const NO_DIRECTORIES: &str = "changing the working directories is not served yet";
 
 table! {
@@ -77,8 +77,8 @@ table! {
     Session "session/isArchivedChanged" => SessionIsArchivedChangedAction;
     Session "session/defaultChatChanged" => SessionDefaultChatChangedAction;
     Session "session/configChanged" => SessionConfigChangedAction, refused: NO_CONFIG;
-    Session "session/activeClientSet" => SessionActiveClientSetAction, refused: NO_CLIENT_TOOLS;
-    Session "session/activeClientRemoved" => SessionActiveClientRemovedAction, refused: NO_CLIENT_TOOLS;
+    Session "session/activeClientSet" => SessionActiveClientSetAction;
+    Session "session/activeClientRemoved" => SessionActiveClientRemovedAction;
     Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction, refused: NO_DIRECTORIES;
     Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
     Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction, refused: NO_DIRECTORIES;
@@ -110,7 +110,7 @@ table! {
 /// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action puts into a
 /// state lies up to seven levels deeper in a snapshot, and clients that read no more than
 /// [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
-const ACTION_NESTING_MAX: usize = 100;
+pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// Why an action is refused: one sentence for the developer of the client.
 pub(super) type Refusal = String;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, ResponsePart,
-    SessionConfigSchema, ToolResultContent, Turn, UsageInfo,
+    SessionConfigSchema, ToolCallResult, ToolResultContent, Turn, UsageInfo,
 };
 
 use super::RunId;
@@ -73,6 +73,15 @@ pub enum Command {
         tool_call_id: String,
         /// Whether the agent may use the result.
         approved: bool,
+    },
+    /// A tool call that was to run on a client is over: the client has finished it, or nobody will.
+    ToolResult {
+        /// The attempt that called.
+        run: RunId,
+        /// The tool call.
+        tool_call_id: String,
+        /// What came of it.
+        result: ToolCallResult,
     },
     /// A question was settled.
     Answer {
@@ -175,6 +184,18 @@ pub enum TurnEvent {
         message: StringOrMarkdown,
         /// Whether it may run.
         gate: ToolGate,
+    },
+    /// The agent calls a tool that an active client of the session carries out. Answered by
+    /// [`Command::ToolResult`], at once when no client offers the tool.
+    ClientTool {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's name, as the client says it.
+        name: String,
+        /// The whole input.
+        input: String,
+        /// What the call does, for people.
+        message: StringOrMarkdown,
     },
     /// What a running tool call has produced so far; replaces what it had.
     ToolContent {

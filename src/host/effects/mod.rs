@@ -148,6 +148,8 @@ pub enum Timer {
     Recovered(SessionKey),
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
+    /// The time of an active client to come back, counted among all such times, is up.
+    Absence(u64),
 }
 
 /// Everything that the core asks of its surroundings, in order.

@@ -17,7 +17,7 @@ use anyhow::{bail, ensure, Result};
 use serde_json::json;
 
 use super::schedule::{Happening, Report};
-use super::speech::text;
+use super::speech::{text, tool_name};
 
 /// Few ids, so that some are used twice; one that the host uses for parts of its own.
 const CALLS: [&str; 4] = ["call-0", "call-1", "part-1", ""];
@@ -36,6 +36,8 @@ pub struct Agent {
     /// What it has taken in, in runs that were its own to end.
     taken_in: HashSet<String>,
     cancelled: HashSet<RunId>,
+    /// The calls that ran on clients, of which it was told what came of them.
+    answered: HashSet<(RunId, String)>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -64,6 +66,11 @@ impl Agent {
             Command::Cancel { run } => {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
                 self.cancelled.insert(*run);
+            }
+            Command::ToolResult { run, tool_call_id, .. } => {
+                ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
+                let first = self.answered.insert((*run, tool_call_id.clone()));
+                ensure!(first, "told twice what came of `{tool_call_id}` in {run:?}");
             }
             Command::Permission { run, .. }
             | Command::ResultConfirmed { run, .. }
@@ -187,6 +194,12 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
             input: "{}".to_owned(),
             message: "Run the tool".into(),
             gate: gate_of(*gate),
+        },
+        Happening::ClientTool { call: index, tool } => TurnEvent::ClientTool {
+            id: call(*index),
+            name: tool_name(*tool).to_owned(),
+            input: "{}".to_owned(),
+            message: "Have the tool run".into(),
         },
         Happening::Content { call: index, text } => {
             TurnEvent::ToolContent { id: call(*index), content: content(*text) }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use ahp_types::state::{
     ChatState, ChatSummary, SessionInputRequest, SessionState, SessionStatus, SessionSummary, Snapshot,
-    SnapshotState, ToolCallState,
+    SnapshotState, ToolCallContributor, ToolCallRunningState, ToolCallState,
 };
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
@@ -112,10 +112,18 @@ fn session_agrees(session: &SessionState, chat: &ChatState) -> Result<()> {
     ensure!(runs == chat.active_turn.is_some(), "in progress: {runs}, turn: {:?}", chat.active_turn);
     let waits = chat.status & ACTIVITY == SessionStatus::InputNeeded.bits();
 
+    for call in chat.active_turn.iter().flat_map(calls) {
+        let ToolCallState::Running(running) = call else { continue };
+        let Some(ToolCallContributor::Client(client)) = &running.contributor else { continue };
+        let active = session.active_clients.iter().any(|active| active.client_id == client.client_id);
+        ensure!(active, "{call:?} runs on a client that is gone");
+    }
+
     let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
     let open = sorted(open_requests(chat)?);
     ensure!(requests == open, "the session asks for {requests:#?}, the chat for {open:#?}");
-    ensure!(waits != open.is_empty(), "waits: {waits}, for {open:?}");
+    let for_user = open.iter().filter(|request| request.get("client").is_none()).count();
+    ensure!(waits == (for_user > 0), "waits: {waits}, for {open:?}");
     ensure!(session.input_needed.as_ref().is_none_or(|list| !list.is_empty()), "an empty list");
     Ok(())
 }
@@ -127,11 +135,15 @@ fn what_it_asks(request: &SessionInputRequest) -> Result<Value> {
             json!({ "chat": it.chat, "turn": it.turn_id, "call": it.tool_call })
         }
         SessionInputRequest::ChatInput(it) => json!({ "chat": it.chat, "request": it.request }),
+        SessionInputRequest::ToolClientExecution(it) => {
+            let call = ToolCallState::Running(it.tool_call.clone());
+            json!({ "chat": it.chat, "turn": it.turn_id, "client": it.client_id, "call": call })
+        }
         other => anyhow::bail!("nobody asked for {other:?}"),
     })
 }
 
-/// What waits for the user in a chat.
+/// What waits for the user or for a client in a chat.
 fn open_requests(chat: &ChatState) -> Result<Vec<Value>> {
     let mut open = Vec::new();
     if let Some(turn) = &chat.active_turn {
@@ -143,6 +155,14 @@ fn open_requests(chat: &ChatState) -> Result<Vec<Value>> {
         };
         for call in calls(turn).filter(waits) {
             open.push(json!({ "chat": chat.resource, "turn": turn.id, "call": call }));
+        }
+        for call in calls(turn) {
+            let ToolCallState::Running(running) = call else { continue };
+            let Some(ToolCallContributor::Client(client)) = &running.contributor else { continue };
+            let given = ToolCallState::Running(ToolCallRunningState { content: None, ..running.clone() });
+            open.push(json!({
+                "chat": chat.resource, "turn": turn.id, "client": client.client_id, "call": given,
+            }));
         }
         for question in questions(turn) {
             open.push(json!({ "chat": chat.resource, "request": question.request }));

@@ -197,8 +197,10 @@ impl World {
             Step::List { client, limit } => self.list(self.client(client), limit),
             Step::Dispatch { client, chat, ref wish, damage } => {
                 let Some(session) = self.session(chat) else { return Ok(()) };
-                let (channel, action) = speech::say(wish, damage, &session, &self.truth);
-                self.dispatch(self.client(client), &channel, action, wish)
+                let client = self.client(client);
+                let id = self.clients[client].id.clone();
+                let (channel, action) = speech::say(&id, wish, damage, &session, &self.truth);
+                self.dispatch(client, &channel, action, wish)
             }
             Step::Report { chat, ref report } => self.report(chat, report),
             Step::Nonsense { client, which } => self.talk_nonsense(self.client(client), which),
@@ -314,12 +316,14 @@ impl World {
             3 => json!({ "provider": "script", "workingDirectories": ["file:///tmp"] }),
             4 => json!({ "provider": "nobody" }),
             5 => json!({ "config": { "fail": 5 } }),
+            7 => json!({ "activeClient": speech::participant("nobody", 1) }),
+            8..=11 => json!({ "activeClient": speech::participant(&self.clients[client].id, how) }),
             6 => json!({ "workingDirectories": ["file:///a", "file:///b"] }),
             _ => json!({ "config": { "openMs": 5 } }),
         };
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let good = !self.truth.sessions.iter().any(|known| known == name)
-            && !matches!(how, 4..=6)
+            && !matches!(how, 4..=7)
             && !matches!(name, "ahp-chat:/1" | "nonsense");
         let answer = self.say(connection, &request(request_id, "createSession", params))?;
         ensure!(answer.is_ok() == good, "creating {name} was answered {answer:?}");
@@ -472,6 +476,10 @@ impl World {
 
     /// Says a request; returns its answer or the code of its error.
     fn say(&mut self, connection: ConnectionId, request: &Value) -> Result<std::result::Result<Value, i64>> {
+        if request["method"] == "reconnect" {
+            // What follows from it at once is told by its answer.
+            self.connections.get_mut(&connection).context("no such connection")?.subscribed.clear();
+        }
         let seen = self.hear(connection, request.to_string())?;
         ensure!(seen.origins.is_empty(), "an origin without a dispatch: {:?}", seen.origins);
         let [(to, answer)] = &seen.answers[..] else {
@@ -517,13 +525,13 @@ impl World {
     }
 
     fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) -> Result<Seen> {
-        let seen = self
-            .hear(connection, json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string())?;
-        ensure!(seen.answers.is_empty(), "{method} was answered {:?}", seen.answers);
         if method == "unsubscribe" {
             let connection = self.connections.get_mut(&connection).context("no such connection")?;
             connection.subscribed.remove(params["channel"].as_str().unwrap_or_default());
         }
+        let seen = self
+            .hear(connection, json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string())?;
+        ensure!(seen.answers.is_empty(), "{method} was answered {:?}", seen.answers);
         Ok(seen)
     }
 
