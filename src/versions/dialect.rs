@@ -123,7 +123,9 @@ impl Dialect {
     pub fn can_replay(self, action: &str) -> bool {
         match action {
             "chat/turnResume" => self >= Self::V0_9_0,
-            "chat/draftChanged" => self >= Self::V0_5_0,
+            "chat/draftChanged" | "session/activeClientSet" | "session/activeClientRemoved" => {
+                self >= Self::V0_5_0
+            }
             _ => self > Self::Draft,
         }
     }

@@ -33,6 +33,8 @@ pub struct Lane {
     chats: HashMap<String, Conversation>,
     /// The sessions among those that its clients are told of which a user has read.
     read: HashSet<String>,
+    /// The active clients of the sessions that its clients are told of.
+    active: HashMap<String, Vec<Value>>,
     /// The action that was translated last, which the next connection gets too.
     last: Option<Spoken>,
 }
@@ -99,6 +101,7 @@ impl Lane {
             names: Names::new(providers),
             chats: HashMap::new(),
             read: HashSet::new(),
+            active: HashMap::new(),
             last: None,
         }
     }
@@ -116,6 +119,9 @@ impl Lane {
             self.chats.entry(channel.clone()).or_insert(known);
         }
         self.read.extend(other.read.iter().cloned());
+        for (session, active) in &other.active {
+            self.active.entry(session.clone()).or_insert_with(|| active.clone());
+        }
     }
 
     /// The state of a chat, or of a session's default chat, as far as it is known.
@@ -128,7 +134,8 @@ impl Lane {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
         let chat = self.chats.get(&about).map(Conversation::state);
-        (Chain::to(self.dialect), Scene { chat, is_read, names: &mut self.names, client_id })
+        let active = self.active.get(channel).map(Vec::as_slice).unwrap_or_default();
+        (Chain::to(self.dialect), Scene { chat, is_read, active, names: &mut self.names, client_id })
     }
 
     /// Takes states up that are about to be told.
@@ -141,6 +148,8 @@ impl Lane {
                 node::Node::Chat => {}
                 node::Node::Session => {
                     let status = shot.state.get("status").and_then(Value::as_u64).unwrap_or_default();
+                    let active = shot.state.get("activeClients").and_then(Value::as_array).cloned();
+                    self.active.insert(shot.channel.clone(), active.unwrap_or_default());
                     self.mark(shot.channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
                     continue;
                 }
@@ -159,6 +168,7 @@ impl Lane {
     pub fn retain(&mut self, is_told: impl Fn(&str) -> bool) {
         self.chats.retain(|channel, _| is_told(channel));
         self.read.retain(|channel| is_told(channel));
+        self.active.retain(|channel, _| is_told(channel));
     }
 
     fn mark(&mut self, session: String, is_read: bool) {
@@ -191,6 +201,7 @@ impl Lane {
         }
         let Some(envelope) = Envelope::of_line(&action.line) else { return spoken };
         spoken.origin = envelope.origin.clone();
+        self.follow_clients(&envelope);
         let channel = envelope.channel.clone();
         for (shown_on, envelope) in self.envelopes(envelope, false) {
             let bytes = notification_line("action", &to_json(&envelope));
@@ -200,6 +211,26 @@ impl Lane {
         let chat = chat_of(&channel);
         spoken.chat = self.chats.get(&chat).map(|known| (chat, known.state().active_turn.is_some()));
         spoken
+    }
+
+    /// Takes note of who is active in a session because of an action.
+    fn follow_clients(&mut self, envelope: &Envelope) {
+        let Some(active) = self.active.get_mut(&envelope.channel) else { return };
+        let id_of = |client: &Value| client.get("clientId").cloned();
+        match node::text(&envelope.action, "type") {
+            Some("session/activeClientSet") => {
+                let Some(client) = envelope.action.get("activeClient") else { return };
+                match active.iter_mut().find(|known| id_of(known) == id_of(client)) {
+                    Some(known) => *known = client.clone(),
+                    None => active.push(client.clone()),
+                }
+            }
+            Some("session/activeClientRemoved") => {
+                let gone = envelope.action.get("clientId").cloned();
+                active.retain(|known| id_of(known) != gone);
+            }
+            _ => {}
+        }
     }
 
     /// The envelopes that are told instead of one, each with the channel whose subscribers get it.

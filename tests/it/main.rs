@@ -7,6 +7,7 @@
     reason = "a test says what is wrong by failing"
 )]
 
+mod active_clients;
 mod agents;
 mod client;
 mod crash;
