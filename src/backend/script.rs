@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, Message,
-    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolCallResult, ToolResultContent,
+    AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion,
+    ChatInputResponseKind, Message, MultipleWorkingDirectoriesCapability, ResponsePart,
+    SessionConfigPropertySchema, SessionConfigSchema, ToolCallResult, ToolResultContent,
     ToolResultTextContent, UsageInfo,
 };
 use anyhow::bail;
@@ -63,7 +63,14 @@ impl Backend for Script {
                 models: Vec::new(),
                 protected_resources: None,
                 customizations: None,
-                capabilities: None,
+                capabilities: Some(AgentCapabilities {
+                    multiple_chats: None,
+                    // The first is where it works. Clients that do not know of replacing leave it alone.
+                    multiple_working_directories: Some(MultipleWorkingDirectoriesCapability {
+                        immutable_primary: Some(true),
+                        primary_replacement: Some(true),
+                    }),
+                }),
             },
             config: SessionConfigSchema {
                 r#type: "object".to_owned(),
@@ -82,7 +89,7 @@ impl Backend for Script {
 
     fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
         Box::pin(async move {
-            let Some(mut agent) = Agent::open(&open.config, line).await else { return Ok(()) };
+            let Some(mut agent) = Agent::open(open, line).await else { return Ok(()) };
             agent.serve().await
         })
     }
@@ -108,6 +115,8 @@ impl Stop {
 
 struct Agent {
     line: Line,
+    /// Where it works.
+    working_directories: Vec<String>,
     /// Tools that the user has allowed for good.
     allowed: HashSet<String>,
     /// The turn that runs, or that failed and may go on.
@@ -152,7 +161,8 @@ enum Reply {
 
 impl Agent {
     /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
-    async fn open(config: &JsonObject, mut line: Line) -> Option<Self> {
+    async fn open(open: OpenConversation, mut line: Line) -> Option<Self> {
+        let OpenConversation { config, working_directories, .. } = open;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
             None => 0,
             Some(Ok(open_ms)) => open_ms,
@@ -173,7 +183,8 @@ impl Agent {
             return None;
         }
         line.reports.report(Event::Opened).await;
-        Some(Self { line, allowed: HashSet::new(), turn: Turn::new(RunId(0)) })
+        let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
+        Some(Self { line, working_directories, allowed, turn })
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
@@ -186,6 +197,10 @@ impl Agent {
                 Command::ResumeTurn { run, message, so_far, progress } => {
                     self.turn = Turn::resumed(run, &so_far, progress);
                     message
+                }
+                Command::WorkIn { directories } => {
+                    self.working_directories = directories;
+                    continue;
                 }
                 // Came after its turn had ended.
                 _ => continue,
@@ -235,6 +250,10 @@ impl Agent {
             "/ask" => self.call(rest, Gate::Ask, false).await,
             "/review" => self.call(rest, Gate::None, true).await,
             "/fail" => self.fail_call(rest).await,
+            "/where" => {
+                let directories = self.working_directories.join("\n");
+                self.finish(TurnEvent::Part(TextKind::Markdown, directories)).await
+            }
             "/client" => self.call_client(rest).await,
             "/question" => self.question(rest).await,
             "/usage" => self.usage(rest).await,
@@ -456,6 +475,10 @@ impl Agent {
             }
             Some(Command::ResultConfirmed { run, tool_call_id, .. }) if run == current => {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
+                Ok(())
+            }
+            Some(Command::WorkIn { directories }) => {
+                self.working_directories = directories;
                 Ok(())
             }
             Some(Command::ToolResult { run, tool_call_id, result }) if run == current => {

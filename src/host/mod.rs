@@ -9,7 +9,7 @@
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
-//! `clients` (those that take part in a session, and what runs on them),
+//! `clients` (those that take part in a session, and what runs on them), `directories` (where agents work),
 //! `catalogue` (what sessions and chats say of themselves), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -17,6 +17,7 @@ mod actions;
 mod calls;
 mod catalogue;
 mod clients;
+mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
@@ -42,6 +43,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
+pub use directories::{directories_in, Findings};
 pub use handlers::catalogue::listing;
 pub use sequence::{envelope_of, MergedDeltas};
 
@@ -109,6 +111,8 @@ pub struct Host {
     unreadable: HashMap<String, String>,
     /// What the store has of the actions after the cursor of the next `reconnect`.
     past: Option<Vec<(Target, effects::ActionLine)>>,
+    /// What was found out about the directories that the next message names.
+    findings: Findings,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
@@ -167,6 +171,7 @@ impl Host {
             disposed: HashSet::new(),
             unreadable: HashMap::new(),
             past: None,
+            findings: Findings::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
             absences: BTreeMap::new(),
@@ -204,6 +209,7 @@ impl Host {
                 self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
             }
             Input::Past(past) => self.past = past,
+            Input::Findings(findings) => self.findings = findings,
             Input::Failing(failing) => {
                 self.failing = failing;
                 self.tell_summaries(step);

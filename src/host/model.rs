@@ -76,6 +76,8 @@ pub(super) struct Chat {
     pub(super) conversation: Conversation,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
+    /// The directories that the agent was told to work in.
+    pub(super) directories_told: Vec<String>,
     /// The turn that runs, from our side.
     pub(super) run: Option<Run>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
@@ -101,6 +103,7 @@ impl Chat {
             conversation,
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
+            directories_told: Vec::new(),
             run: None,
             settling: None,
             turn_ids: HashSet::new(),

@@ -439,6 +439,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         conversation,
         title_by: body.title_by,
         agent: AgentLink::Closed,
+        directories_told: Vec::new(),
         run: None,
         settling: None,
         turn_ids,

@@ -205,12 +205,14 @@ impl Host {
 
     /// Has the agent open the chat's conversation.
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let working_directories = self.effective_directories(key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
         chat.agent = AgentLink::Opening;
+        chat.directories_told.clone_from(&working_directories);
         let open = OpenConversation {
             provider: session.state.provider.clone(),
-            working_directories: session.state.working_directories.clone().unwrap_or_default(),
+            working_directories,
             config: session.config.clone(),
             history: chat.conversation.state().turns.clone(),
         };
@@ -284,6 +286,7 @@ impl Host {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
                     self.sequence(step, Target::Session(session), ready, None);
                 }
+                self.tell_directories(step, key);
                 self.advance(step, key);
             }
             Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),

@@ -65,6 +65,9 @@ impl Host {
                 self.sync_chat(step, key);
                 Ok(verdict)
             }
+            StateAction::ChatWorkingDirectorySet(_) | StateAction::ChatWorkingDirectoryRemoved(_) => {
+                self.client_chooses_directories(step, key, action, origin)
+            }
             _ => Err("not served on a chat's channel".to_owned()),
         }
     }

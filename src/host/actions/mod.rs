@@ -67,7 +67,6 @@ macro_rules! table {
 
 const NO_CONFIG: &str = "changing the configuration is not served yet";
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
-const NO_DIRECTORIES: &str = "changing the working directories is not served yet";
 
 table! {
     Root "root/configChanged" => RootConfigChangedAction, refused: NO_CONFIG;
@@ -79,9 +78,9 @@ table! {
     Session "session/configChanged" => SessionConfigChangedAction, refused: NO_CONFIG;
     Session "session/activeClientSet" => SessionActiveClientSetAction;
     Session "session/activeClientRemoved" => SessionActiveClientRemovedAction;
-    Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction, refused: NO_DIRECTORIES;
-    Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
-    Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction, refused: NO_DIRECTORIES;
+    Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction;
+    Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction;
+    Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction;
     Session "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
     Session "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_CUSTOMIZATIONS;
     Session "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_CUSTOMIZATIONS;
@@ -103,8 +102,8 @@ table! {
     Chat "chat/draftChanged" => ChatDraftChangedAction;
     Chat "chat/isReadChanged" => ChatIsReadChangedAction;
     Chat "chat/isArchivedChanged" => ChatIsArchivedChangedAction;
-    Chat "chat/workingDirectorySet" => ChatWorkingDirectorySetAction, refused: NO_DIRECTORIES;
-    Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
+    Chat "chat/workingDirectorySet" => ChatWorkingDirectorySetAction;
+    Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction;
 }
 
 /// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action puts into a
@@ -113,10 +112,10 @@ table! {
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// Why an action is refused: one sentence for the developer of the client.
-pub(super) type Refusal = String;
+pub(in crate::host) type Refusal = String;
 
 /// What becomes of an action that is not refused.
-pub(super) enum Verdict {
+pub(in crate::host) enum Verdict {
     /// It was sequenced, with whatever follows from it.
     Done,
     /// It changes nothing (or nothing that its channel shows): its sender is told so, nobody else.

@@ -18,6 +18,14 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
+        if matches!(
+            action,
+            StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryRemoved(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_)
+        ) {
+            return self.client_changes_directories(step, key, action, origin);
+        }
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(Verdict::Unchanged) };
         match &action {
             StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,

@@ -104,6 +104,12 @@ pub enum Command {
         /// What the user added.
         message: Message,
     },
+    /// The directories that the agent works in have changed. True for what it does next; under a running turn
+    /// that may be the next turn.
+    WorkIn {
+        /// `file:` URIs; the first is where the agent works.
+        directories: Vec<String>,
+    },
     /// The conversation is over; nothing more is heard of it.
     Close,
 }

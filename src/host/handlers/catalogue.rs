@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
-use crate::host::effects::{ChatKey, ConnectionId, Output, Page, Place, Record};
+use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
@@ -70,12 +70,7 @@ impl Host {
         let agent = agent.ok_or_else(|| {
             RpcError::provider_not_found(params.provider.as_deref().unwrap_or("(no agent is configured)"))
         })?;
-        if params.working_directories.as_ref().is_some_and(|directories| directories.len() > 1) {
-            return Err(RpcError::invalid_params(format_args!(
-                "`workingDirectories`: the agent `{}` works in one directory at a time",
-                agent.info.provider
-            )));
-        }
+        let directories = self.new_directories(agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
         check_config(&agent.config, &config)?;
         if let Some(client) = &params.active_client {
@@ -88,7 +83,7 @@ impl Host {
         let born_at = self.head + 1;
         let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
         let chat_state = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
-        let mut state = creating_session(provider, params.working_directories, row_of(&chat_state));
+        let mut state = creating_session(provider, directories, row_of(&chat_state));
         state.active_clients.extend(params.active_client);
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
@@ -112,6 +107,33 @@ impl Host {
             },
         );
         Ok(NewSession { session, chat })
+    }
+
+    /// The directories of a new session, each once.
+    fn new_directories(
+        &self,
+        agent: &AgentDescription,
+        asked: Option<Vec<String>>,
+    ) -> Result<Option<Vec<String>>, RpcError> {
+        let Some(asked) = asked else { return Ok(None) };
+        let mut directories: Vec<String> = Vec::with_capacity(asked.len());
+        for uri in &asked {
+            let directory = self
+                .usable_directory(uri)
+                .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        let capabilities = agent.info.capabilities.as_ref();
+        let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
+        if directories.len() > 1 && !several {
+            return Err(RpcError::invalid_params(format_args!(
+                "`workingDirectories`: the agent `{}` works in one directory",
+                agent.info.provider
+            )));
+        }
+        Ok(Some(directories))
     }
 
     /// Whether a client may take part in a session from its beginning.

@@ -38,6 +38,8 @@ pub struct Agent {
     cancelled: HashSet<RunId>,
     /// The calls that ran on clients, of which it was told what came of them.
     answered: HashSet<(RunId, String)>,
+    /// Where it works.
+    directories: Vec<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -52,8 +54,9 @@ impl Agent {
     /// Takes a command, which must be one that makes sense.
     pub fn obey(&mut self, command: &Command) -> Result<()> {
         match command {
-            Command::Open(_) => {
+            Command::Open(open) => {
                 ensure!(self.state == State::Closed, "opened while {:?}", self.state);
+                self.directories.clone_from(&open.working_directories);
                 self.state = State::Opening;
             }
             Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. } => {
@@ -84,6 +87,11 @@ impl Agent {
                 ensure!(!self.taken_in.contains(id), "handed `{id}`, which it has taken in, again");
                 self.steering.push((*run, id.clone()));
             }
+            Command::WorkIn { directories } => {
+                ensure!(self.state == State::Open, "told where to work while {:?}", self.state);
+                ensure!(self.directories != *directories, "told again to work in {directories:?}");
+                self.directories.clone_from(directories);
+            }
             Command::Close => {
                 ensure!(self.state != State::Closed, "closed twice");
                 self.close();
@@ -101,6 +109,11 @@ impl Agent {
     /// Whether anything can be heard of it.
     pub fn is_up(&self) -> bool {
         self.state != State::Closed
+    }
+
+    /// Where it works, if it is there.
+    pub fn works_in(&self) -> Option<&[String]> {
+        (self.state == State::Open).then_some(&self.directories)
     }
 
     /// What a report says; none when there is nobody to report.

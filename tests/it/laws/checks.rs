@@ -223,3 +223,23 @@ pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
     }
     Ok(())
 }
+
+/// That an agent works in the directories of its chat, which are among those of its session.
+pub fn works_where_it_should(works_in: Option<&[String]>, chat: &str, fresh: &Fresh) -> Result<()> {
+    let Some(SnapshotState::Chat(state)) = fresh.get(chat).map(|snapshot| &snapshot.state) else {
+        return Ok(());
+    };
+    let sessions = fresh.values().filter_map(|snapshot| match &snapshot.state {
+        SnapshotState::Session(session) => Some(session),
+        _ => None,
+    });
+    let mut sessions = sessions.filter(|session| session.chats.iter().any(|row| row.resource == chat));
+    let of_session =
+        sessions.next().and_then(|session| session.working_directories.clone()).unwrap_or_default();
+    let chosen = state.working_directories.as_ref();
+    let strange = chosen.into_iter().flatten().find(|directory| !of_session.contains(directory));
+    ensure!(strange.is_none(), "{chat} works in {strange:?}, and its session in {of_session:?}");
+    let meant = chosen.unwrap_or(&of_session);
+    ensure!(works_in.is_none_or(|told| told == meant), "told to work in {works_in:?}, not in {meant:?}");
+    Ok(())
+}

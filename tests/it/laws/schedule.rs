@@ -205,6 +205,12 @@ pub enum Wish {
         success: bool,
         review: bool,
     },
+    /// To work elsewhere.
+    WorkIn {
+        how: u8,
+        directory: u8,
+        other: u8,
+    },
     /// Some action of the client's table, or of the server's, or of nobody's, without a sensible payload.
     Any {
         which: u8,
@@ -538,6 +544,8 @@ fn wish() -> impl Strategy<Value = Wish> {
         1 => (index(), index()).prop_map(|(call, text)| Wish::Stream { call, text }),
         3 => (index(), any::<bool>(), any::<bool>())
             .prop_map(|(call, success, review)| Wish::Deliver { call, success, review }),
+        4 => (index(), index(), index())
+            .prop_map(|(how, directory, other)| Wish::WorkIn { how, directory, other }),
         2 => any::<u8>().prop_map(|which| Wish::Any { which }),
     ]
 }

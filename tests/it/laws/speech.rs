@@ -39,6 +39,12 @@ fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
+/// Directories, some spelled oddly; one that is not there, and what is none.
+pub fn directory_at(index: u8) -> &'static str {
+    let all = ["file:///a", "file:///b", "file:/b/", "file:///c/../c", "file:///nowhere", "nonsense"];
+    all[usize::from(index) % all.len()]
+}
+
 /// Tools that clients offer, and one that nobody does.
 const TOOLS: [&str; 4] = ["look", "write", "look", "fly"];
 
@@ -207,6 +213,18 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
                 action["requiresResultConfirmation"] = true.into();
             }
             action
+        }
+        Wish::WorkIn { how, directory, other } => {
+            let (directory, other) = (directory_at(*directory), directory_at(*other));
+            match how % 5 {
+                0 => json!({ "type": "session/workingDirectorySet", "directory": directory }),
+                1 => json!({ "type": "chat/workingDirectorySet", "directory": directory }),
+                2 => json!({
+                    "type": "session/workingDirectoryReplaced", "directory": directory, "replacement": other,
+                }),
+                3 => json!({ "type": "session/workingDirectoryRemoved", "directory": directory }),
+                _ => json!({ "type": "chat/workingDirectoryRemoved", "directory": directory }),
+            }
         }
         Wish::Any { which } => any_action(*which, turn),
     }

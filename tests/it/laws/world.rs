@@ -12,7 +12,7 @@ use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
     ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SessionKey, Shutdown, Timer,
 };
-use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{directories_in, listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
@@ -68,6 +68,8 @@ pub struct World {
     gone: Vec<String>,
     /// The URIs of the sessions that are kept.
     sessions: BTreeMap<SessionKey, String>,
+    /// The URIs of the chats that are or were kept.
+    chats: BTreeMap<ChatKey, String>,
     kept: Memory,
     merge: bool,
     pub truth: Truth,
@@ -158,6 +160,7 @@ impl World {
             done: Vec::new(),
             gone: Vec::new(),
             sessions: BTreeMap::new(),
+            chats: BTreeMap::new(),
             kept: Memory::default(),
             merge: schedule.merge,
             truth: Truth::default(),
@@ -318,7 +321,8 @@ impl World {
             5 => json!({ "config": { "fail": 5 } }),
             7 => json!({ "activeClient": speech::participant("nobody", 1) }),
             8..=11 => json!({ "activeClient": speech::participant(&self.clients[client].id, how) }),
-            6 => json!({ "workingDirectories": ["file:///a", "file:///b"] }),
+            6 => json!({ "workingDirectories": ["file:///a", "file:///nowhere"] }),
+            12 => json!({ "workingDirectories": ["file:///a", "file:///b", "file:///a/"] }),
             _ => json!({ "config": { "openMs": 5 } }),
         };
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -540,6 +544,10 @@ impl World {
         self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
         ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
         self.edges.take_records();
+        let named = directories_in(&fed[0]).into_iter();
+        let there =
+            |uri: &str| if uri == "file:///nowhere" { Err("is not there".to_owned()) } else { Ok(()) };
+        self.feed(Input::Findings(named.map(|uri| (uri.clone(), there(&uri))).collect()))?;
         self.feed(Input::Said(connection, fed.remove(0)))
     }
 
@@ -606,6 +614,9 @@ impl World {
             Record::Session(row) => {
                 let is_new = self.sessions.insert(row.key, row.uri.clone()).is_none();
                 seen.created.extend(is_new.then(|| row.uri.clone()));
+            }
+            Record::Chat(row) => {
+                self.chats.insert(row.key, row.uri.clone());
             }
             Record::SessionRemoved(key) => self.gone.extend(self.sessions.remove(key)),
             _ => {}
@@ -747,6 +758,10 @@ impl World {
         }
         checks::mirror("the records", self.truth.channels.iter(), &fresh)?;
         checks::derived(&fresh)?;
+        for (key, agent) in &self.agents {
+            let chat = self.chats.get(key).context("an agent without a chat")?;
+            checks::works_where_it_should(agent.works_in(), chat, &fresh)?;
+        }
         let list = self.observe_list()?;
         checks::list(&list, &fresh)?;
         for client in &self.clients {
