@@ -35,6 +35,8 @@ pub struct Lane {
     read: HashSet<String>,
     /// The active clients of the sessions that its clients are told of.
     active: HashMap<String, Vec<Value>>,
+    /// The directories that these sessions work in, before the action that comes next.
+    directories: HashMap<String, Vec<Value>>,
     /// The action that was translated last, which the next connection gets too.
     last: Option<Spoken>,
 }
@@ -102,6 +104,7 @@ impl Lane {
             chats: HashMap::new(),
             read: HashSet::new(),
             active: HashMap::new(),
+            directories: HashMap::new(),
             last: None,
         }
     }
@@ -122,6 +125,9 @@ impl Lane {
         for (session, active) in &other.active {
             self.active.entry(session.clone()).or_insert_with(|| active.clone());
         }
+        for (session, directories) in &other.directories {
+            self.directories.entry(session.clone()).or_insert_with(|| directories.clone());
+        }
     }
 
     /// The state of a chat, or of a session's default chat, as far as it is known.
@@ -135,7 +141,11 @@ impl Lane {
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
         let chat = self.chats.get(&about).map(Conversation::state);
         let active = self.active.get(channel).map(Vec::as_slice).unwrap_or_default();
-        (Chain::to(self.dialect), Scene { chat, is_read, active, names: &mut self.names, client_id })
+        let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
+        (
+            Chain::to(self.dialect),
+            Scene { chat, is_read, active, directories, names: &mut self.names, client_id },
+        )
     }
 
     /// Takes states up that are about to be told.
@@ -148,8 +158,10 @@ impl Lane {
                 node::Node::Chat => {}
                 node::Node::Session => {
                     let status = shot.state.get("status").and_then(Value::as_u64).unwrap_or_default();
-                    let active = shot.state.get("activeClients").and_then(Value::as_array).cloned();
-                    self.active.insert(shot.channel.clone(), active.unwrap_or_default());
+                    let list =
+                        |name| shot.state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+                    self.active.insert(shot.channel.clone(), list("activeClients"));
+                    self.directories.insert(shot.channel.clone(), list("workingDirectories"));
                     self.mark(shot.channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
                     continue;
                 }
@@ -169,6 +181,7 @@ impl Lane {
         self.chats.retain(|channel, _| is_told(channel));
         self.read.retain(|channel| is_told(channel));
         self.active.retain(|channel, _| is_told(channel));
+        self.directories.retain(|channel, _| is_told(channel));
     }
 
     fn mark(&mut self, session: String, is_read: bool) {
@@ -276,6 +289,9 @@ impl Lane {
                 if let StateAction::SessionIsReadChanged(changed) = &change.action {
                     self.mark(change.channel.clone(), changed.is_read);
                 }
+                if let Some(directories) = self.directories.get_mut(&change.channel) {
+                    follow_directories(directories, &change.action);
+                }
                 if let Some(chat) = self.chats.get_mut(&change.channel) {
                     chat.apply(&change.action);
                 }
@@ -287,6 +303,34 @@ impl Lane {
             }
         }
     }
+}
+
+/// Takes note of where a session works because of an action.
+fn follow_directories(directories: &mut Vec<Value>, action: &StateAction) {
+    match action {
+        StateAction::SessionWorkingDirectorySet(a) if !directories.iter().any(|one| *one == a.directory) => {
+            directories.push(a.directory.as_str().into());
+        }
+        StateAction::SessionWorkingDirectoryRemoved(a) => directories.retain(|one| *one != a.directory),
+        StateAction::SessionWorkingDirectoryReplaced(a) => {
+            *directories =
+                replaced(directories, &a.directory.as_str().into(), &a.replacement.as_str().into());
+        }
+        _ => {}
+    }
+}
+
+/// A list of directories with one of them replaced, as the reducers do it.
+pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> {
+    let at = directories.iter().position(|directory| directory == gone);
+    let keeps_its_place = directories.iter().position(|directory| directory == new) < at;
+    let keeps_its_place = keeps_its_place && directories.contains(new);
+    let all = directories.iter().filter_map(|directory| match directory {
+        directory if directory == gone => (!keeps_its_place).then_some(new),
+        directory if directory == new => keeps_its_place.then_some(new),
+        directory => Some(directory),
+    });
+    all.cloned().collect()
 }
 
 /// The envelope of an action.
