@@ -3,6 +3,8 @@
 //! Owns: the language of the steps (see the table in the README) and running it.
 //! Never: needs a model, a network, or a clock other than the timers that a script asks for.
 
+mod clients;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -16,10 +18,12 @@ use anyhow::bail;
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub use clients::GuardedScript;
+
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
     AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption, RunId, TextKind,
-    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
+    Tokens, ToolGate, ToolOutcome, TurnEnd, TurnEvent,
 };
 
 /// The provider id.
@@ -34,6 +38,11 @@ const INPUT_PIECE_CHARS: usize = 16;
 /// The backend.
 #[derive(Debug, Default)]
 pub struct Script;
+
+async fn converse(open: OpenConversation, line: Line, resource: Option<String>) -> anyhow::Result<()> {
+    let Some(mut agent) = Agent::open(open, line, resource).await else { return Ok(()) };
+    agent.serve().await
+}
 
 impl Backend for Script {
     fn describe(&self) -> AgentDescription {
@@ -88,10 +97,7 @@ impl Backend for Script {
     }
 
     fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
-        Box::pin(async move {
-            let Some(mut agent) = Agent::open(open, line).await else { return Ok(()) };
-            agent.serve().await
-        })
+        Box::pin(converse(open, line, None))
     }
 }
 
@@ -115,6 +121,9 @@ impl Stop {
 
 struct Agent {
     line: Line,
+    /// What it needs a token for.
+    resource: Option<String>,
+    tokens: Tokens,
     /// Where it works.
     working_directories: Vec<String>,
     /// Tools that the user has allowed for good.
@@ -161,8 +170,8 @@ enum Reply {
 
 impl Agent {
     /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
-    async fn open(open: OpenConversation, mut line: Line) -> Option<Self> {
-        let OpenConversation { config, working_directories, .. } = open;
+    async fn open(open: OpenConversation, mut line: Line, resource: Option<String>) -> Option<Self> {
+        let OpenConversation { config, working_directories, tokens, .. } = open;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
             None => 0,
             Some(Ok(open_ms)) => open_ms,
@@ -182,9 +191,14 @@ impl Agent {
             line.reports.report(Event::OpenFailed { reason: reason.to_owned() }).await;
             return None;
         }
+        if let Some(resource) = resource.as_ref().filter(|resource| !tokens.contains_key(*resource)) {
+            let reason = format!("there is no token for `{resource}`");
+            line.reports.report(Event::OpenFailed { reason }).await;
+            return None;
+        }
         line.reports.report(Event::Opened).await;
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
-        Some(Self { line, working_directories, allowed, turn })
+        Some(Self { line, resource, tokens, working_directories, allowed, turn })
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
@@ -200,6 +214,10 @@ impl Agent {
                 }
                 Command::WorkIn { directories } => {
                     self.working_directories = directories;
+                    continue;
+                }
+                Command::Tokens(tokens) => {
+                    self.tokens = tokens;
                     continue;
                 }
                 // Came after its turn had ended.
@@ -254,6 +272,8 @@ impl Agent {
                 let directories = self.working_directories.join("\n");
                 self.finish(TurnEvent::Part(TextKind::Markdown, directories)).await
             }
+            "/token" => self.show_token().await,
+            "/token-refused" => self.refuse_token().await,
             "/client" => self.call_client(rest).await,
             "/question" => self.question(rest).await,
             "/usage" => self.usage(rest).await,
@@ -339,18 +359,6 @@ impl Agent {
         }
         self.tell(done).await?;
         self.reply_about(&id).await.map(|_| ())
-    }
-
-    /// Has a client carry out a tool, and says what came of it.
-    async fn call_client(&mut self, rest: &str) -> Result<(), Stop> {
-        let (name, input) = tool_and_input(rest)?;
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
-        let message = format!("Run {name}").into();
-        let (name, input) = (name.to_owned(), input.to_owned());
-        self.tell(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
-        let Reply::ToolResult(result) = self.reply_about(&id).await? else { return Ok(()) };
-        self.finish(TurnEvent::Part(TextKind::Markdown, told_by(&result))).await
     }
 
     async fn fail_call(&mut self, rest: &str) -> Result<(), Stop> {
@@ -477,6 +485,10 @@ impl Agent {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
                 Ok(())
             }
+            Some(Command::Tokens(tokens)) => {
+                self.tokens = tokens;
+                Ok(())
+            }
             Some(Command::WorkIn { directories }) => {
                 self.working_directories = directories;
                 Ok(())
@@ -571,19 +583,6 @@ fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
         Ok(_) => Ok((name, input)),
         Err(error) => Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}"))),
     }
-}
-
-/// What a client's tool has said, or why it has not.
-fn told_by(result: &ToolCallResult) -> String {
-    if !result.success {
-        let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
-        return format!("(failed: {})", why.unwrap_or("it does not say why"));
-    }
-    let texts = result.content.iter().flatten().filter_map(|content| match content {
-        ToolResultContent::Text(content) => Some(content.text.as_str()),
-        _ => None,
-    });
-    texts.collect::<Vec<_>>().join("\n")
 }
 
 /// An answer as words.

@@ -16,6 +16,9 @@ use crate::wire::rpc::{Incoming, Params};
 /// The result of methods that answer nothing.
 const NULL: Bytes = Bytes::from_static(b"null");
 
+/// The result of methods that answer an object with nothing in it.
+const EMPTY: Bytes = Bytes::from_static(b"{}");
+
 impl Host {
     pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
         match message {
@@ -108,6 +111,7 @@ impl Host {
                 self.check_keeping()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
             }
+            Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
                 Ok(Answer::Resource(Resource::Read { uri: params.uri, encoding: params.encoding }))

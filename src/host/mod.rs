@@ -10,6 +10,7 @@
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
 //! `clients` (those that take part in a session, and what runs on them), `directories` (where agents work),
+//! `credentials` (with whose tokens),
 //! `catalogue` (what sessions and chats say of themselves), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -17,6 +18,7 @@ mod actions;
 mod calls;
 mod catalogue;
 mod clients;
+mod credentials;
 mod directories;
 mod dispatch;
 pub mod effects;

@@ -11,7 +11,7 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
+use super::effects::{ConnectionId, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
 use super::reduce::Conversation;
 
@@ -40,6 +40,16 @@ pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
     pub(super) subscriptions: BTreeSet<Target>,
+    /// By the resources that they are for.
+    pub(super) tokens: BTreeMap<String, HeldToken>,
+}
+
+/// A token that a client has pushed.
+#[derive(Debug)]
+pub(super) struct HeldToken {
+    pub(super) token: Token,
+    /// When it is not good any more, by the clock that never goes back.
+    pub(super) until_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -76,6 +86,10 @@ pub(super) struct Chat {
     pub(super) conversation: Conversation,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
+    /// The client that asked for the agent's work last: the agent uses its tokens.
+    pub(super) sponsor: Option<String>,
+    /// The tokens that the agent was told.
+    pub(super) tokens_told: Tokens,
     /// The directories that the agent was told to work in.
     pub(super) directories_told: Vec<String>,
     /// The turn that runs, from our side.
@@ -103,6 +117,8 @@ impl Chat {
             conversation,
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
+            sponsor: None,
+            tokens_told: Tokens::new(),
             directories_told: Vec::new(),
             run: None,
             settling: None,

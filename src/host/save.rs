@@ -439,6 +439,8 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         conversation,
         title_by: body.title_by,
         agent: AgentLink::Closed,
+        sponsor: None,
+        tokens_told: Default::default(),
         directories_told: Vec::new(),
         run: None,
         settling: None,

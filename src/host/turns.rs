@@ -61,6 +61,7 @@ impl Host {
         chat.consumed.extend(action.queued_message_id.clone());
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        chat.sponsor = run.by.clone().or(chat.sponsor.take());
         chat.run = Some(run);
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
@@ -98,6 +99,7 @@ impl Host {
         let turn_id = action.turn_id.clone();
         let mut run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        chat.sponsor = run.by.clone().or(chat.sponsor.take());
         chat.run = Some(run);
         self.runs += 1;
         // What ended the turn before may do so again, and the process with it.
@@ -206,13 +208,16 @@ impl Host {
     /// Has the agent open the chat's conversation.
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let working_directories = self.effective_directories(key);
+        let tokens = self.tokens_for(step, key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
         chat.agent = AgentLink::Opening;
         chat.directories_told.clone_from(&working_directories);
+        chat.tokens_told.clone_from(&tokens);
         let open = OpenConversation {
             provider: session.state.provider.clone(),
             working_directories,
+            tokens,
             config: session.config.clone(),
             history: chat.conversation.state().turns.clone(),
         };
@@ -235,6 +240,7 @@ impl Host {
 
     /// Starts the waiting run if its agent is ready for it.
     fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        self.tell_tokens(step, key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -298,6 +304,7 @@ impl Host {
                     self.name_session(step, session, &title, TitleBy::Agent);
                 }
             }
+            Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
             Event::Turn(run, event) if chat.settling == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {
                     chat.settling = None;

@@ -63,6 +63,7 @@ methods! {
     CreateSession = "createSession", Request, "Creates a session under the client's URI.";
     DisposeSession = "disposeSession", Request, "Ends a session and everything in it.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
+    Authenticate = "authenticate", Request, "Takes a token for a resource that an agent declares.";
     ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
     ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";

@@ -45,6 +45,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
         Command::Open(OpenConversation {
             provider: "script".to_owned(),
             working_directories: Vec::new(),
+            tokens: Default::default(),
             config: serde_json::Map::new(),
             history: Vec::new(),
         }),

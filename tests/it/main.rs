@@ -11,6 +11,7 @@ mod active_clients;
 mod agents;
 mod client;
 mod crash;
+mod credentials;
 mod home;
 mod judges;
 mod keeping;

@@ -117,6 +117,7 @@ impl Host {
                 return Err(format!("no such pending message: `{id}`"));
             }
         }
+        self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.release_queue(key);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
@@ -168,6 +169,7 @@ impl Host {
             None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
         }
         self.check_can_run(chat)?;
+        self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.release_queue(key);
         self.resume_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
@@ -342,6 +344,7 @@ impl Host {
         }
         self.check_can_run(chat)?;
         check_message(&action.message)?;
+        self.check_tokens_for_turn(step, key, &origin.client_id)?;
         let kind = action.kind;
         let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
         self.release_queue(key);

@@ -4,6 +4,7 @@
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
@@ -110,9 +111,36 @@ pub enum Command {
         /// `file:` URIs; the first is where the agent works.
         directories: Vec<String>,
     },
+    /// The tokens that the agent may use from now on, instead of those that it had.
+    Tokens(Tokens),
     /// The conversation is over; nothing more is heard of it.
     Close,
 }
+
+/// A bearer token, which nothing shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// A token.
+    pub fn new(secret: String) -> Self {
+        Self(secret)
+    }
+
+    /// What only the resource that it is for may see.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Tokens by the resources that they are for.
+pub type Tokens = BTreeMap<String, Token>;
 
 /// What a backend needs to open a conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +151,8 @@ pub struct OpenConversation {
     pub working_directories: Vec<String>,
     /// The session's configuration, valid by the agent's own schema.
     pub config: JsonObject,
+    /// The tokens that the agent may use, of those that it declares resources for.
+    pub tokens: Tokens,
     /// What was said before, when the conversation must be taken up anew.
     pub history: Vec<Turn>,
 }
@@ -139,6 +169,12 @@ pub enum Event {
     },
     /// The agent gives the session a name.
     Title(String),
+    /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is
+    /// another.
+    TokenRefused {
+        /// The resource, as the agent declares it.
+        resource: String,
+    },
     /// Something about a run.
     Turn(RunId, TurnEvent),
     /// The backend is gone without a word; every run with it. It is opened anew for the next turn.

@@ -70,6 +70,7 @@ impl Host {
         let agent = agent.ok_or_else(|| {
             RpcError::provider_not_found(params.provider.as_deref().unwrap_or("(no agent is configured)"))
         })?;
+        self.check_tokens(step, connection, agent)?;
         let directories = self.new_directories(agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
         check_config(&agent.config, &config)?;
@@ -88,7 +89,9 @@ impl Host {
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
         let channel = Channel::new(chat_uri, born_at);
-        self.chats.insert(chat, Chat::new(channel, session, Conversation::new(chat_state)));
+        let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let first = Chat { sponsor, ..Chat::new(channel, session, Conversation::new(chat_state)) };
+        self.chats.insert(chat, first);
         self.session_count += 1;
         self.unsaved.sessions.insert(session);
         self.unsaved.chats.insert(chat);

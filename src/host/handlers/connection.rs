@@ -75,6 +75,7 @@ impl Host {
             self.unsubscribe(connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
+            self.forget_tokens(connection);
             self.client_left(step, &before);
         }
         let (wanted, missing) = self.resolve(&params.subscriptions);
