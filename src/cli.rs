@@ -90,6 +90,10 @@ pub struct Cli {
     #[arg(long)]
     deterministic: bool,
 
+    /// The agent `script` cannot be used without a token for this resource; for tests of clients
+    #[arg(long, value_name = "URL")]
+    pub script_resource: Option<String>,
+
     /// The protocol version of a client whose first messages do not tell it
     #[arg(long, value_name = "VERSION", value_parser = read_version)]
     assume_version: Option<Dialect>,

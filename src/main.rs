@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use ahp_sidecar::backend::script::Script;
+use ahp_sidecar::backend::script::{GuardedScript, Script};
+use ahp_sidecar::backend::Backend;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
@@ -37,7 +38,11 @@ fn main() -> ExitCode {
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
-    let status = match serve(options, vec![Box::new(Script)]) {
+    let script: Box<dyn Backend> = match cli.script_resource {
+        Some(resource) => Box::new(GuardedScript { resource }),
+        None => Box::new(Script),
+    };
+    let status = match serve(options, vec![script]) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),
         Err(error) => {

@@ -3,22 +3,27 @@
 //! Owns: the language of the steps (see the table in the README) and running it.
 //! Never: needs a model, a network, or a clock other than the timers that a script asks for.
 
+mod clients;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion,
-    ChatInputResponseKind, Message, MultipleChatsCapability, ResponsePart, SessionConfigPropertySchema,
-    SessionConfigSchema, ToolResultContent, ToolResultTextContent, UsageInfo,
+    ChatInputResponseKind, Message, MultipleChatsCapability, MultipleWorkingDirectoriesCapability,
+    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolCallResult, ToolResultContent,
+    ToolResultTextContent, UsageInfo,
 };
 use anyhow::bail;
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub use clients::GuardedScript;
+
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
     AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption, RunId, TextKind,
-    ToolGate, ToolOutcome, Transcript, TurnEnd, TurnEvent,
+    Tokens, ToolGate, ToolOutcome, Transcript, TurnEnd, TurnEvent,
 };
 
 /// The provider id.
@@ -33,6 +38,11 @@ const INPUT_PIECE_CHARS: usize = 16;
 /// The backend.
 #[derive(Debug, Default)]
 pub struct Script;
+
+async fn converse(open: OpenConversation, line: Line, resource: Option<String>) -> anyhow::Result<()> {
+    let Some(mut agent) = Agent::open(open, line, resource).await else { return Ok(()) };
+    agent.serve().await
+}
 
 impl Backend for Script {
     fn describe(&self) -> AgentDescription {
@@ -64,7 +74,11 @@ impl Backend for Script {
                 customizations: None,
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
-                    multiple_working_directories: None,
+                    // The first is where it works. Clients that do not know of replacing leave it alone.
+                    multiple_working_directories: Some(MultipleWorkingDirectoriesCapability {
+                        immutable_primary: Some(true),
+                        primary_replacement: Some(true),
+                    }),
                 }),
             },
             config: SessionConfigSchema {
@@ -83,10 +97,7 @@ impl Backend for Script {
     }
 
     fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
-        Box::pin(async move {
-            let Some(mut agent) = Agent::open(open, line).await else { return Ok(()) };
-            agent.serve().await
-        })
+        Box::pin(converse(open, line, None))
     }
 }
 
@@ -110,6 +121,11 @@ impl Stop {
 
 struct Agent {
     line: Line,
+    /// What it needs a token for.
+    resource: Option<String>,
+    tokens: Tokens,
+    /// Where it works.
+    working_directories: Vec<String>,
     /// Tools that the user has allowed for good.
     allowed: HashSet<String>,
     /// What was said before, as `/recall` says it.
@@ -150,12 +166,13 @@ impl Turn {
 enum Reply {
     Permission { option: Option<String>, approved: bool },
     Reviewed,
+    ToolResult(ToolCallResult),
     Answers { response: ChatInputResponseKind, answers: BTreeMap<String, ChatInputAnswer> },
 }
 
 impl Agent {
     /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
-    async fn open(open: OpenConversation, mut line: Line) -> Option<Self> {
+    async fn open(open: OpenConversation, mut line: Line, resource: Option<String>) -> Option<Self> {
         let config = &open.config;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
             None => 0,
@@ -176,6 +193,11 @@ impl Agent {
             line.reports.report(Event::OpenFailed { reason: reason.to_owned() }).await;
             return None;
         }
+        if let Some(resource) = resource.as_ref().filter(|resource| !open.tokens.contains_key(*resource)) {
+            let reason = format!("there is no token for `{resource}`");
+            line.reports.report(Event::OpenFailed { reason }).await;
+            return None;
+        }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
         let history = open.history.into_iter().flat_map(|turn| {
@@ -183,7 +205,9 @@ impl Agent {
             attached.chain([turn.message.text]).collect::<Vec<_>>()
         });
         let memory = about.into_iter().chain(history).collect();
-        Some(Self { line, allowed: HashSet::new(), memory, turn: Turn::new(RunId(0)) })
+        let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
+        let OpenConversation { working_directories, tokens, .. } = open;
+        Some(Self { line, resource, tokens, working_directories, allowed, memory, turn })
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
@@ -202,6 +226,14 @@ impl Agent {
                         }
                     }
                     (message, true)
+                }
+                Command::WorkIn { directories } => {
+                    self.working_directories = directories;
+                    continue;
+                }
+                Command::Tokens(tokens) => {
+                    self.tokens = tokens;
+                    continue;
                 }
                 // Came after its turn had ended.
                 _ => continue,
@@ -256,6 +288,13 @@ impl Agent {
             "/ask" => self.call(rest, Gate::Ask, false).await,
             "/review" => self.call(rest, Gate::None, true).await,
             "/fail" => self.fail_call(rest).await,
+            "/where" => {
+                let directories = self.working_directories.join("\n");
+                self.finish(TurnEvent::Part(TextKind::Markdown, directories)).await
+            }
+            "/token" => self.show_token().await,
+            "/token-refused" => self.refuse_token().await,
+            "/client" => self.call_client(rest).await,
             "/question" => self.question(rest).await,
             "/usage" => self.usage(rest).await,
             "/title" => self.report(Event::Title(rest.to_owned())).await,
@@ -314,13 +353,7 @@ impl Agent {
     }
 
     async fn call(&mut self, rest: &str, gate: Gate, review: bool) -> Result<(), Stop> {
-        let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
-        if name.is_empty() {
-            return Err(Stop::mistake("a tool call needs the NAME of a tool"));
-        }
-        if let Err(error) = serde_json::from_str::<Value>(input) {
-            return Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}")));
-        }
+        let (name, input) = tool_and_input(rest)?;
         let id = self.begin_call(name, input).await?;
         let asks = matches!(gate, Gate::Ask) && !self.allowed.contains(name);
         let gate = match gate {
@@ -473,6 +506,18 @@ impl Agent {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
                 Ok(())
             }
+            Some(Command::Tokens(tokens)) => {
+                self.tokens = tokens;
+                Ok(())
+            }
+            Some(Command::WorkIn { directories }) => {
+                self.working_directories = directories;
+                Ok(())
+            }
+            Some(Command::ToolResult { run, tool_call_id, result }) if run == current => {
+                self.turn.replies.push((tool_call_id, Reply::ToolResult(result)));
+                Ok(())
+            }
             Some(Command::Answer { run, request_id, response, answers }) if run == current => {
                 self.turn.replies.push((request_id, Reply::Answers { response, answers }));
                 Ok(())
@@ -552,6 +597,18 @@ fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
 /// An attached chat as the agent remembers it.
 fn attached_text(transcript: &Transcript) -> String {
     format!("attached {}:\n{}", transcript.label, transcript.text.trim_end())
+}
+
+/// The tool that a step names, and its input.
+fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
+    let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
+    if name.is_empty() {
+        return Err(Stop::mistake("a tool call needs the NAME of a tool"));
+    }
+    match serde_json::from_str::<Value>(input) {
+        Ok(_) => Ok((name, input)),
+        Err(error) => Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}"))),
+    }
 }
 
 /// An answer as words.

@@ -17,9 +17,9 @@ use ahp_types::state::{
 };
 use serde_json::json;
 
-use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, ToolGate, ToolOutcome};
+use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome};
 use super::model::Target;
-use super::reduce::tool_call_id;
+use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
 /// A tool call of the running turn.
@@ -242,6 +242,16 @@ impl Host {
         };
         self.sequence(step, Target::Chat(key), StateAction::ChatToolCallResultConfirmed(action), None);
         self.tool_changed(step, key, &id);
+    }
+
+    /// What the agent is told of a result that was looked at: a client's call is over only now.
+    pub(super) fn reviewed(&self, key: ChatKey, run: RunId, tool_call_id: String, approved: bool) -> Command {
+        let call = self.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+        let of_client = call.is_some_and(|call| client_of_call(call).is_some());
+        of_client
+            .then(|| self.result_for_agent(key, run, &tool_call_id))
+            .flatten()
+            .unwrap_or(Command::ResultConfirmed { run, tool_call_id, approved })
     }
 
     /// Settles a question on the host's own behalf.

@@ -17,11 +17,13 @@ use ahp_types::actions::{
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{
     ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest, SessionState,
-    SessionStatus, SessionSummary, SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallState,
+    SessionStatus, SessionSummary, SessionToolClientExecutionRequest, SessionToolConfirmationRequest,
+    ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
 };
 
 use super::effects::{ChatKey, Output, Timer};
 use super::model::{activity_of, status_is, with_activity, Session, SessionKey, Target, TitleBy};
+use super::reduce::client_of_call;
 use super::{Host, Step};
 
 /// What a session and a chat are called before anybody said anything.
@@ -183,23 +185,39 @@ impl Host {
     pub(super) fn sync_tool_request(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
         let Some(chat) = self.chats.get(&key) else { return };
         let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
-        let tool_call = match chat.conversation.tool(tool_call_id) {
-            Some(ToolCallState::PendingConfirmation(call)) => {
-                Some(ToolCallConfirmationState::PendingConfirmation(call.clone()))
-            }
-            Some(ToolCallState::PendingResultConfirmation(call)) => {
-                Some(ToolCallConfirmationState::PendingResultConfirmation(call.clone()))
-            }
-            _ => None,
-        };
         let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
-        let request = tool_call.zip(turn_id).map(|(tool_call, turn_id)| {
-            SessionInputRequest::ToolConfirmation(SessionToolConfirmationRequest {
-                id: id.clone(),
-                chat: chat.channel.uri.clone(),
+        let request = turn_id.and_then(|turn_id| {
+            let (id, chat_uri) = (id.clone(), chat.channel.uri.clone());
+            let call = chat.conversation.tool(tool_call_id)?;
+            let tool_call = match call {
+                ToolCallState::PendingConfirmation(call) => {
+                    ToolCallConfirmationState::PendingConfirmation(call.clone())
+                }
+                ToolCallState::PendingResultConfirmation(call) => {
+                    ToolCallConfirmationState::PendingResultConfirmation(call.clone())
+                }
+                ToolCallState::Running(running) => {
+                    let client_id = client_of_call(call)?.to_owned();
+                    // The work as it was given; what has come of it so far is shown in the chat.
+                    let tool_call = ToolCallRunningState { content: None, ..running.clone() };
+                    return Some(SessionInputRequest::ToolClientExecution(
+                        SessionToolClientExecutionRequest {
+                            id,
+                            chat: chat_uri,
+                            turn_id,
+                            client_id,
+                            tool_call,
+                        },
+                    ));
+                }
+                _ => return None,
+            };
+            Some(SessionInputRequest::ToolConfirmation(SessionToolConfirmationRequest {
+                id,
+                chat: chat_uri,
                 turn_id,
                 tool_call,
-            })
+            }))
         });
         self.sync_request(step, chat.session, id, request);
     }

@@ -16,6 +16,9 @@ use crate::wire::rpc::{to_json, Incoming, Params};
 /// The result of methods that answer nothing.
 const NULL: Bytes = Bytes::from_static(b"null");
 
+/// The result of methods that answer an object with nothing in it.
+const EMPTY: Bytes = Bytes::from_static(b"{}");
+
 impl Host {
     pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
         match message {
@@ -88,10 +91,10 @@ impl Host {
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(json),
-            Method::Reconnect => self.reconnect(connection, &params.read()?).map(json),
+            Method::Reconnect => self.reconnect(step, connection, &params.read()?).map(json),
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
-            Method::Unsubscribe => self.serve_unsubscribe(connection, &params.read()?).map(nothing),
+            Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
                 if let Some(only) = &params.only {
@@ -103,7 +106,7 @@ impl Host {
             }
             Method::CreateSession => {
                 self.check_keeping()?;
-                self.create_session(step, params.read()?).map(Answer::Created)
+                self.create_session(step, connection, params.read()?).map(Answer::Created)
             }
             Method::DisposeSession => {
                 self.check_keeping()?;
@@ -121,6 +124,7 @@ impl Host {
                 self.check_keeping()?;
                 self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
+            Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
                 Ok(Answer::Resource(Resource::Read { uri: params.uri, encoding: params.encoding }))
@@ -134,12 +138,15 @@ impl Host {
     }
 
     /// Forgets a connection and its subscriptions.
-    pub(super) fn close_connection(&mut self, connection: ConnectionId) {
+    pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
-        self.connections.remove(&connection);
+        let client = self.connections.remove(&connection);
+        if let Some(client_id) = client.and_then(|client| client.client_id) {
+            self.client_left(step, &client_id);
+        }
     }
 }
 

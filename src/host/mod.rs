@@ -9,14 +9,19 @@
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
-//! queue, and of chats that are attached to messages), `catalogue` (what sessions and chats say of
-//! themselves), `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
+//! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
+//! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `catalogue` (what
+//! sessions and chats say of themselves), `windows` (which turns each client holds), `shutdown`, and [`log`]
+//! (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod attached;
 mod calls;
 mod catalogue;
+mod clients;
+mod credentials;
+mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
@@ -43,6 +48,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
+pub use directories::{directories_in, Findings};
 pub use handlers::catalogue::listing;
 pub use sequence::{envelope_of, MergedDeltas};
 
@@ -110,9 +116,13 @@ pub struct Host {
     unreadable: HashMap<String, String>,
     /// What the store has of the actions after the cursor of the next `reconnect`.
     past: Option<Vec<(Target, effects::ActionLine)>>,
+    /// What was found out about the directories that the next message names.
+    findings: Findings,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
+    /// Active clients that are not there, by the numbers of their timers.
+    absences: BTreeMap<u64, (SessionKey, String)>,
     /// How many turns run.
     runs: usize,
     last_key: u64,
@@ -166,8 +176,10 @@ impl Host {
             disposed: HashSet::new(),
             unreadable: HashMap::new(),
             past: None,
+            findings: Findings::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
+            absences: BTreeMap::new(),
             runs: 0,
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
@@ -187,9 +199,10 @@ impl Host {
                 self.connections.insert(connection, Connection::default());
             }
             Input::Said(connection, message) => self.dispatch(step, connection, message),
-            Input::Closed(connection) => self.close_connection(connection),
+            Input::Closed(connection) => self.close_connection(step, connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
+            Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
@@ -201,6 +214,7 @@ impl Host {
                 self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
             }
             Input::Past(past) => self.past = past,
+            Input::Findings(findings) => self.findings = findings,
             Input::Failing(failing) => {
                 self.failing = failing;
                 self.tell_summaries(step);

@@ -12,7 +12,7 @@ use ahp_types::state::{
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
-use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
+use super::effects::{ConnectionId, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
 use super::reduce::Conversation;
 
@@ -41,6 +41,16 @@ pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
     pub(super) subscriptions: BTreeMap<Target, Subscription>,
+    /// By the resources that they are for.
+    pub(super) tokens: BTreeMap<String, HeldToken>,
+}
+
+/// A token that a client has pushed.
+#[derive(Debug)]
+pub(super) struct HeldToken {
+    pub(super) token: Token,
+    /// When it is not good any more, by the clock that never goes back.
+    pub(super) until_ms: Option<u64>,
 }
 
 /// How a connection follows a channel.
@@ -105,6 +115,12 @@ pub(super) struct Chat {
     pub(super) context: Vec<Turn>,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
+    /// The client that asked for the agent's work last: the agent uses its tokens.
+    pub(super) sponsor: Option<String>,
+    /// The tokens that the agent was told.
+    pub(super) tokens_told: Tokens,
+    /// The directories that the agent was told to work in.
+    pub(super) directories_told: Vec<String>,
     /// The turn that runs, from our side.
     pub(super) run: Option<Run>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
@@ -133,6 +149,9 @@ impl Chat {
             context: Vec::new(),
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
+            sponsor: None,
+            tokens_told: Tokens::new(),
+            directories_told: Vec::new(),
             run: None,
             settling: None,
             turn_ids: HashSet::new(),
@@ -179,6 +198,8 @@ pub(super) struct Run {
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
     pub(super) lasted_ms: u64,
+    /// The client that began this attempt, if one did.
+    pub(super) by: Option<String>,
     /// It ended with the process before this one.
     pub(super) interrupted: bool,
     /// The part that text of this kind goes on in.
@@ -216,6 +237,7 @@ impl Run {
             phase: RunPhase::Waiting { resume: false },
             accepted_ms,
             lasted_ms: 0,
+            by: None,
             interrupted: false,
             open_part: None,
             permissions: HashMap::new(),

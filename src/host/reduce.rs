@@ -12,7 +12,7 @@ use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
     ActiveTurn, ChatState, ErrorResponsePart, InputRequestResponsePart, PendingMessage, ResponsePart,
-    SessionStatus, ToolCallState, Turn, TurnState,
+    SessionStatus, ToolCallContributor, ToolCallState, Turn, TurnState,
 };
 use serde_json::Value;
 
@@ -104,6 +104,15 @@ impl Conversation {
             ResponsePart::ToolCall(part) => Some(&part.tool_call),
             _ => None,
         }
+    }
+
+    /// The tool calls of the active turn.
+    pub(super) fn tools(&self) -> impl Iterator<Item = &ToolCallState> {
+        let parts = self.state.active_turn.iter().flat_map(|turn| &turn.response_parts);
+        parts.filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(&part.tool_call),
+            _ => None,
+        })
     }
 
     /// An open question of the active turn.
@@ -308,6 +317,24 @@ pub(crate) fn tool_call_id(call: &ToolCallState) -> &str {
         ToolCallState::Completed(call) => &call.tool_call_id,
         ToolCallState::Cancelled(call) => &call.tool_call_id,
         ToolCallState::Unknown(_) => "",
+    }
+}
+
+/// The client that carries a tool call out, if one does.
+pub(crate) fn client_of_call(call: &ToolCallState) -> Option<&str> {
+    let contributor = match call {
+        ToolCallState::Streaming(call) => &call.contributor,
+        ToolCallState::PendingConfirmation(call) => &call.contributor,
+        ToolCallState::Running(call) => &call.contributor,
+        ToolCallState::AuthRequired(call) => &call.contributor,
+        ToolCallState::PendingResultConfirmation(call) => &call.contributor,
+        ToolCallState::Completed(call) => &call.contributor,
+        ToolCallState::Cancelled(call) => &call.contributor,
+        ToolCallState::Unknown(_) => return None,
+    };
+    match contributor {
+        Some(ToolCallContributor::Client(client)) => Some(&client.client_id),
+        _ => None,
     }
 }
 

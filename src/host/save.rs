@@ -286,6 +286,7 @@ impl Host {
             self.put_in_quarantine(key);
             return;
         }
+        self.await_clients(step, key);
         for chat in keys {
             self.end_interrupted_turn(step, chat);
         }
@@ -502,6 +503,9 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         context,
         title_by: body.title_by,
         agent: AgentLink::Closed,
+        sponsor: None,
+        tokens_told: Default::default(),
+        directories_told: Vec::new(),
         run: None,
         settling: None,
         turn_ids,

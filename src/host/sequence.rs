@@ -168,10 +168,14 @@ impl Host {
     /// Delivers a channel to a connection from now on, like this.
     pub(super) fn subscribe(&mut self, connection: ConnectionId, target: Target, how: Subscription) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
+        let client_id = client.client_id.clone();
         if client.subscriptions.insert(target, how).is_none() {
             if let Some(channel) = self.channel_mut(target) {
                 channel.subscribers.push(connection);
             }
+        }
+        if let (Target::Session(session), Some(client_id)) = (target, client_id) {
+            self.client_is_back(session, &client_id);
         }
     }
 

@@ -8,7 +8,7 @@ use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellation
 
 use super::calls::{rejection_among, CallRef, Denial};
 use super::effects::{ChatKey, Command, Output, Shutdown, Timer};
-use super::reduce::tool_call_id;
+use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
 /// How far a shutdown is.
@@ -58,7 +58,8 @@ impl Host {
         self.shutdown.as_ref().is_some_and(|state| state.cancelling)
     }
 
-    /// Declines a question, a permission or a review of this id, if nobody is left who could answer it.
+    /// Declines a question, a permission, a review or the work of a client of this id, if nobody is left who
+    /// could see to it.
     pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
         if self.shutdown.as_ref().is_none_or(|state| state.cancelling) {
             return;
@@ -78,7 +79,12 @@ impl Host {
             }
             Some(ToolCallState::PendingResultConfirmation(_)) => {
                 self.refuse_result(step, CallRef { key, turn_id, id: id.clone() });
-                Command::ResultConfirmed { run: run_id, tool_call_id: id, approved: false }
+                self.reviewed(key, run_id, id, false)
+            }
+            Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
+                self.note_cut();
+                let call = CallRef { key, turn_id, id };
+                return self.fail_client_call(step, &call, "nobody is left to carry it out");
             }
             _ if chat.conversation.question(&id).is_some() => {
                 let response = ChatInputResponseKind::Decline;
@@ -87,10 +93,15 @@ impl Host {
             }
             _ => return,
         };
+        self.note_cut();
+        self.tell_agent(step, key, command);
+    }
+
+    /// Something was declined because nobody is left.
+    fn note_cut(&mut self) {
         if let Some(state) = &mut self.shutdown {
             state.cut = true;
         }
-        self.tell_agent(step, key, command);
     }
 
     /// Says once that no turn is left.

@@ -20,6 +20,7 @@ use ahp_types::state::{
 };
 
 use super::calls::{CallRef, Readiness};
+use super::clients::Errand;
 use super::effects::{
     ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer, TurnEnd,
     TurnEvent,
@@ -59,7 +60,10 @@ impl Host {
         action.started_at = step.timestamp();
         chat.turn_ids.insert(action.turn_id.clone());
         chat.consumed.extend(action.queued_message_id.clone());
-        chat.run = Some(Run::new(run, action.turn_id.clone(), step.now.monotonic_ms));
+        let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
+        run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        chat.sponsor = run.by.clone().or(chat.sponsor.take());
+        chat.run = Some(run);
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
@@ -94,7 +98,10 @@ impl Host {
             lasted_since(step, turn.started_at.as_deref()).max(before)
         });
         let turn_id = action.turn_id.clone();
-        chat.run = Some(Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms));
+        let mut run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
+        run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        chat.sponsor = run.by.clone().or(chat.sponsor.take());
+        chat.run = Some(run);
         self.runs += 1;
         // What ended the turn before may do so again, and the process with it.
         let session = chat.session;
@@ -201,13 +208,18 @@ impl Host {
 
     /// Has the agent open the chat's conversation.
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let working_directories = self.effective_directories(key);
+        let tokens = self.tokens_for(step, key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
         chat.agent = AgentLink::Opening;
         let state = chat.conversation.state();
+        chat.directories_told.clone_from(&working_directories);
+        chat.tokens_told.clone_from(&tokens);
         let open = OpenConversation {
             provider: session.state.provider.clone(),
-            working_directories: session.state.working_directories.clone().unwrap_or_default(),
+            working_directories,
+            tokens,
             config: session.config.clone(),
             history: chat.context.iter().chain(&state.turns).cloned().collect(),
             attached: chat.attached.turns.clone(),
@@ -246,6 +258,7 @@ impl Host {
     /// Starts the waiting run if its agent is ready for it.
     fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = self.is_creating(key);
+        self.tell_tokens(step, key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -304,6 +317,7 @@ impl Host {
                         self.advance(step, other);
                     }
                 }
+                self.tell_directories(step, key);
                 self.advance(step, key);
             }
             Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
@@ -317,6 +331,7 @@ impl Host {
                     }
                 }
             }
+            Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
             Event::Turn(run, event) if chat.settling == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {
                     chat.settling = None;
@@ -386,6 +401,10 @@ impl Host {
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
                 self.call_is_ready(step, CallRef { key, turn_id, id }, Readiness { input, message, gate });
+            }
+            TurnEvent::ClientTool { id, name, input, message } => {
+                let errand = Errand { tool: name, input, message };
+                self.call_on_client(step, CallRef { key, turn_id, id }, errand);
             }
             TurnEvent::ToolContent { id, content } => {
                 self.set_content(step, CallRef { key, turn_id, id }, content);

@@ -7,6 +7,7 @@
 //! Never: makes a decision of the protocol.
 
 pub mod codec;
+mod directories;
 pub mod keeper;
 pub mod log;
 pub mod outbox;

@@ -4,14 +4,17 @@
 //! written, timers, signals, and the end of the process.
 //! Never: answers a client by itself, except when serving it failed inside.
 
+use std::collections::BTreeSet;
+use std::future::pending;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep_until, Instant};
 
 use super::codec::Line;
+use super::directories::Directories;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, OutboxLimits};
 use super::resources::{Answered, Resources};
@@ -22,7 +25,7 @@ use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Failing, Frame, Ids, Input, Output, SessionKey, Shutdown, Timer};
 use crate::host::log::Window;
-use crate::host::{self, Host, Start};
+use crate::host::{self, directories_in, Findings, Host, Start};
 use crate::store::folder;
 use crate::store::memory::Memory;
 use crate::store::sqlite::Reader;
@@ -146,6 +149,12 @@ struct Events {
     resources: mpsc::UnboundedReceiver<Answered>,
 }
 
+/// What a client said, as the core is to hear it, and what must be known first.
+struct Held {
+    fed: Vec<Incoming>,
+    findings: oneshot::Receiver<Findings>,
+}
+
 struct Sidecar {
     options: Options,
     host: Host,
@@ -163,6 +172,9 @@ struct Sidecar {
     keeper: Keeper,
     outbox: Outbox,
     resources: Resources,
+    directories: Directories,
+    /// Set while the directories that a message names are looked at: nothing more is heard before it.
+    held: Option<Held>,
     writer: Writer,
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
@@ -218,6 +230,8 @@ impl Sidecar {
             unsettled_bytes: 0,
             keeper,
             resources,
+            directories: Directories::default(),
+            held: None,
             writer,
             timers: Vec::new(),
             done: None,
@@ -240,6 +254,7 @@ impl Sidecar {
             let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).chain(due).min();
             let reads = listening
                 && unheard.as_slice().is_empty()
+                && self.held.is_none()
                 && self.leave_by.is_none()
                 && self.has_room_for_clients();
             let mut loss = None;
@@ -250,6 +265,7 @@ impl Sidecar {
                     self.resources.answered();
                     self.tell(connection, &frame);
                 }
+                findings = found(&mut self.held) => self.hear_findings(findings, &mut events).await,
                 batch = events.lines.recv(), if reads => match batch {
                     Some(Ok(batch)) => unheard = batch.into_iter(),
                     end => {
@@ -276,7 +292,11 @@ impl Sidecar {
             if self.options.deterministic && loss.is_none() {
                 loss = self.run_until_quiet(&mut events).await;
             }
-            while loss.is_none() && self.leave_by.is_none() && self.has_room_for_clients() {
+            while loss.is_none()
+                && self.leave_by.is_none()
+                && self.held.is_none()
+                && self.has_room_for_clients()
+            {
                 let Some(line) = unheard.next() else { break };
                 self.hear_line(line, &mut events).await;
                 if self.options.deterministic {
@@ -501,13 +521,30 @@ impl Sidecar {
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(STDIO, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
-        for message in &fed {
+        let named: BTreeSet<String> = fed.iter().flat_map(directories_in).collect();
+        if named.is_empty() {
+            self.hear_all(&mut fed, events).await;
+            self.fed = fed;
+        } else {
+            let findings = self.directories.look(named.into_iter().collect());
+            self.held = Some(Held { fed, findings });
+        }
+    }
+
+    /// The directories that a message names were looked at: now it can be heard.
+    async fn hear_findings(&mut self, findings: Findings, events: &mut Events) {
+        let Some(Held { mut fed, .. }) = self.held.take() else { return };
+        self.feed(Input::Findings(findings));
+        self.hear_all(&mut fed, events).await;
+    }
+
+    async fn hear_all(&mut self, fed: &mut Vec<Incoming>, events: &mut Events) {
+        for message in fed.iter() {
             self.prepare(message, events).await;
         }
         for message in fed.drain(..) {
             self.feed(Input::Said(STDIO, message));
         }
-        self.fed = fed;
     }
 
     fn hear_report(&mut self, report: Report) {
@@ -621,13 +658,15 @@ impl Sidecar {
                 return Some(loss);
             }
             self.resources.start();
-            if !self.keeper.is_settled() || !self.has_room_for_agents() || !self.resources.is_idle() {
+            let waits = self.held.is_some() || !self.resources.is_idle();
+            if !self.keeper.is_settled() || !self.has_room_for_agents() || waits {
                 let loss = tokio::select! {
                     Some((connection, frame)) = events.resources.recv() => {
                         self.resources.answered();
                         self.tell(connection, &frame);
                         None
                     }
+                    findings = found(&mut self.held) => { self.hear_findings(findings, events).await; None }
                     Some(kept) = events.kept.recv() => { self.hear_keeper(kept); None }
                     outcome = events.written.recv() => self.hear_writer(outcome),
                     loss = events.lost.recv() => loss,
@@ -646,6 +685,14 @@ impl Sidecar {
         }
         self.settle();
         None
+    }
+}
+
+/// What was found out about the directories that a held message names; never when none is held.
+async fn found(held: &mut Option<Held>) -> Findings {
+    match held {
+        Some(held) => (&mut held.findings).await.unwrap_or_default(),
+        None => pending().await,
     }
 }
 

@@ -34,6 +34,10 @@ pub struct Lane {
     chats: HashMap<String, Conversation>,
     /// The sessions among those that its clients are told of which a user has read.
     read: HashSet<String>,
+    /// The active clients of the sessions that its clients are told of.
+    active: HashMap<String, Vec<Value>>,
+    /// The directories that these sessions work in, before the action that comes next.
+    directories: HashMap<String, Vec<Value>>,
     /// The action that was translated last, which the next connection gets too.
     last: Option<Spoken>,
 }
@@ -110,6 +114,8 @@ impl Lane {
             names: Names::new(providers),
             chats: HashMap::new(),
             read: HashSet::new(),
+            active: HashMap::new(),
+            directories: HashMap::new(),
             last: None,
         }
     }
@@ -127,6 +133,12 @@ impl Lane {
             self.chats.entry(channel.clone()).or_insert(known);
         }
         self.read.extend(other.read.iter().cloned());
+        for (session, active) in &other.active {
+            self.active.entry(session.clone()).or_insert_with(|| active.clone());
+        }
+        for (session, directories) in &other.directories {
+            self.directories.entry(session.clone()).or_insert_with(|| directories.clone());
+        }
     }
 
     /// The state of a chat, or of a session's default chat, as far as it is known.
@@ -139,7 +151,12 @@ impl Lane {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
         let chat = self.chats.get(&about).map(Conversation::state);
-        (Chain::to(self.dialect), Scene { chat, is_read, names: &mut self.names, client_id })
+        let active = self.active.get(channel).map(Vec::as_slice).unwrap_or_default();
+        let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
+        (
+            Chain::to(self.dialect),
+            Scene { chat, is_read, active, directories, names: &mut self.names, client_id },
+        )
     }
 
     /// Takes states up that are about to be told.
@@ -152,6 +169,10 @@ impl Lane {
                 node::Node::Chat => {}
                 node::Node::Session => {
                     let status = shot.state.get("status").and_then(Value::as_u64).unwrap_or_default();
+                    let list =
+                        |name| shot.state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+                    self.active.insert(shot.channel.clone(), list("activeClients"));
+                    self.directories.insert(shot.channel.clone(), list("workingDirectories"));
                     self.mark(shot.channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
                     continue;
                 }
@@ -173,6 +194,8 @@ impl Lane {
     pub fn retain(&mut self, is_told: impl Fn(&str) -> bool) {
         self.chats.retain(|channel, _| is_told(channel));
         self.read.retain(|channel| is_told(channel));
+        self.active.retain(|channel, _| is_told(channel));
+        self.directories.retain(|channel, _| is_told(channel));
     }
 
     fn mark(&mut self, session: String, is_read: bool) {
@@ -205,6 +228,7 @@ impl Lane {
         }
         let Some(envelope) = read::<Envelope>(&action.line) else { return spoken };
         spoken.origin = envelope.origin.clone();
+        self.follow_clients(&envelope);
         let channel = envelope.channel.clone();
         for (shown_on, envelope) in self.envelopes(envelope, false) {
             let bytes = notification_line("action", &to_json(&envelope));
@@ -214,6 +238,26 @@ impl Lane {
         let chat = chat_of(&channel);
         spoken.chat = self.chats.get(&chat).map(|known| (chat, known.state().active_turn.is_some()));
         spoken
+    }
+
+    /// Takes note of who is active in a session because of an action.
+    fn follow_clients(&mut self, envelope: &Envelope) {
+        let Some(active) = self.active.get_mut(&envelope.channel) else { return };
+        let id_of = |client: &Value| client.get("clientId").cloned();
+        match node::text(&envelope.action, "type") {
+            Some("session/activeClientSet") => {
+                let Some(client) = envelope.action.get("activeClient") else { return };
+                match active.iter_mut().find(|known| id_of(known) == id_of(client)) {
+                    Some(known) => *known = client.clone(),
+                    None => active.push(client.clone()),
+                }
+            }
+            Some("session/activeClientRemoved") => {
+                let gone = envelope.action.get("clientId").cloned();
+                active.retain(|known| id_of(known) != gone);
+            }
+            _ => {}
+        }
     }
 
     /// The envelopes that are told instead of one, each with the channel whose subscribers get it.
@@ -259,6 +303,9 @@ impl Lane {
                 if let StateAction::SessionIsReadChanged(changed) = &change.action {
                     self.mark(change.channel.clone(), changed.is_read);
                 }
+                if let Some(directories) = self.directories.get_mut(&change.channel) {
+                    follow_directories(directories, &change.action);
+                }
                 if let Some(chat) = self.chats.get_mut(&change.channel) {
                     chat.apply(&change.action);
                 }
@@ -270,6 +317,34 @@ impl Lane {
             }
         }
     }
+}
+
+/// Takes note of where a session works because of an action.
+fn follow_directories(directories: &mut Vec<Value>, action: &StateAction) {
+    match action {
+        StateAction::SessionWorkingDirectorySet(a) if !directories.iter().any(|one| *one == a.directory) => {
+            directories.push(a.directory.as_str().into());
+        }
+        StateAction::SessionWorkingDirectoryRemoved(a) => directories.retain(|one| *one != a.directory),
+        StateAction::SessionWorkingDirectoryReplaced(a) => {
+            *directories =
+                replaced(directories, &a.directory.as_str().into(), &a.replacement.as_str().into());
+        }
+        _ => {}
+    }
+}
+
+/// A list of directories with one of them replaced, as the reducers do it.
+pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> {
+    let at = directories.iter().position(|directory| directory == gone);
+    let keeps_its_place = directories.iter().position(|directory| directory == new) < at;
+    let keeps_its_place = keeps_its_place && directories.contains(new);
+    let all = directories.iter().filter_map(|directory| match directory {
+        directory if directory == gone => (!keeps_its_place).then_some(new),
+        directory if directory == new => keeps_its_place.then_some(new),
+        directory => Some(directory),
+    });
+    all.cloned().collect()
 }
 
 /// The envelope of an action.

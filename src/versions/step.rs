@@ -99,6 +99,11 @@ pub struct Scene<'a> {
     /// Whether a user has read the session that an action is about: before the action, or after the last one
     /// when several are replayed.
     pub is_read: bool,
+    /// The active clients of the session that an action is about, as the newest version sees them and with what
+    /// the action changes; none when they are not known.
+    pub active: &'a [Value],
+    /// The directories of that session before the action; none when they are not known.
+    pub directories: &'a [Value],
     /// What clients of this version call sessions.
     pub names: &'a mut Names,
     /// Who says it, on the way up.

@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Reply, Scene, Shot, Step, Told};
+use super::step::{Call, Chain, Notice, Reply, Scene, Shot, Step, Told};
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -92,6 +92,18 @@ impl Step for V0_4_0 {
                     told.action.insert("clientId".to_owned(), scene.client_id.into());
                 }
             },
+            // Where it is not active there is nothing to change, and the core says so.
+            "session/activeClientToolsChanged" => {
+                let own = scene
+                    .active
+                    .iter()
+                    .find(|client| client.get("clientId").and_then(Value::as_str) == Some(scene.client_id));
+                if let (Some(mut client), Some(tools)) = (own.cloned(), told.action.remove("tools")) {
+                    client["tools"] = tools;
+                    told.action.insert("type".to_owned(), "session/activeClientSet".into());
+                    told.action.insert("activeClient".to_owned(), client);
+                }
+            }
             "chat/turnStarted" | "chat/pendingMessageSet" => {
                 if let Some(Value::Object(message)) = told.action.get_mut("message") {
                     current.choose_for(message);
@@ -151,16 +163,10 @@ impl Step for V0_4_0 {
         }
     }
 
-    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(&self, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
         match told.name() {
-            "session/activeClientSet" => {
-                told.action.insert("type".to_owned(), "session/activeClientChanged".into());
-                vec![told]
-            }
-            "session/activeClientRemoved" => {
-                told.action.insert("type".to_owned(), "session/activeClientChanged".into());
-                told.action.insert("activeClient".to_owned(), Value::Null);
-                vec![told]
+            "session/activeClientSet" | "session/activeClientRemoved" => {
+                vec![active_client_now(told.channel, scene)]
             }
             "chat/draftChanged" | "chat/turnStarted" | "chat/truncated" => {
                 let mut all = choice_change(&told, scene.chat);
@@ -271,6 +277,22 @@ fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
         tell("session/agentChanged", "agent", &after.agent);
     }
     all
+}
+
+/// Tells which client is the active one now: the first of those that there are.
+fn active_client_now(channel: String, scene: &mut Scene<'_>) -> Told {
+    let told = |client: Value| {
+        let mut action = Object::new();
+        action.insert("type".to_owned(), "session/activeClientChanged".into());
+        action.insert("activeClient".to_owned(), client);
+        Told { channel: channel.clone(), action }
+    };
+    let Some(first) = scene.active.first() else { return told(Value::Null) };
+    let mut set = told(first.clone());
+    set.action.insert("type".to_owned(), "session/activeClientSet".into());
+    // As the newer neighbour says it.
+    let said = Chain::to(Dialect::V0_5_0).action_down(set, scene).pop();
+    told(said.and_then(|mut said| said.action.remove("activeClient")).unwrap_or_default())
 }
 
 fn make_text(value: &mut Value) {

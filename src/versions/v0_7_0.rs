@@ -4,6 +4,7 @@
 use serde_json::{json, Value};
 
 use super::dialect::Dialect;
+use super::lane::replaced;
 use super::node::{self, Node, Object};
 use super::step::{Notice, Scene, Step, Told};
 
@@ -43,7 +44,7 @@ impl Step for V0_7_0 {
         }
     }
 
-    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
         match told.name() {
             "session/customizationToggled" => enable(&mut told.action),
             "session/customizationsChanged" => each_customization(&mut told.action),
@@ -58,14 +59,20 @@ impl Step for V0_7_0 {
                 }
             }
             "session/workingDirectoryReplaced" => {
-                let change = |name: &str, member: &str| {
-                    let directory = told.action.get(member).cloned().unwrap_or_default();
+                let change = |name: &str, directory: &Value| {
                     let mut action = Object::new();
                     action.insert("type".to_owned(), format!("session/workingDirectory{name}").into());
-                    action.insert("directory".to_owned(), directory);
+                    action.insert("directory".to_owned(), directory.clone());
                     Told { channel: told.channel.clone(), action }
                 };
-                return vec![change("Removed", "directory"), change("Set", "replacement")];
+                // What follows it is taken away and put back behind its replacement.
+                let member = |name| told.action.get(name).unwrap_or(&Value::Null);
+                let before = scene.directories;
+                let after = replaced(before, member("directory"), member("replacement"));
+                let same = before.iter().zip(&after).take_while(|(before, after)| before == after).count();
+                let removed = before[same..].iter().map(|directory| change("Removed", directory));
+                let set = after[same..].iter().map(|directory| change("Set", directory));
+                return removed.chain(set).collect();
             }
             _ => {}
         }

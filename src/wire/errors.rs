@@ -4,6 +4,7 @@
 //! Never: carries a stack trace, a host path, or anything else that belongs in the log.
 
 use ahp_types::errors::{ahp_error_codes as ahp, json_rpc_error_codes as rpc};
+use ahp_types::state::ProtectedResourceMetadata;
 use serde::Serialize;
 use serde_json::{json, Value};
 
@@ -80,6 +81,16 @@ impl RpcError {
         Self {
             data: Some(json!({})),
             ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` may not be read"))
+        }
+    }
+
+    /// The agent cannot be used without tokens for these resources.
+    pub fn auth_required(agent: &str, resources: &[ProtectedResourceMetadata]) -> Self {
+        let names: Vec<String> =
+            resources.iter().map(|resource| format!("`{}`", resource.resource)).collect();
+        Self {
+            data: Some(json!({ "resources": resources })),
+            ..Self::new(ahp::AUTH_REQUIRED, format!("{agent} needs a token for {}", names.join(" and ")))
         }
     }
 

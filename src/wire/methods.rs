@@ -67,6 +67,7 @@ methods! {
     DisposeChat = "disposeChat", Request, "Ends a chat.";
     MoveChat = "moveChat", Request, "Puts a chat elsewhere: in its session, in another one or in a new one.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
+    Authenticate = "authenticate", Request, "Takes a token for a resource that an agent declares.";
     ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
     ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";

@@ -40,8 +40,15 @@ impl RequestId {
 }
 
 /// Params as they came, not read yet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Params(Option<Bytes>);
+
+/// There may be a token among them, so nothing of them is shown.
+impl fmt::Debug for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Params({} bytes)", self.0.as_ref().map_or(0, Bytes::len))
+    }
+}
 
 impl Params {
     /// Params from JSON text.

@@ -1,10 +1,12 @@
 //! Channel URIs whose spelling says something.
 //!
-//! Owns: the root channel's names, and the URI of a session's default chat, which clients compute too.
+//! Owns: the root channel's names, the URI of a session's default chat, which clients compute too, and the one
+//! spelling of a file's URI.
 //! Never: knows which channels exist.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
+use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
 
 pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 
@@ -34,9 +36,91 @@ pub fn session_of_default_chat(chat: &str) -> Option<String> {
     String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
+/// What is escaped in a path: all but what RFC 3986 lets stand in a segment.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
+
+/// The one spelling of a `file:` URI: no authority, no empty segments, no `.` and `..`, and nothing escaped that
+/// need not be. Symbolic links stay what they are called.
+///
+/// # Errors
+/// What is wrong with it, to be read behind the URI.
+pub fn canonical_file(uri: &str) -> Result<String, &'static str> {
+    let (scheme, rest) = uri.split_once(':').ok_or("is no URI")?;
+    if !scheme.eq_ignore_ascii_case("file") {
+        return Err("is no `file:` URI");
+    }
+    if rest.contains(['?', '#']) {
+        return Err("has a query or a fragment");
+    }
+    let path = match rest.strip_prefix("//") {
+        None => rest,
+        Some(rest) => {
+            let (authority, _) = rest.split_once('/').ok_or("has no path")?;
+            if !authority.is_empty() && !authority.eq_ignore_ascii_case("localhost") {
+                return Err("is not on this machine");
+            }
+            &rest[authority.len()..]
+        }
+    };
+    if !path.starts_with('/') {
+        return Err("has no path that begins at the root");
+    }
+    let bytes: Vec<u8> = percent_decode_str(path).collect();
+    if bytes.contains(&0) {
+        return Err("holds a NUL");
+    }
+    let mut segments: Vec<&[u8]> = Vec::new();
+    for segment in bytes.split(|byte| *byte == b'/') {
+        match segment {
+            b"" | b"." => {}
+            b".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
+        }
+    }
+    let segments: Vec<String> =
+        segments.into_iter().map(|segment| percent_encode(segment, ESCAPED).to_string()).collect();
+    Ok(format!("file:///{}", segments.join("/")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_one_spelling() {
+        for uri in
+            ["file:///a%20b/c", "file:/a%20b/c/", "FILE://localhost//a%20b/./c", "file:///x/../a b/%63/d/.."]
+        {
+            assert_eq!(canonical_file(uri).as_deref(), Ok("file:///a%20b/c"), "{uri}");
+        }
+        assert_eq!(canonical_file("file:///").as_deref(), Ok("file:///"));
+        assert_eq!(canonical_file("file:///../..").as_deref(), Ok("file:///"));
+        assert_eq!(canonical_file("file:///c%3A/%C3%A4%25").as_deref(), Ok("file:///c:/%C3%A4%25"));
+        for none in
+            ["", "/a", "http:///a", "file:a", "file://", "file://host/a", "file:///a?b", "file:///%00"]
+        {
+            assert!(canonical_file(none).is_err(), "{none}");
+        }
+    }
 
     #[test]
     fn a_default_chat_tells_its_session() {

@@ -47,6 +47,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
             attached: Default::default(),
             provider: "script".to_owned(),
             working_directories: Vec::new(),
+            tokens: Default::default(),
             config: serde_json::Map::new(),
             history: Vec::new(),
         }),

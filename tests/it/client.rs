@@ -11,9 +11,9 @@ use ahp::{
     Client, ClientConfig, SessionSubscription, SubscriptionEvent, Transport, TransportError, TransportMessage,
 };
 use ahp_types::actions::{
-    ChatInputCompletedAction, ChatPendingMessageSetAction, ChatToolCallConfirmedAction,
-    ChatToolCallResultConfirmedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction,
-    StateAction,
+    ChatInputCompletedAction, ChatPendingMessageSetAction, ChatToolCallCompleteAction,
+    ChatToolCallConfirmedAction, ChatToolCallResultConfirmedAction, ChatTurnCancelledAction,
+    ChatTurnResumeAction, ChatTurnStartedAction, SessionActiveClientSetAction, StateAction,
 };
 use ahp_types::commands::{
     ChatMoveDestination, ChatMoveToSessionDestination, ChatSource, CreateChatParams, CreateSessionParams,
@@ -24,7 +24,8 @@ use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::state::{
     ChatInputAnswer, ChatInputAnswerValue, ChatInputAnswered, ChatInputResponseKind,
     ChatInputTextAnswerValue, ChatOrigin, ChatState, Message, MessageKind, MessageOrigin, PendingMessageKind,
-    ResponsePart, SessionState, SideChatSelection, SnapshotState, ToolCallState, TurnState,
+    ResponsePart, SessionActiveClient, SessionInputRequest, SessionState, SideChatSelection, SnapshotState,
+    ToolCallResult, ToolCallState, ToolInput, ToolResultContent, ToolResultTextContent, TurnState,
 };
 use ahp_types::version::SUPPORTED_PROTOCOL_VERSIONS;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -400,6 +401,67 @@ async fn several_chats_work_side_by_side() {
     // No action carries the activity bits of a session's status.
     session.status = fresh.status;
     assert!(session == fresh, "the session's mirror is not its state");
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_client_carries_a_tool_out() {
+    let (mut child, client) = connect(&[]).await;
+    let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
+    client.initialize("worker".to_owned(), versions, vec![]).await.unwrap();
+    create_session(&client).await;
+    let (session, mut news) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let mut session = session_in(session);
+    let chat = session.default_chat.clone().unwrap();
+    let look = serde_json::json!({ "name": "look", "title": "Look around" });
+    let active_client = SessionActiveClient {
+        client_id: "worker".to_owned(),
+        display_name: None,
+        tools: vec![serde_json::from_value(look).unwrap()],
+        customizations: None,
+    };
+    let joined = SessionActiveClientSetAction { active_client };
+    client.dispatch(SESSION.to_owned(), StateAction::SessionActiveClientSet(joined)).await.unwrap();
+    let script = turn_started("turn-1", "/client look {\"at\":\"the sky\"}");
+    client.dispatch(chat.clone(), script).await.unwrap();
+
+    // The session alone tells what there is to do.
+    let errand = loop {
+        let errand = session.input_needed.iter().flatten().find_map(|request| match request {
+            SessionInputRequest::ToolClientExecution(errand) => Some(errand.clone()),
+            _ => None,
+        });
+        if let Some(errand) = errand {
+            break errand;
+        }
+        let event = tokio::time::timeout(HUNG, news.recv()).await.expect("nothing comes");
+        if let SubscriptionEvent::Action(envelope) = event.expect("the subscription has ended") {
+            apply_action_to_session(&mut session, &envelope.action);
+        }
+    };
+    assert_eq!((errand.client_id.as_str(), errand.chat.as_str()), ("worker", chat.as_str()));
+    assert_eq!(errand.tool_call.display_name, "Look around");
+    assert_eq!(errand.tool_call.tool_input, Some(ToolInput::Inline("{\"at\":\"the sky\"}".to_owned())));
+    let seen = ToolResultContent::Text(ToolResultTextContent { text: "a lark".to_owned() });
+    let result = ToolCallResult {
+        success: true,
+        past_tense_message: "Looked around".into(),
+        content: Some(vec![seen]),
+        structured_content: None,
+        error: None,
+    };
+    let done = ChatToolCallCompleteAction {
+        turn_id: errand.turn_id,
+        tool_call_id: errand.tool_call.tool_call_id,
+        meta: None,
+        result,
+        requires_result_confirmation: None,
+    };
+    client.dispatch(errand.chat, StateAction::ChatToolCallComplete(done)).await.unwrap();
+    let mut mirror = ChatMirror::subscribe(&client, &chat).await;
+    mirror.until(|state| state.turns.len() == 1).await;
+    assert_eq!(text_of(&mirror.state.turns[0].response_parts), "a lark");
     client.shutdown().await;
     assert!(child.wait().await.unwrap().success());
 }

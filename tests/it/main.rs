@@ -7,10 +7,12 @@
     reason = "a test says what is wrong by failing"
 )]
 
+mod active_clients;
 mod agents;
 mod chats;
 mod client;
 mod crash;
+mod credentials;
 mod home;
 mod judges;
 mod keeping;

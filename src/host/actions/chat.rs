@@ -40,9 +40,8 @@ impl Host {
             StateAction::ChatTruncated(a) => self.client_truncates(step, key, a, origin),
             StateAction::ChatToolCallConfirmed(a) => self.client_decides_call(step, key, a, origin),
             StateAction::ChatToolCallResultConfirmed(a) => self.client_reviews_result(step, key, a, origin),
-            StateAction::ChatToolCallComplete(_) | StateAction::ChatToolCallContentChanged(_) => {
-                Err("this tool call does not run on this client".to_owned())
-            }
+            StateAction::ChatToolCallComplete(a) => self.client_completes_call(step, key, a, origin),
+            StateAction::ChatToolCallContentChanged(a) => self.client_changes_content(step, key, a, origin),
             StateAction::ChatInputAnswerChanged(a) => self.client_drafts_answer(step, key, a, origin),
             StateAction::ChatInputCompleted(a) => self.client_answers(step, key, a, origin),
             StateAction::ChatPendingMessageSet(a) => self.client_sets_pending(step, key, a, origin),
@@ -66,11 +65,14 @@ impl Host {
                 self.sync_chat(step, key);
                 Ok(verdict)
             }
+            StateAction::ChatWorkingDirectorySet(_) | StateAction::ChatWorkingDirectoryRemoved(_) => {
+                self.client_chooses_directories(step, key, action, origin)
+            }
             _ => Err("not served on a chat's channel".to_owned()),
         }
     }
 
-    fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
+    pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
         self.chats.get(&key).ok_or_else(|| "the chat is gone".to_owned())
     }
 
@@ -115,6 +117,7 @@ impl Host {
                 return Err(format!("no such pending message: `{id}`"));
             }
         }
+        self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.release_queue(key);
         self.attach_to_turn(key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
@@ -167,6 +170,7 @@ impl Host {
             None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
         }
         self.check_can_run(chat)?;
+        self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.release_queue(key);
         self.resume_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
@@ -261,7 +265,8 @@ impl Host {
         self.sequence(step, Target::Chat(key), action, Some(origin));
         self.tool_changed(step, key, &tool_call_id);
         if let Some(run) = run {
-            self.tell_agent(step, key, Command::ResultConfirmed { run, tool_call_id, approved });
+            let command = self.reviewed(key, run, tool_call_id, approved);
+            self.tell_agent(step, key, command);
         }
         Ok(Verdict::Done)
     }
@@ -339,6 +344,7 @@ impl Host {
             return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
         self.check_can_run(chat)?;
+        self.check_tokens_for_turn(step, key, &origin.client_id)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
         let attached = self.resolve_attached(&mut action.message)?;
         let fixed = action.message != said;
@@ -392,7 +398,7 @@ impl Host {
 }
 
 /// The active turn, if it is this one.
-fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
+pub(super) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
     match &chat.conversation.state().active_turn {
         Some(active) if active.id == turn_id => Ok(active),
         Some(active) => Err(format!("the running turn is `{}`, not `{turn_id}`", active.id)),

@@ -8,6 +8,7 @@
 
 mod chat;
 mod session;
+mod tools;
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use serde::de::DeserializeOwned;
@@ -66,8 +67,6 @@ macro_rules! table {
 
 const NO_CONFIG: &str = "changing the configuration is not served yet";
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
-const NO_CLIENT_TOOLS: &str = "tools of clients are not served yet";
-const NO_DIRECTORIES: &str = "changing the working directories is not served yet";
 
 table! {
     Root "root/configChanged" => RootConfigChangedAction, refused: NO_CONFIG;
@@ -77,11 +76,11 @@ table! {
     Session "session/isArchivedChanged" => SessionIsArchivedChangedAction;
     Session "session/defaultChatChanged" => SessionDefaultChatChangedAction;
     Session "session/configChanged" => SessionConfigChangedAction, refused: NO_CONFIG;
-    Session "session/activeClientSet" => SessionActiveClientSetAction, refused: NO_CLIENT_TOOLS;
-    Session "session/activeClientRemoved" => SessionActiveClientRemovedAction, refused: NO_CLIENT_TOOLS;
-    Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction, refused: NO_DIRECTORIES;
-    Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
-    Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction, refused: NO_DIRECTORIES;
+    Session "session/activeClientSet" => SessionActiveClientSetAction;
+    Session "session/activeClientRemoved" => SessionActiveClientRemovedAction;
+    Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction;
+    Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction;
+    Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction;
     Session "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
     Session "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_CUSTOMIZATIONS;
     Session "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_CUSTOMIZATIONS;
@@ -103,20 +102,20 @@ table! {
     Chat "chat/draftChanged" => ChatDraftChangedAction;
     Chat "chat/isReadChanged" => ChatIsReadChangedAction;
     Chat "chat/isArchivedChanged" => ChatIsArchivedChangedAction;
-    Chat "chat/workingDirectorySet" => ChatWorkingDirectorySetAction, refused: NO_DIRECTORIES;
-    Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction, refused: NO_DIRECTORIES;
+    Chat "chat/workingDirectorySet" => ChatWorkingDirectorySetAction;
+    Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction;
 }
 
 /// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action puts into a
 /// state lies up to seven levels deeper in a snapshot, and clients that read no more than
 /// [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
-const ACTION_NESTING_MAX: usize = 100;
+pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// Why an action is refused: one sentence for the developer of the client.
 pub(in crate::host) type Refusal = String;
 
 /// What becomes of an action that is not refused.
-pub(super) enum Verdict {
+pub(in crate::host) enum Verdict {
     /// It was sequenced, with whatever follows from it.
     Done,
     /// It changes nothing (or nothing that its channel shows): its sender is told so, nobody else.

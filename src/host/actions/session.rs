@@ -18,6 +18,14 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
+        if matches!(
+            action,
+            StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryRemoved(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_)
+        ) {
+            return self.client_changes_directories(step, key, action, origin);
+        }
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(Verdict::Unchanged) };
         match &action {
             StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
@@ -27,11 +35,17 @@ impl Host {
                 Some(chat) => return Err(format!("`{chat}` is no chat of this session")),
                 None => return Err("a session always has a default chat".to_owned()),
             },
+            StateAction::SessionActiveClientSet(a) => only_itself(&origin, &a.active_client.client_id)?,
+            StateAction::SessionActiveClientRemoved(a) => only_itself(&origin, &a.client_id)?,
             _ => return Err("not served on a session's channel".to_owned()),
         }
         let mut after = session.state.clone();
         apply_action_to_session(&mut after, &action);
-        if after == session.state {
+        let unchanged = after == session.state;
+        if let StateAction::SessionActiveClientSet(a) = &action {
+            self.client_is_back(key, &a.active_client.client_id);
+        }
+        if unchanged {
             return Ok(Verdict::Unchanged);
         }
         if let StateAction::SessionDefaultChatChanged(SessionDefaultChatChangedAction {
@@ -41,8 +55,21 @@ impl Host {
             self.change_default_chat(step, key, chat, Some(origin));
             return Ok(Verdict::Done);
         }
+        if let StateAction::SessionActiveClientRemoved(a) = &action {
+            self.remove_active_client(step, key, &a.client_id, Some(origin));
+            return Ok(Verdict::Done);
+        }
         self.sequence(step, Target::Session(key), action, Some(origin));
         self.session_changed(key);
         Ok(Verdict::Done)
+    }
+}
+
+/// Clients come and go on their own account.
+fn only_itself(origin: &ActionOrigin, client_id: &str) -> Result<(), Refusal> {
+    if client_id == origin.client_id {
+        Ok(())
+    } else {
+        Err(format!("`clientId` must be this client's own, `{}`", origin.client_id))
     }
 }

@@ -4,11 +4,12 @@
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, ResponsePart,
-    SessionConfigSchema, ToolResultContent, Turn, UsageInfo,
+    SessionConfigSchema, ToolCallResult, ToolResultContent, Turn, UsageInfo,
 };
 
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,15 @@ pub enum Command {
         /// Whether the agent may use the result.
         approved: bool,
     },
+    /// A tool call that was to run on a client is over: the client has finished it, or nobody will.
+    ToolResult {
+        /// The attempt that called.
+        run: RunId,
+        /// The tool call.
+        tool_call_id: String,
+        /// What came of it.
+        result: ToolCallResult,
+    },
     /// A question was settled.
     Answer {
         /// The attempt that asked.
@@ -103,9 +113,42 @@ pub enum Command {
         /// What was said in the chats that the user attached.
         attached: Vec<Transcript>,
     },
+    /// The directories that the agent works in have changed. True for what it does next; under a running turn
+    /// that may be the next turn.
+    WorkIn {
+        /// `file:` URIs; the first is where the agent works.
+        directories: Vec<String>,
+    },
+    /// The tokens that the agent may use from now on, instead of those that it had.
+    Tokens(Tokens),
     /// The conversation is over; nothing more is heard of it.
     Close,
 }
+
+/// A bearer token, which nothing shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// A token.
+    pub fn new(secret: String) -> Self {
+        Self(secret)
+    }
+
+    /// What only the resource that it is for may see.
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Tokens by the resources that they are for.
+pub type Tokens = BTreeMap<String, Token>;
 
 /// What a backend needs to open a conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,6 +159,8 @@ pub struct OpenConversation {
     pub working_directories: Vec<String>,
     /// The session's configuration, valid by the agent's own schema.
     pub config: JsonObject,
+    /// The tokens that the agent may use, of those that it declares resources for.
+    pub tokens: Tokens,
     /// What was said before, when the conversation must be taken up anew or goes on from another one.
     pub history: Vec<Turn>,
     /// What was said in chats that the user attached to messages of the history, by the id of the turn: of the
@@ -151,6 +196,12 @@ pub enum Event {
     },
     /// The agent gives the session a name.
     Title(String),
+    /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is
+    /// another.
+    TokenRefused {
+        /// The resource, as the agent declares it.
+        resource: String,
+    },
     /// Something about a run.
     Turn(RunId, TurnEvent),
     /// The backend is gone without a word; every run with it. It is opened anew for the next turn.
@@ -202,6 +253,18 @@ pub enum TurnEvent {
         message: StringOrMarkdown,
         /// Whether it may run.
         gate: ToolGate,
+    },
+    /// The agent calls a tool that an active client of the session carries out. Answered by
+    /// [`Command::ToolResult`], at once when no client offers the tool.
+    ClientTool {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's name, as the client says it.
+        name: String,
+        /// The whole input.
+        input: String,
+        /// What the call does, for people.
+        message: StringOrMarkdown,
     },
     /// What a running tool call has produced so far; replaces what it had.
     ToolContent {

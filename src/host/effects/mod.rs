@@ -11,6 +11,7 @@ use std::time::Duration;
 use ahp_types::commands::ContentEncoding;
 use bytes::Bytes;
 
+use super::Findings;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
@@ -93,6 +94,8 @@ pub enum Input {
     /// What the store still has of the actions after the cursor of the `reconnect` that follows; none when it
     /// cannot continue exactly from there.
     Past(Option<Vec<(Target, ActionLine)>>),
+    /// What was found out about the directories that the message that follows names.
+    Findings(Findings),
 }
 
 /// The store does not take anything now; what has happened since it did is told to nobody yet.
@@ -148,6 +151,8 @@ pub enum Timer {
     Recovered(SessionKey),
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
+    /// The time of an active client to come back, counted among all such times, is up.
+    Absence(u64),
 }
 
 /// Everything that the core asks of its surroundings, in order.

@@ -7,20 +7,21 @@ use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedActi
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
 use ahp_types::common::JsonObject;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
-use ahp_types::state::SessionConfigSchema;
+use ahp_types::state::{SessionActiveClient, SessionConfigSchema};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
-use crate::host::effects::{ChatKey, Output, Page, Place, Record};
+use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
-use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
 use crate::wire::uris::default_chat_of;
 
 /// A session that exists but that nobody has been told of.
@@ -47,6 +48,7 @@ impl Host {
     pub(in crate::host) fn create_session(
         &mut self,
         step: &mut Step<'_>,
+        connection: ConnectionId,
         params: CreateSessionParams,
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel;
@@ -67,14 +69,13 @@ impl Host {
         let agent = agent.ok_or_else(|| {
             RpcError::provider_not_found(params.provider.as_deref().unwrap_or("(no agent is configured)"))
         })?;
-        if params.working_directories.as_ref().is_some_and(|directories| directories.len() > 1) {
-            return Err(RpcError::invalid_params(format_args!(
-                "`workingDirectories`: the agent `{}` works in one directory at a time",
-                agent.info.provider
-            )));
-        }
+        self.check_tokens(step, connection, agent)?;
+        let directories = self.new_directories(agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
         check_config(&agent.config, &config)?;
+        if let Some(client) = &params.active_client {
+            self.check_active_client(connection, client)?;
+        }
         let provider = agent.info.provider.clone();
 
         let now = step.timestamp();
@@ -82,11 +83,14 @@ impl Host {
         let born_at = self.head + 1;
         let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
         let chat_state = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
-        let state = creating_session(provider, params.working_directories, row_of(&chat_state));
+        let mut state = creating_session(provider, directories, row_of(&chat_state));
+        state.active_clients.extend(params.active_client);
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
         let channel = Channel::new(chat_uri, born_at);
-        self.chats.insert(chat, Chat::new(channel, session, Conversation::new(chat_state)));
+        let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let first = Chat { sponsor, ..Chat::new(channel, session, Conversation::new(chat_state)) };
+        self.chats.insert(chat, first);
         self.session_count += 1;
         self.unsaved.sessions.insert(session);
         self.unsaved.chats.insert(chat);
@@ -105,6 +109,51 @@ impl Host {
             },
         );
         Ok(NewSession { session })
+    }
+
+    /// The directories of a new session, each once.
+    fn new_directories(
+        &self,
+        agent: &AgentDescription,
+        asked: Option<Vec<String>>,
+    ) -> Result<Option<Vec<String>>, RpcError> {
+        let Some(asked) = asked else { return Ok(None) };
+        let mut directories: Vec<String> = Vec::with_capacity(asked.len());
+        for uri in &asked {
+            let directory = self
+                .usable_directory(uri)
+                .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        let capabilities = agent.info.capabilities.as_ref();
+        let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
+        if directories.len() > 1 && !several {
+            return Err(RpcError::invalid_params(format_args!(
+                "`workingDirectories`: the agent `{}` works in one directory",
+                agent.info.provider
+            )));
+        }
+        Ok(Some(directories))
+    }
+
+    /// Whether a client may take part in a session from its beginning.
+    fn check_active_client(
+        &self,
+        connection: ConnectionId,
+        client: &SessionActiveClient,
+    ) -> Result<(), RpcError> {
+        let own = self.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
+        if own != Some(&client.client_id) {
+            return Err(RpcError::invalid_params("`activeClient.clientId` must be this client's own"));
+        }
+        if !nesting_fits(&to_json(client), ACTION_NESTING_MAX) {
+            return Err(RpcError::invalid_params(format_args!(
+                "`activeClient` is nested deeper than {ACTION_NESTING_MAX} levels"
+            )));
+        }
+        Ok(())
     }
 
     /// Tells of a new session and has its agent open the conversation.

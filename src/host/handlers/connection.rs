@@ -14,7 +14,7 @@ use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::model::{Subscription, Target, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_chat;
-use crate::host::{Host, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
 use crate::wire::rpc::{to_json, to_sorted_json};
@@ -62,20 +62,29 @@ impl Host {
     /// by replay where we can continue exactly from its cursor, else by snapshots.
     pub(in crate::host) fn reconnect(
         &mut self,
+        step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
     ) -> Result<Vec<u8>, RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
-        self.admit(connection, &params.client_id)?;
+        let head = self.head;
+        let before = self.admit(connection, &params.client_id)?;
         let client = self.connections.get(&connection);
         let held: Vec<_> = client.iter().flat_map(|client| client.subscriptions.keys().copied()).collect();
         for target in held {
             self.unsubscribe(connection, target);
         }
+        if let Some(before) = before.filter(|before| *before != params.client_id) {
+            self.forget_tokens(connection);
+            self.client_left(step, &before);
+        }
         let (wanted, missing) = self.resolve(&params.subscriptions);
-        let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|_| known);
+        // Now, so that the answer tells it.
+        self.leave_other_sessions(step, &params.client_id, &wanted.iter().copied().collect());
+        // One that was beyond the head is none of ours, whatever has moved the head since.
+        let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
         let cursor = cursor.filter(|&cursor| {
             wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
         });
@@ -171,11 +180,17 @@ impl Host {
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
     pub(in crate::host) fn serve_unsubscribe(
         &mut self,
+        step: &mut Step<'_>,
         connection: ConnectionId,
         params: &UnsubscribeParams,
     ) -> Result<(), RpcError> {
-        if let Some(target) = self.find(&params.channel) {
-            self.unsubscribe(connection, target);
+        let Some(target) = self.find(&params.channel) else { return Ok(()) };
+        let client = self.connections.get(&connection);
+        let client = client.filter(|client| client.subscriptions.contains_key(&target));
+        let client_id = client.and_then(|client| client.client_id.clone());
+        self.unsubscribe(connection, target);
+        if let (Target::Session(session), Some(client_id)) = (target, client_id) {
+            self.leave_session(step, session, &client_id);
         }
         Ok(())
     }
@@ -185,8 +200,8 @@ impl Host {
         uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_safe(target))
     }
 
-    /// Marks a connection as open, for this client.
-    fn admit(&mut self, connection: ConnectionId, client_id: &str) -> Result<(), RpcError> {
+    /// Marks a connection as open, for this client; returns whose it was before.
+    fn admit(&mut self, connection: ConnectionId, client_id: &str) -> Result<Option<String>, RpcError> {
         if client_id.is_empty() {
             return Err(RpcError::invalid_params("`clientId` must not be empty"));
         }
@@ -195,13 +210,14 @@ impl Host {
                 "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
             )));
         }
-        self.connections.entry(connection).or_default().client_id = Some(client_id.to_owned());
+        let client = self.connections.entry(connection).or_default();
+        let before = client.client_id.replace(client_id.to_owned());
         self.clients.retain(|known| known != client_id);
         self.clients.push_back(client_id.to_owned());
         if self.clients.len() > CLIENTS_MAX {
             self.clients.pop_front();
         }
-        Ok(())
+        Ok(before)
     }
 
     /// Subscribes to those channels that exist; returns their states and the URIs that name none.

@@ -17,7 +17,7 @@ use anyhow::{bail, ensure, Result};
 use serde_json::json;
 
 use super::schedule::{Happening, Report};
-use super::speech::text;
+use super::speech::{text, tool_name};
 
 /// Few ids, so that some are used twice; one that the host uses for parts of its own.
 const CALLS: [&str; 4] = ["call-0", "call-1", "part-1", ""];
@@ -36,6 +36,10 @@ pub struct Agent {
     /// What it has taken in, in runs that were its own to end.
     taken_in: HashSet<String>,
     cancelled: HashSet<RunId>,
+    /// The calls that ran on clients, of which it was told what came of them.
+    answered: HashSet<(RunId, String)>,
+    /// Where it works.
+    directories: Vec<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
@@ -50,8 +54,9 @@ impl Agent {
     /// Takes a command, which must be one that makes sense.
     pub fn obey(&mut self, command: &Command) -> Result<()> {
         match command {
-            Command::Open(_) => {
+            Command::Open(open) => {
                 ensure!(self.state == State::Closed, "opened while {:?}", self.state);
+                self.directories.clone_from(&open.working_directories);
                 self.state = State::Opening;
             }
             Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. } => {
@@ -65,6 +70,11 @@ impl Agent {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
                 self.cancelled.insert(*run);
             }
+            Command::ToolResult { run, tool_call_id, .. } => {
+                ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
+                let first = self.answered.insert((*run, tool_call_id.clone()));
+                ensure!(first, "told twice what came of `{tool_call_id}` in {run:?}");
+            }
             Command::Permission { run, .. }
             | Command::ResultConfirmed { run, .. }
             | Command::Answer { run, .. } => {
@@ -77,6 +87,12 @@ impl Agent {
                 ensure!(!self.taken_in.contains(id), "handed `{id}`, which it has taken in, again");
                 self.steering.push((*run, id.clone()));
             }
+            Command::WorkIn { directories } => {
+                ensure!(self.state == State::Open, "told where to work while {:?}", self.state);
+                ensure!(self.directories != *directories, "told again to work in {directories:?}");
+                self.directories.clone_from(directories);
+            }
+            Command::Tokens(tokens) => bail!("told {tokens:?}, which it has not asked for"),
             Command::Close => {
                 ensure!(self.state != State::Closed, "closed twice");
                 self.close();
@@ -94,6 +110,11 @@ impl Agent {
     /// Whether anything can be heard of it.
     pub fn is_up(&self) -> bool {
         self.state != State::Closed
+    }
+
+    /// Where it works, if it is there.
+    pub fn works_in(&self) -> Option<&[String]> {
+        (self.state == State::Open).then_some(&self.directories)
     }
 
     /// What a report says; none when there is nobody to report.
@@ -187,6 +208,12 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
             input: "{}".to_owned(),
             message: "Run the tool".into(),
             gate: gate_of(*gate),
+        },
+        Happening::ClientTool { call: index, tool } => TurnEvent::ClientTool {
+            id: call(*index),
+            name: tool_name(*tool).to_owned(),
+            input: "{}".to_owned(),
+            message: "Have the tool run".into(),
         },
         Happening::Content { call: index, text } => {
             TurnEvent::ToolContent { id: call(*index), content: content(*text) }

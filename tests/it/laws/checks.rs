@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::state::{
     ChatState, ChatSummary, SessionInputRequest, SessionState, SessionStatus, SessionSummary, Snapshot,
-    SnapshotState, ToolCallState,
+    SnapshotState, ToolCallContributor, ToolCallRunningState, ToolCallState,
 };
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
@@ -139,7 +139,8 @@ fn chat_agrees(session: &SessionState, row: &ChatSummary, chat: &ChatState) -> R
     ensure!(runs == chat.active_turn.is_some(), "in progress: {runs}, turn: {:?}", chat.active_turn);
     let waits = chat.status & ACTIVITY == SessionStatus::InputNeeded.bits();
     let open = open_requests(chat)?;
-    ensure!(waits != open.is_empty(), "waits: {waits}, for {open:?}");
+    let for_user = open.iter().filter(|request| request.get("client").is_none()).count();
+    ensure!(waits == (for_user > 0), "waits: {waits}, for {open:?}");
     Ok(())
 }
 
@@ -153,6 +154,13 @@ fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
     let shown = (session.status & ACTIVITY, &session.activity);
     let meant = (leading.status & ACTIVITY, &leading.activity);
     ensure!(shown == meant, "the session shows {shown:?}, {} {meant:?}", leading.resource);
+
+    for call in chats.iter().flat_map(|chat| &chat.active_turn).flat_map(calls) {
+        let ToolCallState::Running(running) = call else { continue };
+        let Some(ToolCallContributor::Client(client)) = &running.contributor else { continue };
+        let active = session.active_clients.iter().any(|active| active.client_id == client.client_id);
+        ensure!(active, "{call:?} runs on a client that is gone");
+    }
 
     let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
     let open = chats.iter().map(|chat| open_requests(chat)).collect::<Result<Vec<_>>>()?;
@@ -169,11 +177,15 @@ fn what_it_asks(request: &SessionInputRequest) -> Result<Value> {
             json!({ "chat": it.chat, "turn": it.turn_id, "call": it.tool_call })
         }
         SessionInputRequest::ChatInput(it) => json!({ "chat": it.chat, "request": it.request }),
+        SessionInputRequest::ToolClientExecution(it) => {
+            let call = ToolCallState::Running(it.tool_call.clone());
+            json!({ "chat": it.chat, "turn": it.turn_id, "client": it.client_id, "call": call })
+        }
         other => anyhow::bail!("nobody asked for {other:?}"),
     })
 }
 
-/// What waits for the user in a chat.
+/// What waits for the user or for a client in a chat.
 fn open_requests(chat: &ChatState) -> Result<Vec<Value>> {
     let mut open = Vec::new();
     if let Some(turn) = &chat.active_turn {
@@ -185,6 +197,14 @@ fn open_requests(chat: &ChatState) -> Result<Vec<Value>> {
         };
         for call in calls(turn).filter(waits) {
             open.push(json!({ "chat": chat.resource, "turn": turn.id, "call": call }));
+        }
+        for call in calls(turn) {
+            let ToolCallState::Running(running) = call else { continue };
+            let Some(ToolCallContributor::Client(client)) = &running.contributor else { continue };
+            let given = ToolCallState::Running(ToolCallRunningState { content: None, ..running.clone() });
+            open.push(json!({
+                "chat": chat.resource, "turn": turn.id, "client": client.client_id, "call": given,
+            }));
         }
         for question in questions(turn) {
             open.push(json!({ "chat": chat.resource, "request": question.request }));
@@ -250,5 +270,25 @@ pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
         let open = open_requests(chat)?;
         ensure!(open.is_empty(), "still waiting: {open:?}");
     }
+    Ok(())
+}
+
+/// That an agent works in the directories of its chat, which are among those of its session.
+pub fn works_where_it_should(works_in: Option<&[String]>, chat: &str, fresh: &Fresh) -> Result<()> {
+    let Some(SnapshotState::Chat(state)) = fresh.get(chat).map(|snapshot| &snapshot.state) else {
+        return Ok(());
+    };
+    let sessions = fresh.values().filter_map(|snapshot| match &snapshot.state {
+        SnapshotState::Session(session) => Some(session),
+        _ => None,
+    });
+    let mut sessions = sessions.filter(|session| session.chats.iter().any(|row| row.resource == chat));
+    let of_session =
+        sessions.next().and_then(|session| session.working_directories.clone()).unwrap_or_default();
+    let chosen = state.working_directories.as_ref();
+    let strange = chosen.into_iter().flatten().find(|directory| !of_session.contains(directory));
+    ensure!(strange.is_none(), "{chat} works in {strange:?}, and its session in {of_session:?}");
+    let meant = chosen.unwrap_or(&of_session);
+    ensure!(works_in.is_none_or(|told| told == meant), "told to work in {works_in:?}, not in {meant:?}");
     Ok(())
 }

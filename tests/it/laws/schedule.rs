@@ -227,6 +227,29 @@ pub enum Wish {
     DefaultChat {
         other: bool,
     },
+    /// To take part in the session with some tools, or none.
+    TakePart {
+        tools: u8,
+    },
+    /// To take part no more.
+    LeaveOff,
+    /// To say what a tool call has produced so far that runs on a client.
+    Stream {
+        call: u8,
+        text: u8,
+    },
+    /// To say how it ended.
+    Deliver {
+        call: u8,
+        success: bool,
+        review: bool,
+    },
+    /// To work elsewhere.
+    WorkIn {
+        how: u8,
+        directory: u8,
+        other: u8,
+    },
     /// Some action of the client's table, or of the server's, or of nobody's, without a sensible payload.
     Any {
         which: u8,
@@ -287,6 +310,11 @@ pub enum Happening {
     Content {
         call: u8,
         text: u8,
+    },
+    /// A tool is called that runs on a client, if one offers it.
+    ClientTool {
+        call: u8,
+        tool: u8,
     },
     Done {
         call: u8,
@@ -385,6 +413,7 @@ fn scene() -> impl Strategy<Value = Vec<Step>> {
         3 => window(chat()),
         2 => queue(chat()),
         5 => chats(),
+        5 => errand(chat()),
     ]
 }
 
@@ -525,6 +554,30 @@ fn absence() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
+/// A tool call that runs on a client, which may go away meanwhile and come back.
+fn errand(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    let away =
+        proptest::option::weighted(0.6, (any::<bool>(), any::<bool>(), any::<bool>(), cursor(), 0u8..4));
+    (chat, index(), index(), index(), away, any::<bool>(), any::<bool>()).prop_map(
+        |(chat, client, call, tools, away, success, review)| {
+            let mut steps = vec![
+                dispatch(client, chat, Wish::TakePart { tools }),
+                run(chat, Happening::ClientTool { call, tool: tools }),
+                dispatch(client, chat, Wish::Stream { call: 0, text: call }),
+            ];
+            if let Some((heard, early, late, cursor, leave_out)) = away {
+                steps.push(Step::Lose { client, heard });
+                steps.extend(early.then_some(Step::Timers));
+                steps.push(Step::Reconnect { client, cursor, leave_out });
+                steps.extend(late.then_some(Step::Timers));
+            }
+            steps.push(dispatch(client, chat, Wish::Deliver { call: 0, success, review }));
+            steps.extend(review.then(|| dispatch(client, chat, Wish::Review { call: 0, approved: success })));
+            steps
+        },
+    )
+}
+
 /// An index; small ones are more likely, and 0 is what shrinking ends at.
 fn index() -> impl Strategy<Value = u8> {
     prop_oneof![6 => 0u8..3, 2 => 0u8..16, 1 => any::<u8>()]
@@ -615,6 +668,13 @@ fn wish() -> impl Strategy<Value = Wish> {
         2 => flags().prop_map(|(archived, set)| Wish::SessionFlag { archived, set }),
         1 => index().prop_map(|title| Wish::RenameSession { title }),
         1 => any::<bool>().prop_map(|other| Wish::DefaultChat { other }),
+        3 => index().prop_map(|tools| Wish::TakePart { tools }),
+        1 => Just(Wish::LeaveOff),
+        1 => (index(), index()).prop_map(|(call, text)| Wish::Stream { call, text }),
+        3 => (index(), any::<bool>(), any::<bool>())
+            .prop_map(|(call, success, review)| Wish::Deliver { call, success, review }),
+        4 => (index(), index(), index())
+            .prop_map(|(how, directory, other)| Wish::WorkIn { how, directory, other }),
         2 => any::<u8>().prop_map(|which| Wish::Any { which }),
     ]
 }
@@ -650,6 +710,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => (index(), index()).prop_map(|(call, text)| Happening::Input { call, text }),
         6 => (index(), index()).prop_map(|(call, gate)| Happening::Ready { call, gate }),
         2 => (index(), index()).prop_map(|(call, text)| Happening::Content { call, text }),
+        3 => (index(), index()).prop_map(|(call, tool)| Happening::ClientTool { call, tool }),
         4 => (index(), any::<bool>(), any::<bool>())
             .prop_map(|(call, success, review)| Happening::Done { call, success, review }),
         3 => (index(), index()).prop_map(|(id, shape)| Happening::Question { id, shape }),

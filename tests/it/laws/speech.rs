@@ -39,10 +39,30 @@ pub fn pick<'a>(index: u8, ids: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A wish about a chat as a channel and an action.
-pub fn say(wish: &Wish, damage: Option<Damage>, chat: &str, truth: &Truth) -> (String, Value) {
+/// Directories, some spelled oddly; one that is not there, and what is none.
+pub fn directory_at(index: u8) -> &'static str {
+    let all = ["file:///a", "file:///b", "file:/b/", "file:///c/../c", "file:///nowhere", "nonsense"];
+    all[usize::from(index) % all.len()]
+}
+
+/// Tools that clients offer, and one that nobody does.
+const TOOLS: [&str; 4] = ["look", "write", "look", "fly"];
+
+pub fn tool_name(index: u8) -> &'static str {
+    TOOLS[usize::from(index) % TOOLS.len()]
+}
+
+/// A client as it takes part in a session, with some tools or none.
+pub fn participant(client: &str, tools: u8) -> Value {
+    let offered = |at: u8| json!({ "name": tool_name(at), "title": text(tools) });
+    let tools: Vec<Value> = (0..tools % 3).map(offered).collect();
+    json!({ "clientId": client, "tools": tools })
+}
+
+/// A client's wish about a chat as a channel and an action.
+pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth: &Truth) -> (String, Value) {
     let session = truth.session_of(chat).expect("a chat is one of a session");
-    let action = act(wish, truth.chat(chat).expect("it is there"), truth.head);
+    let action = act(client, wish, truth.chat(chat).expect("it is there"), truth.head);
     let on_session = action["type"].as_str().is_some_and(|name| name.starts_with("session/"));
     let renames_chat = matches!(wish, Wish::RenameChat { .. });
     let channel = if on_session && !renames_chat { session } else { chat }.to_owned();
@@ -58,7 +78,7 @@ fn fresh_or(index: u8, kind: &str, head: i64) -> String {
     }
 }
 
-fn act(wish: &Wish, chat: &ChatState, head: i64) -> Value {
+fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
     let active = chat.active_turn.as_ref();
     let turn = active.map_or("nobody's-turn", |turn| turn.id.as_str());
     let call = |wanted: fn(&ToolCallState) -> bool, index| {
@@ -160,6 +180,44 @@ fn act(wish: &Wish, chat: &ChatState, head: i64) -> Value {
         }
         Wish::DefaultChat { other: false } => {
             json!({ "type": "session/defaultChatChanged", "defaultChat": chat.resource })
+        }
+        // Now and then on behalf of somebody else.
+        Wish::TakePart { tools: 12 } => {
+            json!({ "type": "session/activeClientSet", "activeClient": participant("client-0", 1) })
+        }
+        Wish::TakePart { tools } => {
+            json!({ "type": "session/activeClientSet", "activeClient": participant(client, *tools) })
+        }
+        Wish::LeaveOff => json!({ "type": "session/activeClientRemoved", "clientId": client }),
+        Wish::Stream { call: index, text: said } => {
+            let id = call(|call| matches!(call, ToolCallState::Running(_)), *index);
+            let content = json!([{ "type": "text", "text": text(*said) }]);
+            json!({
+                "type": "chat/toolCallContentChanged", "turnId": turn, "toolCallId": id, "content": content,
+            })
+        }
+        Wish::Deliver { call: index, success, review } => {
+            let id = call(|call| matches!(call, ToolCallState::Running(_)), *index);
+            let mut action = json!({
+                "type": "chat/toolCallComplete", "turnId": turn, "toolCallId": id,
+                "result": { "success": success, "pastTenseMessage": "Did it" },
+            });
+            if *review {
+                action["requiresResultConfirmation"] = true.into();
+            }
+            action
+        }
+        Wish::WorkIn { how, directory, other } => {
+            let (directory, other) = (directory_at(*directory), directory_at(*other));
+            match how % 5 {
+                0 => json!({ "type": "session/workingDirectorySet", "directory": directory }),
+                1 => json!({ "type": "chat/workingDirectorySet", "directory": directory }),
+                2 => json!({
+                    "type": "session/workingDirectoryReplaced", "directory": directory, "replacement": other,
+                }),
+                3 => json!({ "type": "session/workingDirectoryRemoved", "directory": directory }),
+                _ => json!({ "type": "chat/workingDirectoryRemoved", "directory": directory }),
+            }
         }
         Wish::Any { which } => any_action(*which, turn),
     }

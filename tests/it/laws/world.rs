@@ -12,7 +12,7 @@ use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
     ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SessionKey, Shutdown, Timer,
 };
-use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{directories_in, listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
@@ -219,8 +219,10 @@ impl World {
             Step::List { client, limit } => self.list(self.client(client), limit),
             Step::Dispatch { client, chat, ref wish, damage } => {
                 let Some(chat) = self.chat(chat) else { return Ok(()) };
-                let (channel, action) = speech::say(wish, damage, &chat, &self.truth);
-                self.dispatch(self.client(client), &channel, action, wish)
+                let client = self.client(client);
+                let id = self.clients[client].id.clone();
+                let (channel, action) = speech::say(&id, wish, damage, &chat, &self.truth);
+                self.dispatch(client, &channel, action, wish)
             }
             Step::Report { chat, ref report } => self.report(chat, report),
             Step::Nonsense { client, which } => self.talk_nonsense(self.client(client), which),
@@ -382,12 +384,15 @@ impl World {
             3 => json!({ "provider": "script", "workingDirectories": ["file:///tmp"] }),
             4 => json!({ "provider": "nobody" }),
             5 => json!({ "config": { "fail": 5 } }),
-            6 => json!({ "workingDirectories": ["file:///a", "file:///b"] }),
+            7 => json!({ "activeClient": speech::participant("nobody", 1) }),
+            8..=11 => json!({ "activeClient": speech::participant(&self.clients[client].id, how) }),
+            6 => json!({ "workingDirectories": ["file:///a", "file:///nowhere"] }),
+            12 => json!({ "workingDirectories": ["file:///a", "file:///b", "file:///a/"] }),
             _ => json!({ "config": { "openMs": 5 } }),
         };
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let good = !self.truth.sessions.iter().any(|known| known == name)
-            && !matches!(how, 4..=6)
+            && !matches!(how, 4..=7)
             && !matches!(name, "ahp-chat:/1" | "nonsense");
         let answer = self.say(connection, &request(request_id, "createSession", params))?;
         ensure!(answer.is_ok() == good, "creating {name} was answered {answer:?}");
@@ -643,6 +648,10 @@ impl World {
 
     /// Says a request; returns its answer or the code of its error.
     fn say(&mut self, connection: ConnectionId, request: &Value) -> Result<std::result::Result<Value, i64>> {
+        if request["method"] == "reconnect" {
+            // What follows from it at once is told by its answer.
+            self.connections.get_mut(&connection).context("no such connection")?.subscribed.clear();
+        }
         let seen = self.hear(connection, request.to_string())?;
         ensure!(seen.origins.is_empty(), "an origin without a dispatch: {:?}", seen.origins);
         let [(to, answer)] = &seen.answers[..] else {
@@ -688,13 +697,13 @@ impl World {
     }
 
     fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) -> Result<Seen> {
-        let seen = self
-            .hear(connection, json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string())?;
-        ensure!(seen.answers.is_empty(), "{method} was answered {:?}", seen.answers);
         if method == "unsubscribe" {
             let connection = self.connections.get_mut(&connection).context("no such connection")?;
             connection.subscribed.remove(params["channel"].as_str().unwrap_or_default());
         }
+        let seen = self
+            .hear(connection, json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string())?;
+        ensure!(seen.answers.is_empty(), "{method} was answered {:?}", seen.answers);
         Ok(seen)
     }
 
@@ -703,6 +712,10 @@ impl World {
         self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
         ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
         self.edges.take_records();
+        let named = directories_in(&fed[0]).into_iter();
+        let there =
+            |uri: &str| if uri == "file:///nowhere" { Err("is not there".to_owned()) } else { Ok(()) };
+        self.feed(Input::Findings(named.map(|uri| (uri.clone(), there(&uri))).collect()))?;
         self.feed(Input::Said(connection, fed.remove(0)))
     }
 
@@ -925,6 +938,10 @@ impl World {
         }
         checks::mirror("the records", self.truth.channels.iter(), &fresh)?;
         checks::derived(&fresh)?;
+        for (key, agent) in &self.agents {
+            let (_, chat) = self.chats.get(key).context("an agent without a chat")?;
+            checks::works_where_it_should(agent.works_in(), chat, &fresh)?;
+        }
         let list = self.observe_list()?;
         checks::list(&list, &fresh)?;
         for client in &self.clients {

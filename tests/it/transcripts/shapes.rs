@@ -8,10 +8,13 @@ use std::fmt::Debug;
 
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
-    InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
+    AuthenticateResult, InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult,
+    SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
-use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
+use ahp_types::notifications::{
+    AuthRequiredParams, ProgressParams, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
+};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -105,6 +108,8 @@ fn check_notification(method: &str, params: &Value) -> Result<(), String> {
         "root/sessionAdded" => same::<SessionAddedParams>(params).map(|_| ()),
         "root/sessionRemoved" => same::<SessionRemovedParams>(params).map(|_| ()),
         "root/sessionSummaryChanged" => same::<SessionSummaryChangedParams>(params).map(|_| ()),
+        "root/progress" => same::<ProgressParams>(params).map(|_| ()),
+        "auth/required" => same::<AuthRequiredParams>(params).map(|_| ()),
         _ => Err(format!("an unknown notification: {method}")),
     }
 }
@@ -115,6 +120,7 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "reconnect" => same::<ReconnectResult>(result).map(|_| ()),
         "subscribe" => same::<SubscribeResult>(result).map(|_| ()),
         "listSessions" => same::<ListSessionsResult>(result).map(|_| ()),
+        "authenticate" => same::<AuthenticateResult>(result).map(|_| ()),
         "moveChat" => same::<MoveChatResult>(result).map(|_| ()),
         "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "unsubscribe"
         | "dispatchAction"

@@ -1,0 +1,82 @@
+//! What the agent `script` asks of clients besides answers: tools that they carry out, and a token.
+//!
+//! Owns: the steps about these, and the script that cannot be used without a token.
+//! Never: shows a token.
+
+use ahp_types::state::{ToolCallResult, ToolResultContent};
+use serde_json::{json, Value};
+
+use super::{converse, tool_and_input, Agent, Reply, Script, Stop};
+use crate::backend::{Backend, Conversation, Line};
+use crate::host::effects::{AgentDescription, Event, OpenConversation, TextKind, TurnEvent};
+
+/// The backend, told to need a token for a resource.
+#[derive(Debug)]
+pub struct GuardedScript {
+    /// The resource.
+    pub resource: String,
+}
+
+impl Backend for GuardedScript {
+    fn describe(&self) -> AgentDescription {
+        let resource = serde_json::from_value(json!({
+            "resource": self.resource,
+            "resource_name": "What the script needs a token for",
+        }));
+        let mut described = Script.describe();
+        described.info.protected_resources = resource.ok().map(|resource| vec![resource]);
+        described
+    }
+
+    fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
+        let resource = Some(self.resource.clone());
+        Box::pin(converse(open, line, resource))
+    }
+}
+
+impl Agent {
+    /// Has a client carry out a tool, and says what came of it.
+    pub(super) async fn call_client(&mut self, rest: &str) -> Result<(), Stop> {
+        let (name, input) = tool_and_input(rest)?;
+        self.turn.calls += 1;
+        let id = format!("call-{}", self.turn.calls);
+        let message = format!("Run {name}").into();
+        let (name, input) = (name.to_owned(), input.to_owned());
+        self.tell(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
+        let Reply::ToolResult(result) = self.reply_about(&id).await? else { return Ok(()) };
+        self.finish(TurnEvent::Part(TextKind::Markdown, told_by(&result))).await
+    }
+
+    /// Says whether it has a token, and how long that is; never the token.
+    pub(super) async fn show_token(&mut self) -> Result<(), Stop> {
+        let told = match self.resource.as_ref().and_then(|resource| self.tokens.get(resource)) {
+            Some(token) => format!("a token of {} bytes", token.secret().len()),
+            None => "no token".to_owned(),
+        };
+        self.finish(TurnEvent::Part(TextKind::Markdown, told)).await
+    }
+
+    /// Says that its token is no good, and fails; with another one the turn may be resumed.
+    pub(super) async fn refuse_token(&mut self) -> Result<(), Stop> {
+        let Some(resource) = self.resource.clone() else {
+            return Err(Stop::mistake("/token-refused: this agent needs no token"));
+        };
+        self.tokens.remove(&resource);
+        let message = format!("the token for `{resource}` is no good");
+        self.report(Event::TokenRefused { resource }).await?;
+        Err(Stop::Failed { message, resumable: true })
+    }
+}
+
+/// What a client's tool has said, or why it has not.
+fn told_by(result: &ToolCallResult) -> String {
+    if !result.success {
+        let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
+        return format!("(failed: {})", why.unwrap_or("it does not say why"));
+    }
+    let texts = result.content.iter().flatten().filter_map(|content| match content {
+        ToolResultContent::Text(content) => Some(content.text.as_str()),
+        _ => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,77 @@
+//! Client actions on tool calls that run on clients.
+//!
+//! Owns: that only the client that a call runs on may say what it produced and how it ended.
+//! Never: chooses that client; that is in `clients`.
+
+use ahp_types::actions::{
+    ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
+};
+use ahp_types::state::{ToolCallRunningState, ToolCallState};
+
+use super::chat::active_turn;
+use super::{Refusal, Verdict};
+use crate::host::effects::ChatKey;
+use crate::host::model::{Chat, Target};
+use crate::host::reduce::client_of_call;
+use crate::host::{Host, Step};
+
+impl Host {
+    /// A client says how a tool call ended that runs on it.
+    pub(super) fn client_completes_call(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatToolCallCompleteAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
+        let run = chat.run.as_ref().map(|run| run.id);
+        let id = action.tool_call_id.clone();
+        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallComplete(action), Some(origin));
+        self.tool_changed(step, key, &id);
+        if let Some(command) = run.and_then(|run| self.result_for_agent(key, run, &id)) {
+            self.tell_agent(step, key, command);
+        }
+        self.decline_if_alone(step, key, &id);
+        Ok(Verdict::Done)
+    }
+
+    /// A client says what a tool call has produced so far that runs on it.
+    pub(super) fn client_changes_content(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatToolCallContentChangedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let chat = self.chat(key)?;
+        let call = call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
+        let same_meta = action.meta.is_none() || action.meta == call.meta;
+        if same_meta && call.content.as_ref() == Some(&action.content) {
+            return Ok(Verdict::Unchanged);
+        }
+        let action = StateAction::ChatToolCallContentChanged(action);
+        self.sequence(step, Target::Chat(key), action, Some(origin));
+        Ok(Verdict::Done)
+    }
+}
+
+/// The call of the running turn that this client carries out.
+fn call_of_client<'a>(
+    chat: &'a Chat,
+    turn_id: &str,
+    id: &str,
+    origin: &ActionOrigin,
+) -> Result<&'a ToolCallRunningState, Refusal> {
+    active_turn(chat, turn_id)?;
+    let call = chat.conversation.tool(id).ok_or_else(|| format!("no such tool call: `{id}`"))?;
+    match (client_of_call(call), call) {
+        (None, _) => Err(format!("tool call `{id}` runs on no client")),
+        (Some(client), _) if client != origin.client_id => {
+            Err(format!("tool call `{id}` runs on the client `{client}`"))
+        }
+        (Some(_), ToolCallState::Running(call)) => Ok(call),
+        (Some(_), _) => Err(format!("tool call `{id}` does not run")),
+    }
+}

@@ -1,0 +1,271 @@
+//! Clients that take part in sessions: whether they are there, and the tool calls that run on them.
+//!
+//! Owns: removing an active client that left or whose time to come back is up, choosing the client that a tool
+//! call runs on, and the end of a call whose client is gone.
+//! Never: decides what a client may say of itself or of a call; that is in `actions`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatToolCallReadyAction, ChatToolCallStartAction, SessionActiveClientRemovedAction,
+    StateAction,
+};
+use ahp_types::common::StringOrMarkdown;
+use ahp_types::state::{
+    ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor, ToolCallResult,
+    ToolCallState, ToolDefinition, ToolInput,
+};
+use serde_json::json;
+
+use super::calls::CallRef;
+use super::effects::{ChatKey, Command, Output, RunId, Timer, ToolOutcome};
+use super::model::{SessionKey, Target};
+use super::reduce::{client_of_call, tool_call_id};
+use super::{Host, Step};
+
+/// How long an active client may be gone before it is removed and its tool calls fail.
+const ABSENCE_MAX: Duration = Duration::from_secs(10);
+
+/// A tool call that an agent wants a client to carry out.
+#[derive(Debug)]
+pub(super) struct Errand {
+    pub(super) tool: String,
+    pub(super) input: String,
+    pub(super) message: StringOrMarkdown,
+}
+
+impl Host {
+    /// A client has lost a connection. Where it is active and was not there otherwise, it has some time to
+    /// come back.
+    pub(super) fn client_left(&mut self, step: &mut Step<'_>, client_id: &str) {
+        if self.is_there(client_id) {
+            return;
+        }
+        for session in self.sessions_with(client_id) {
+            self.await_client(step, session, client_id);
+        }
+    }
+
+    /// A session has come back from the store: those of its active clients that are not there have some time
+    /// to come back too.
+    pub(super) fn await_clients(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
+        for client in active.collect::<Vec<_>>() {
+            if !self.is_there(&client) {
+                self.await_client(step, key, &client);
+            }
+        }
+    }
+
+    fn await_client(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
+        let known = (session, client_id.to_owned());
+        if self.absences.values().any(|absence| *absence == known) {
+            return;
+        }
+        let number = self.fresh_key();
+        self.absences.insert(number, known);
+        step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
+    }
+
+    /// A client takes part in a session again.
+    pub(super) fn client_is_back(&mut self, session: SessionKey, client_id: &str) {
+        self.absences.retain(|_, (of, client)| *of != session || client != client_id);
+    }
+
+    /// The time of an absent client to come back is up.
+    pub(super) fn absence_is_over(&mut self, step: &mut Step<'_>, number: u64) {
+        if let Some((session, client_id)) = self.absences.remove(&number) {
+            self.remove_active_client(step, session, &client_id, None);
+        }
+    }
+
+    /// A client is back and says which channels it goes on with: it leaves the other sessions.
+    pub(super) fn leave_other_sessions(
+        &mut self,
+        step: &mut Step<'_>,
+        client_id: &str,
+        kept: &BTreeSet<Target>,
+    ) {
+        for session in self.sessions_with(client_id) {
+            if kept.contains(&Target::Session(session)) {
+                continue;
+            }
+            // Nothing may happen now that a snapshot in the answer would show.
+            if self.failing.is_some() {
+                self.await_client(step, session, client_id);
+            } else {
+                self.leave_session(step, session, client_id);
+            }
+        }
+    }
+
+    /// A client does not follow a session any more on one of its connections.
+    pub(super) fn leave_session(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
+        let channel = Target::Session(session);
+        let follows = self.connections.values().any(|connection| {
+            connection.client_id.as_deref() == Some(client_id)
+                && connection.subscriptions.contains_key(&channel)
+        });
+        if !follows {
+            self.remove_active_client(step, session, client_id, None);
+        }
+    }
+
+    /// Takes a client out of a session. The tool calls that run on it fail.
+    pub(super) fn remove_active_client(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        client_id: &str,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.client_is_back(key, client_id);
+        if !self.is_active(key, client_id) {
+            return;
+        }
+        let removed = SessionActiveClientRemovedAction { client_id: client_id.to_owned() };
+        self.sequence(step, Target::Session(key), StateAction::SessionActiveClientRemoved(removed), origin);
+        for chat in self.chats_of(key) {
+            for call in self.calls_on(chat, client_id) {
+                self.fail_client_call(step, &call, "the client that the tool ran on is gone");
+            }
+        }
+    }
+
+    fn is_there(&self, client_id: &str) -> bool {
+        self.connections.values().any(|connection| connection.client_id.as_deref() == Some(client_id))
+    }
+
+    fn is_active(&self, session: SessionKey, client_id: &str) -> bool {
+        let session = self.sessions.get(&session).filter(|session| !session.quarantined);
+        session.is_some_and(|session| {
+            session.state.active_clients.iter().any(|client| client.client_id == client_id)
+        })
+    }
+
+    /// The sessions in memory that a client is active in.
+    fn sessions_with(&self, client_id: &str) -> Vec<SessionKey> {
+        self.sessions.keys().copied().filter(|key| self.is_active(*key, client_id)).collect()
+    }
+
+    /// The calls of a chat's running turn that a client is to finish.
+    fn calls_on(&self, key: ChatKey, client_id: &str) -> Vec<CallRef> {
+        let Some(chat) = self.chats.get(&key) else { return Vec::new() };
+        let calls = chat.conversation.tools().filter(|call| {
+            let open = matches!(call, ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_));
+            open && client_of_call(call) == Some(client_id)
+        });
+        let turn_id = chat.run.as_ref().map(|run| run.turn_id.clone()).unwrap_or_default();
+        calls
+            .map(|call| CallRef { key, turn_id: turn_id.clone(), id: tool_call_id(call).to_owned() })
+            .collect()
+    }
+
+    /// The active client of a chat's session that a tool is to run on, with what it says of the tool. Those
+    /// that are there go first, and of these the one that began the turn.
+    fn provider_of(&self, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
+        let chat = self.chats.get(&key)?;
+        let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
+        let is_absent = |client: &str| {
+            self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
+        };
+        let session = self.sessions.get(&chat.session)?;
+        let offers = session.state.active_clients.iter().filter_map(|client| {
+            let offered = client.tools.iter().find(|offered| offered.name == tool)?;
+            Some((client.client_id.as_str(), offered))
+        });
+        let (client, offered) =
+            offers.min_by_key(|(client, _)| (is_absent(client), asker != Some(*client)))?;
+        Some((client.to_owned(), offered.clone()))
+    }
+
+    /// An agent calls a tool that a client carries out.
+    pub(super) fn call_on_client(&mut self, step: &mut Step<'_>, call: CallRef, errand: Errand) {
+        let Errand { tool, input, message } = errand;
+        if self.chats.get(&call.key).is_some_and(|chat| chat.conversation.tool(&call.id).is_some()) {
+            tracing::warn!(?call, "an agent began the same tool call twice");
+            return;
+        }
+        let provider = self.provider_of(call.key, &tool);
+        let display_name =
+            provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
+        let nobody = format!("no active client of this session offers the tool `{tool}`");
+        let contributor = provider
+            .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
+        let is_offered = contributor.is_some();
+        self.end_part(call.key);
+        let started = ChatToolCallStartAction {
+            turn_id: call.turn_id.clone(),
+            tool_call_id: call.id.clone(),
+            meta: None,
+            tool_name: tool,
+            display_name,
+            intention: None,
+            contributor,
+        };
+        self.sequence(step, Target::Chat(call.key), StateAction::ChatToolCallStart(started), None);
+        let ready = ChatToolCallReadyAction {
+            turn_id: call.turn_id.clone(),
+            tool_call_id: call.id.clone(),
+            meta: None,
+            contributor: None,
+            intention: None,
+            invocation_message: message,
+            tool_input: Some(ToolInput::Inline(input)),
+            confirmation_title: None,
+            risk_assessment: None,
+            edits: None,
+            editable: None,
+            confirmed: Some(ToolCallConfirmationReason::NotNeeded),
+            options: None,
+        };
+        self.sequence(step, Target::Chat(call.key), StateAction::ChatToolCallReady(ready), None);
+        self.tool_changed(step, call.key, &call.id);
+        if is_offered {
+            self.decline_if_alone(step, call.key, &call.id);
+        } else {
+            self.fail_client_call(step, &call, &nobody);
+        }
+    }
+
+    /// Ends a call that its client will not finish, and tells the agent.
+    pub(super) fn fail_client_call(&mut self, step: &mut Step<'_>, call: &CallRef, why: &str) {
+        let state = self.chats.get(&call.key).and_then(|chat| chat.conversation.tool(&call.id));
+        let content = match state {
+            Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let message = "Was not carried out".into();
+        let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
+        self.finish_call(step, call, outcome, false);
+        let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        if let Some(command) = run.and_then(|run| self.result_for_agent(call.key, run, &call.id)) {
+            self.tell_agent(step, call.key, command);
+        }
+    }
+
+    /// What the agent is told of a call that was to run on a client and is over; none of any other call.
+    pub(super) fn result_for_agent(&self, key: ChatKey, run: RunId, tool_call_id: &str) -> Option<Command> {
+        let result = match self.chats.get(&key)?.conversation.tool(tool_call_id)? {
+            ToolCallState::Completed(call) => ToolCallResult {
+                success: call.success,
+                past_tense_message: call.past_tense_message.clone(),
+                content: call.content.clone(),
+                structured_content: call.structured_content.clone(),
+                error: call.error.clone(),
+            },
+            // Its result was not approved: the agent is not to see it.
+            ToolCallState::Cancelled(call) => ToolCallResult {
+                success: false,
+                past_tense_message: call.invocation_message.clone(),
+                content: None,
+                structured_content: None,
+                error: Some(json!({ "message": "the result was not approved" })),
+            },
+            _ => return None,
+        };
+        Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
+    }
+}

@@ -1,0 +1,227 @@
+//! Tokens: what clients have pushed, which agents need one, and who is told when one is missing.
+//!
+//! Owns: keeping tokens with the connection that they came on, and handing them to the agents that declare their
+//! resource, on behalf of the client that asked for a conversation last.
+//! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
+
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
+use ahp_types::state::ProtectedResourceMetadata;
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::actions::Refusal;
+use super::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
+use super::model::{AgentLink, HeldToken};
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::{to_sorted_json, Params};
+
+/// The longest token, in bytes.
+const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
+struct Pushed {
+    resource: String,
+    token: String,
+    expires_in: Option<u64>,
+}
+
+impl Pushed {
+    fn read(params: &Params) -> Result<Self, RpcError> {
+        let mut members: Map<String, Value> = params
+            .read()
+            .map_err(|_| RpcError::invalid_params("the params of `authenticate` cannot be read"))?;
+        let mut text = |name: &str| match members.remove(name) {
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(RpcError::invalid_params(format_args!("`{name}` must be a string"))),
+            None => Err(RpcError::invalid_params(format_args!("missing field `{name}`"))),
+        };
+        let (resource, token) = (text("resource")?, text("token")?);
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "`token` must not be longer than {TOKEN_BYTES_MAX} bytes"
+            )));
+        }
+        let expires_in = match members.get("expiresIn").filter(|it| !it.is_null() && !token.is_empty()) {
+            None => None,
+            Some(seconds) => match seconds.as_u64().filter(|seconds| *seconds > 0) {
+                None => return Err(RpcError::invalid_params("`expiresIn` must be a positive integer")),
+                some => some,
+            },
+        };
+        Ok(Self { resource, token, expires_in })
+    }
+}
+
+/// The resources that an agent declares.
+fn declared(agent: &AgentDescription) -> &[ProtectedResourceMetadata] {
+    agent.info.protected_resources.as_deref().unwrap_or_default()
+}
+
+impl Host {
+    /// Takes a token for a resource that an agent declares; an empty one takes it back.
+    pub(super) fn authenticate(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        params: &Params,
+    ) -> Result<(), RpcError> {
+        let Pushed { resource, token, expires_in } = Pushed::read(params)?;
+        if !self.config.agents.iter().flat_map(declared).any(|known| known.resource == resource) {
+            return Err(RpcError::invalid_params(format_args!(
+                "no agent of this host declares the resource `{resource}`"
+            )));
+        }
+        let Some(client) = self.connections.get_mut(&connection) else { return Ok(()) };
+        if token.is_empty() {
+            client.tokens.remove(&resource);
+        } else {
+            let lasts_ms = expires_in.map(|seconds| seconds.saturating_mul(1000));
+            let until_ms = lasts_ms.map(|lasts_ms| step.now.monotonic_ms.saturating_add(lasts_ms));
+            client.tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
+        }
+        let client_id = client.client_id.clone();
+        let of_client = self.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
+        for chat in of_client.collect::<Vec<_>>() {
+            self.tell_tokens(step, chat);
+        }
+        Ok(())
+    }
+
+    /// Somebody else speaks on this connection now.
+    pub(super) fn forget_tokens(&mut self, connection: ConnectionId) {
+        if let Some(client) = self.connections.get_mut(&connection) {
+            client.tokens.clear();
+        }
+    }
+
+    /// Whether a client may use an agent.
+    ///
+    /// # Errors
+    /// `-32007` with the resources that it has no token for.
+    pub(super) fn check_tokens(
+        &self,
+        step: &Step<'_>,
+        connection: ConnectionId,
+        agent: &AgentDescription,
+    ) -> Result<(), RpcError> {
+        let client = self.connections.get(&connection).and_then(|client| client.client_id.as_deref());
+        let missing = self.missing_tokens(step, client.unwrap_or_default(), agent);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(RpcError::auth_required(&agent.info.display_name, &missing))
+    }
+
+    /// Whether a client may have the agent of a chat do something. If not, the client is told what it needs.
+    pub(super) fn check_tokens_for_turn(
+        &self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        client_id: &str,
+    ) -> Result<(), Refusal> {
+        let Some(agent) = self.agent_of(key) else { return Ok(()) };
+        let missing = self.missing_tokens(step, client_id, agent);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = missing.iter().map(|resource| format!("`{}`", resource.resource)).collect();
+        for resource in missing {
+            self.ask_for_token(step, client_id, resource, AuthRequiredReason::Required);
+        }
+        Err(format!(
+            "{} needs a token for {}: authenticate first",
+            agent.info.display_name,
+            names.join(" and ")
+        ))
+    }
+
+    fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
+        let provider = &self.sessions.get(&self.chats.get(&key)?.session)?.state.provider;
+        self.config.agents.iter().find(|agent| agent.info.provider == *provider)
+    }
+
+    /// The tokens of a client that are good now.
+    fn tokens_of(&self, step: &Step<'_>, client_id: &str) -> Tokens {
+        let connections = self.connections.values();
+        let of_client = connections.filter(|client| client.client_id.as_deref() == Some(client_id));
+        let held = of_client.flat_map(|client| &client.tokens);
+        held.filter(|(_, held)| held.until_ms.is_none_or(|until_ms| step.now.monotonic_ms < until_ms))
+            .map(|(resource, held)| (resource.clone(), held.token.clone()))
+            .collect()
+    }
+
+    /// What an agent cannot be used without, and a client has no token for.
+    fn missing_tokens(
+        &self,
+        step: &Step<'_>,
+        client_id: &str,
+        agent: &AgentDescription,
+    ) -> Vec<ProtectedResourceMetadata> {
+        let tokens = self.tokens_of(step, client_id);
+        let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
+        needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned().collect()
+    }
+
+    /// The tokens that a chat's agent may use: those of the client that asked for its work last, for the
+    /// resources that it declares.
+    pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
+        let sponsor = self.chats.get(&key).and_then(|chat| chat.sponsor.as_deref());
+        let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };
+        let mut tokens = self.tokens_of(step, client_id);
+        tokens.retain(|resource, _| declared(agent).iter().any(|known| known.resource == *resource));
+        tokens
+    }
+
+    /// Tells a chat's agent its tokens, once it is open, if it knows others.
+    pub(super) fn tell_tokens(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let tokens = self.tokens_for(step, key);
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+            return;
+        };
+        if chat.tokens_told != tokens {
+            chat.tokens_told.clone_from(&tokens);
+            self.tell_agent(step, key, Command::Tokens(tokens));
+        }
+    }
+
+    /// An agent says that a token is no good: it is forgotten, and its client is asked for another.
+    pub(super) fn token_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, resource: &str) {
+        let metadata =
+            self.agent_of(key).into_iter().flat_map(declared).find(|known| known.resource == resource);
+        let (Some(chat), Some(metadata)) = (self.chats.get(&key), metadata.cloned()) else {
+            tracing::warn!(?key, resource, "an agent asks for a resource that it does not declare");
+            return;
+        };
+        let Some(client_id) = chat.sponsor.clone() else { return };
+        for client in self.connections.values_mut() {
+            if client.client_id.as_ref() == Some(&client_id) {
+                client.tokens.remove(resource);
+            }
+        }
+        if let Some(chat) = self.chats.get_mut(&key) {
+            chat.tokens_told.remove(resource);
+        }
+        self.ask_for_token(step, &client_id, metadata, AuthRequiredReason::Expired);
+    }
+
+    /// Tells a client that it needs a token, wherever it is connected.
+    fn ask_for_token(
+        &self,
+        step: &mut Step<'_>,
+        client_id: &str,
+        resource: ProtectedResourceMetadata,
+        reason: AuthRequiredReason,
+    ) {
+        let channel = ROOT_RESOURCE_URI.to_owned();
+        let params = AuthRequiredParams { channel, resource, reason: Some(reason) };
+        let params = Bytes::from(to_sorted_json(&params));
+        for (&connection, client) in &self.connections {
+            if client.client_id.as_deref() == Some(client_id) {
+                let frame = Frame::Notification { method: "auth/required", params: params.clone() };
+                step.say(Output::Frame(connection, frame));
+            }
+        }
+    }
+}

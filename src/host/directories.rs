@@ -1,0 +1,271 @@
+//! The directories that sessions and chats work in.
+//!
+//! Owns: which directories a message names, reading what was found out about them, changing those of sessions and
+//! chats as far as the agent can follow, and telling the agent.
+//! Never: looks at a file system; what is there is found out before the message is handled.
+
+use std::collections::BTreeMap;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatWorkingDirectoryRemovedAction, ChatWorkingDirectorySetAction,
+    SessionWorkingDirectoryRemovedAction, SessionWorkingDirectoryReplacedAction,
+    SessionWorkingDirectorySetAction, StateAction,
+};
+use ahp_types::state::MultipleWorkingDirectoriesCapability;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::actions::{Refusal, Verdict};
+use super::effects::{ChatKey, Command};
+use super::model::{AgentLink, SessionKey, Target};
+use super::{Host, Step};
+use crate::wire::methods::Method;
+use crate::wire::rpc::Incoming;
+use crate::wire::uris::canonical_file;
+
+/// What was found out about directories: nothing against them, or why a session cannot work there.
+pub type Findings = BTreeMap<String, Result<(), String>>;
+
+/// The directories that must be looked at before a message can be handled, spelled as the host spells them.
+pub fn directories_in(message: &Incoming) -> Vec<String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Names {
+        #[serde(default)]
+        working_directories: Option<Vec<String>>,
+        #[serde(default)]
+        action: Option<Change>,
+    }
+    #[derive(Deserialize)]
+    struct Change {
+        r#type: Value,
+        #[serde(default)]
+        directory: Value,
+        #[serde(default)]
+        replacement: Value,
+    }
+    let (Incoming::Request { params, method, .. } | Incoming::Notification { params, method }) = message
+    else {
+        return Vec::new();
+    };
+    let acts = method == Method::DispatchAction.name();
+    if !acts && method != Method::CreateSession.name() {
+        return Vec::new();
+    }
+    let Ok(names) = params.read::<Names>() else { return Vec::new() };
+    let new = names.action.filter(|_| acts).and_then(|change| match change.r#type.as_str()? {
+        "session/workingDirectorySet" => change.directory.as_str().map(str::to_owned),
+        "session/workingDirectoryReplaced" => change.replacement.as_str().map(str::to_owned),
+        _ => None,
+    });
+    let all = names.working_directories.into_iter().flatten().chain(new);
+    all.filter_map(|uri| canonical_file(&uri).ok()).collect()
+}
+
+impl Host {
+    /// The canonical spelling of a directory that a session can work in.
+    ///
+    /// # Errors
+    /// Why it cannot, for the developer of the client.
+    pub(super) fn usable_directory(&self, uri: &str) -> Result<String, String> {
+        let directory = canonical_file(uri).map_err(|why| format!("`{uri}` {why}"))?;
+        match self.findings.get(&directory) {
+            Some(Ok(())) => Ok(directory),
+            Some(Err(why)) => Err(format!("`{uri}` {why}")),
+            None => Err(format!("`{uri}` was not looked at")),
+        }
+    }
+
+    /// What the agent of a session can do with several directories.
+    fn directories_capability(
+        &self,
+        key: SessionKey,
+    ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
+        let provider = self.sessions.get(&key).map_or("", |session| session.state.provider.as_str());
+        let agent = self.config.agents.iter().find(|agent| agent.info.provider == provider);
+        let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
+        let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
+        several.ok_or_else(|| {
+            format!("the agent `{provider}` stays in the directory that its session was created with")
+        })
+    }
+
+    fn directories_of(&self, key: SessionKey) -> &[String] {
+        let session = self.sessions.get(&key);
+        session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
+    }
+
+    /// A client changes the directories of a session.
+    pub(super) fn client_changes_directories(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let can = self.directories_capability(key)?;
+        let (fixed, replaceable) =
+            (can.immutable_primary == Some(true), can.primary_replacement == Some(true));
+        let now = self.directories_of(key);
+        let place = |uri: &str| {
+            let uri = canonical_file(uri).unwrap_or_else(|_| uri.to_owned());
+            now.iter().position(|directory| *directory == uri)
+        };
+        let (action, gone, new) = match action {
+            StateAction::SessionWorkingDirectorySet(a) => {
+                let directory = self.usable_directory(&a.directory)?;
+                if now.contains(&directory) {
+                    return same(&a.directory, &directory);
+                }
+                let set = SessionWorkingDirectorySetAction { directory };
+                (StateAction::SessionWorkingDirectorySet(set), None, None)
+            }
+            StateAction::SessionWorkingDirectoryRemoved(a) => {
+                let Some(at) = place(&a.directory) else { return Ok(Verdict::Unchanged) };
+                if at == 0 && replaceable {
+                    return Err(
+                        "the agent needs its first directory: it can be replaced, not removed".to_owned()
+                    );
+                }
+                if at == 0 && fixed {
+                    return Err("the agent stays in its first directory".to_owned());
+                }
+                let directory = now[at].clone();
+                let removed = SessionWorkingDirectoryRemovedAction { directory: directory.clone() };
+                (StateAction::SessionWorkingDirectoryRemoved(removed), Some(directory), None)
+            }
+            StateAction::SessionWorkingDirectoryReplaced(a) => {
+                let Some(at) = place(&a.directory) else {
+                    return Err(format!("`{}` is no working directory of this session", a.directory));
+                };
+                if at == 0 && !replaceable {
+                    return Err("the agent stays in its first directory".to_owned());
+                }
+                let (directory, replacement) = (now[at].clone(), self.usable_directory(&a.replacement)?);
+                if directory == replacement {
+                    return same(&a.replacement, &directory);
+                }
+                let (gone, new) = (Some(directory.clone()), Some(replacement.clone()));
+                let replaced = SessionWorkingDirectoryReplacedAction { directory, replacement };
+                (StateAction::SessionWorkingDirectoryReplaced(replaced), gone, new)
+            }
+            _ => return Err("not served on a session's channel".to_owned()),
+        };
+        let follow = self.chats_in(key, gone.as_deref());
+        for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
+            let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
+            self.change_chats_directories(
+                step,
+                *chat,
+                StateAction::ChatWorkingDirectoryRemoved(removed),
+                None,
+            );
+        }
+        self.sequence(step, Target::Session(key), action, Some(origin));
+        self.session_changed(key);
+        for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
+            let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
+            self.change_chats_directories(step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
+        }
+        for chat in self.chats_of(key) {
+            self.tell_directories(step, chat);
+        }
+        Ok(Verdict::Done)
+    }
+
+    /// The chats of a session that have chosen this directory among the session's.
+    fn chats_in(&self, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
+        let is_in = |chat: &ChatKey| {
+            let chosen =
+                self.chats.get(chat).and_then(|chat| chat.conversation.state().working_directories.as_ref());
+            chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
+        };
+        self.chats_of(key).into_iter().filter(is_in).collect()
+    }
+
+    /// A client chooses among the directories of a session for one of its chats.
+    pub(super) fn client_chooses_directories(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let Some(session) = self.chats.get(&key).map(|chat| chat.session) else {
+            return Ok(Verdict::Unchanged);
+        };
+        self.directories_capability(session)?;
+        let canonical = |uri: &str| canonical_file(uri).map_err(|why| format!("`{uri}` {why}"));
+        let action = match action {
+            StateAction::ChatWorkingDirectorySet(a) => {
+                let directory = canonical(&a.directory)?;
+                if !self.directories_of(session).contains(&directory) {
+                    return Err(format!("`{}` is no working directory of the chat's session", a.directory));
+                }
+                let chosen = self
+                    .chats
+                    .get(&key)
+                    .and_then(|chat| chat.conversation.state().working_directories.as_ref());
+                if chosen.is_some_and(|chosen| chosen.contains(&directory)) {
+                    return same(&a.directory, &directory);
+                }
+                StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory })
+            }
+            StateAction::ChatWorkingDirectoryRemoved(a) => {
+                let directory = canonical(&a.directory)?;
+                StateAction::ChatWorkingDirectoryRemoved(ChatWorkingDirectoryRemovedAction { directory })
+            }
+            _ => return Err("not served on a chat's channel".to_owned()),
+        };
+        if !self.change_chats_directories(step, key, action, Some(origin)) {
+            return Ok(Verdict::Unchanged);
+        }
+        self.tell_directories(step, key);
+        Ok(Verdict::Done)
+    }
+
+    /// Changes the choice of a chat, if that makes a difference.
+    fn change_chats_directories(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: StateAction,
+        origin: Option<ActionOrigin>,
+    ) -> bool {
+        let changes = self.chats.get(&key).is_some_and(|chat| chat.conversation.would_change(&action));
+        if changes {
+            self.sequence(step, Target::Chat(key), action, origin);
+            self.sync_chat(step, key);
+        }
+        changes
+    }
+
+    /// The directories that a chat's agent works in: those that were chosen for it, else all of the session's.
+    pub(super) fn effective_directories(&self, key: ChatKey) -> Vec<String> {
+        let Some(chat) = self.chats.get(&key) else { return Vec::new() };
+        match &chat.conversation.state().working_directories {
+            Some(chosen) => chosen.clone(),
+            None => self.directories_of(chat.session).to_vec(),
+        }
+    }
+
+    /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
+    pub(super) fn tell_directories(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let directories = self.effective_directories(key);
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+            return;
+        };
+        if chat.directories_told != directories {
+            chat.directories_told.clone_from(&directories);
+            self.tell_agent(step, key, Command::WorkIn { directories });
+        }
+    }
+}
+
+/// Nothing changes; but who would take another spelling for another directory must not be told so.
+fn same(asked: &str, directory: &str) -> Result<Verdict, Refusal> {
+    if asked == directory {
+        return Ok(Verdict::Unchanged);
+    }
+    Err(format!("`{directory}` is a working directory already"))
+}
