@@ -109,6 +109,9 @@ impl Host {
                 self.check_keeping()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
             }
+            Method::ResolveSessionConfig => self.resolve_session_config(&params.read()?).map(json),
+            Method::SessionConfigCompletions => self.session_config_completions(&params.read()?).map(json),
+            Method::Completions => self.completions(&params.read()?).map(json),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
                 Ok(Answer::Resource(Resource::Read { uri: params.uri, encoding: params.encoding }))

@@ -9,16 +9,18 @@
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
-//! `catalogue` (what sessions and chats say of themselves), `windows` (which turns each client holds),
-//! `shutdown`, and [`log`] (the replay window).
+//! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `locale` (the
+//! host's own words), `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod calls;
 mod catalogue;
+mod config;
 mod dispatch;
 pub mod effects;
 mod handlers;
+mod locale;
 pub mod log;
 mod model;
 mod pending;

@@ -39,6 +39,8 @@ impl Channel {
 pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
+    /// The language that its user reads, as it has said.
+    pub(super) locale: Option<String>,
     pub(super) subscriptions: BTreeMap<Target, Subscription>,
 }
 
@@ -114,6 +116,8 @@ pub(super) struct Chat {
     pub(super) progress: BTreeMap<String, u64>,
     /// What the store knows of this chat.
     pub(super) saved: Saved,
+    /// The language of the client that asked for a turn last.
+    pub(super) locale: Option<String>,
     /// The queue waits until a client asks for something on this chat.
     pub(super) queue_held: bool,
 }
@@ -133,6 +137,7 @@ impl Chat {
             consumed: HashSet::new(),
             progress: Default::default(),
             saved: Saved { row_due: true, ..Saved::default() },
+            locale: None,
             queue_held: false,
         }
     }

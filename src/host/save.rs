@@ -449,6 +449,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
             row_bytes: row.body.len(),
             ..Saved::default()
         },
+        locale: None,
         // What waits is not taken up before a client asks for something.
         queue_held: true,
     })

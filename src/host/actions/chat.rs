@@ -115,9 +115,20 @@ impl Host {
                 return Err(format!("no such pending message: `{id}`"));
             }
         }
+        self.speak_as(key, &origin);
         self.release_queue(key);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
+    }
+
+    /// What the host says in this chat is for the user of this client from now on.
+    fn speak_as(&mut self, key: ChatKey, origin: &ActionOrigin) {
+        let mut clients = self.connections.values();
+        let client = clients.find(|client| client.client_id.as_ref() == Some(&origin.client_id));
+        let locale = client.and_then(|client| client.locale.clone());
+        if let Some(chat) = self.chats.get_mut(&key) {
+            chat.locale = locale;
+        }
     }
 
     /// Whether turns can run in this chat at all.
@@ -166,6 +177,7 @@ impl Host {
             None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
         }
         self.check_can_run(chat)?;
+        self.speak_as(key, &origin);
         self.release_queue(key);
         self.resume_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
@@ -340,6 +352,7 @@ impl Host {
         self.check_can_run(chat)?;
         check_message(&action.message)?;
         let kind = action.kind;
+        self.speak_as(key, &origin);
         let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
         self.release_queue(key);
         if kind == PendingMessageKind::Steering {

@@ -64,7 +64,7 @@ macro_rules! table {
     (@reason $reason:expr) => { Some($reason) };
 }
 
-const NO_CONFIG: &str = "changing the configuration is not served yet";
+const NO_CONFIG: &str = "this host has no configuration of its own";
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
 const NO_CLIENT_TOOLS: &str = "tools of clients are not served yet";
 const NO_DIRECTORIES: &str = "changing the working directories is not served yet";
@@ -76,7 +76,7 @@ table! {
     Session "session/isReadChanged" => SessionIsReadChangedAction;
     Session "session/isArchivedChanged" => SessionIsArchivedChangedAction;
     Session "session/defaultChatChanged" => SessionDefaultChatChangedAction;
-    Session "session/configChanged" => SessionConfigChangedAction, refused: NO_CONFIG;
+    Session "session/configChanged" => SessionConfigChangedAction;
     Session "session/activeClientSet" => SessionActiveClientSetAction, refused: NO_CLIENT_TOOLS;
     Session "session/activeClientRemoved" => SessionActiveClientRemovedAction, refused: NO_CLIENT_TOOLS;
     Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction, refused: NO_DIRECTORIES;

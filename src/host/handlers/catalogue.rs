@@ -5,15 +5,14 @@
 
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
-use ahp_types::common::JsonObject;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
-use ahp_types::state::SessionConfigSchema;
+use ahp_types::state::SessionState;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 use bytes::Bytes;
-use serde_json::Value;
 
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
+use crate::host::config::{check_whole, shown};
 use crate::host::effects::{ChatKey, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
@@ -61,13 +60,7 @@ impl Host {
                 "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`",
             ));
         }
-        let agent = match &params.provider {
-            None => self.config.agents.first(),
-            Some(provider) => self.config.agents.iter().find(|agent| agent.info.provider == *provider),
-        };
-        let agent = agent.ok_or_else(|| {
-            RpcError::provider_not_found(params.provider.as_deref().unwrap_or("(no agent is configured)"))
-        })?;
+        let agent = self.agent_called(params.provider.as_deref())?;
         if params.working_directories.as_ref().is_some_and(|directories| directories.len() > 1) {
             return Err(RpcError::invalid_params(format_args!(
                 "`workingDirectories`: the agent `{}` works in one directory at a time",
@@ -75,7 +68,8 @@ impl Host {
             )));
         }
         let config = params.config.unwrap_or_default();
-        check_config(&agent.config, &config)?;
+        check_whole(&agent.config, &config).map_err(RpcError::invalid_params)?;
+        let shown_config = shown(&agent.config, &config);
         let provider = agent.info.provider.clone();
 
         let now = step.timestamp();
@@ -83,7 +77,10 @@ impl Host {
         let born_at = self.head + 1;
         let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
         let chat_state = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
-        let state = creating_session(provider, params.working_directories, row_of(&chat_state));
+        let state = SessionState {
+            config: shown_config,
+            ..creating_session(provider, params.working_directories, row_of(&chat_state))
+        };
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
         let channel = Channel::new(chat_uri, born_at);
@@ -241,49 +238,6 @@ pub fn listing(summaries: &[Bytes], next: Option<&Place>) -> Bytes {
     }
     result.extend_from_slice(b"]}");
     result.into()
-}
-
-/// Whether a configuration fits what the agent published.
-fn check_config(schema: &SessionConfigSchema, config: &JsonObject) -> Result<(), RpcError> {
-    for (name, value) in config {
-        let Some(property) = schema.properties.get(name) else {
-            return Err(RpcError::invalid_params(format_args!(
-                "`config.{name}` is no setting of this agent"
-            )));
-        };
-        let fits = match property.r#type.as_str() {
-            "string" => value.is_string(),
-            "number" => value.is_number(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "boolean" => value.is_boolean(),
-            "array" => value.is_array(),
-            "object" => value.is_object(),
-            _ => true,
-        };
-        if !fits {
-            return Err(RpcError::invalid_params(format_args!(
-                "`config.{name}` must be of type {}, not {}",
-                property.r#type,
-                type_name(value)
-            )));
-        }
-    }
-    let missing = schema.required.iter().flatten().find(|name| !config.contains_key(*name));
-    match missing {
-        Some(name) => Err(RpcError::invalid_params(format_args!("missing field `config.{name}`"))),
-        None => Ok(()),
-    }
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 #[cfg(test)]

@@ -29,6 +29,9 @@ impl Host {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
+        if let Some(client) = self.connections.get_mut(&connection) {
+            client.locale.clone_from(&params.locale);
+        }
         match &params.client_info {
             Some(info) => tracing::info!(
                 client = params.client_id,
@@ -46,7 +49,7 @@ impl Host {
             meta: None,
             snapshots,
             default_directory: self.config.default_directory.clone(),
-            completion_trigger_characters: None,
+            completion_trigger_characters: self.completion_triggers(),
             terminal_command_prefix: None,
             telemetry: None,
             automations: None,

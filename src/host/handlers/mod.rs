@@ -4,4 +4,5 @@
 //! Never: changes a channel's state other than through `sequence`.
 
 pub(super) mod catalogue;
+mod config;
 mod connection;
