@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use ahp_types::actions::ActionEnvelope;
-use ahp_types::commands::{InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult};
+use ahp_types::commands::{
+    CompletionsResult, FetchTurnsResult, InitializeResult, ListSessionsResult, ReconnectResult,
+    ResolveSessionConfigResult, SessionConfigCompletionsResult, SubscribeResult,
+};
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
 use serde::de::DeserializeOwned;
@@ -113,6 +116,10 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "reconnect" => same::<ReconnectResult>(result).map(|_| ()),
         "subscribe" => same::<SubscribeResult>(result).map(|_| ()),
         "listSessions" => same::<ListSessionsResult>(result).map(|_| ()),
+        "fetchTurns" => same::<FetchTurnsResult>(result).map(|_| ()),
+        "resolveSessionConfig" => same::<ResolveSessionConfigResult>(result).map(|_| ()),
+        "sessionConfigCompletions" => same::<SessionConfigCompletionsResult>(result).map(|_| ()),
+        "completions" => same::<CompletionsResult>(result).map(|_| ()),
         "ping" | "createSession" | "disposeSession" | "unsubscribe" | "dispatchAction"
             if result.is_null() =>
         {
