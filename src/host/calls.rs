@@ -18,7 +18,7 @@ use ahp_types::state::{
 use serde_json::json;
 
 use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, ToolGate, ToolOutcome};
-use super::locale::label_of;
+use super::locale::Language;
 use super::model::Target;
 use super::reduce::tool_call_id;
 use super::{Host, Step};
@@ -55,12 +55,12 @@ pub(super) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     once.map(|option| option.id.clone())
 }
 
-/// An option, as clients are shown it, in the language of this locale where the agent has no words for it.
-fn shown(option: &PermissionOption, locale: Option<&str>) -> ConfirmationOption {
+/// An option, as clients are shown it, in this language where the agent has no words for it.
+fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
     let approves = option.kind.approves();
     ConfirmationOption {
         id: option.id.clone(),
-        label: option.label.clone().unwrap_or_else(|| label_of(option.kind, locale).to_owned()),
+        label: option.label.clone().unwrap_or_else(|| language.label_of(option.kind).to_owned()),
         kind: if approves { ConfirmationOptionKind::Approve } else { ConfirmationOptionKind::Deny },
         group: None,
     }
@@ -269,8 +269,8 @@ impl Host {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
-                let locale = self.chats.get(&call.key).and_then(|chat| chat.locale.as_deref());
-                let shown = options.iter().map(|option| shown(option, locale)).collect();
+                let language = self.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
+                let shown = options.iter().map(|option| shown(option, language)).collect();
                 if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.permissions.insert(id.clone(), options);
                 }

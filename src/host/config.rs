@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ConfigPropertySchema, SessionConfigPropertySchema, SessionConfigSchema, SessionConfigState,
+    AgentInfo, ConfigPropertySchema, ModelSelection, SessionConfigPropertySchema, SessionConfigSchema,
+    SessionConfigState,
 };
 use serde_json::{Map, Value};
 
@@ -82,6 +83,27 @@ pub(super) fn check_change(
         }
     }
     Ok(())
+}
+
+/// Whether an agent has this model, and it can be configured so. An agent that names no models takes any.
+///
+/// # Errors
+/// A sentence that says what does not fit.
+pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), String> {
+    if agent.models.is_empty() {
+        return Ok(());
+    }
+    let Some(model) = agent.models.iter().find(|model| model.id == chosen.id) else {
+        return Err(format!("the agent `{}` has no model `{}`", agent.provider, chosen.id));
+    };
+    let mut values: Vec<_> = chosen.config.iter().flatten().collect();
+    values.sort_unstable_by_key(|(name, _)| *name);
+    values.into_iter().try_for_each(|(name, value)| {
+        let property = model.config_schema.as_ref().and_then(|schema| schema.properties.get(name));
+        let property =
+            property.ok_or_else(|| format!("`model.config.{name}` is no setting of this model"))?;
+        check(&format!("model.config.{name}"), &property.into(), value)
+    })
 }
 
 /// What a property's descriptor says of its values; the protocol has two types for it that say the same.

@@ -50,28 +50,35 @@ const TABLE: [Words; 4] = [
     },
 ];
 
-/// What a decision about a tool call is called where this locale (a BCP 47 tag) is spoken.
-pub(super) fn label_of(kind: PermissionKind, locale: Option<&str>) -> &'static str {
-    let words = words_of(locale.unwrap_or_default());
-    match kind {
-        PermissionKind::AllowOnce => words.allow_once,
-        PermissionKind::AllowAlways => words.allow_always,
-        PermissionKind::RejectOnce => words.reject_once,
-        PermissionKind::RejectAlways => words.reject_always,
-    }
-}
+/// A language of the table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Language(usize);
 
-fn words_of(locale: &str) -> &'static Words {
-    // Some platforms write an underscore.
-    let locale = locale.to_ascii_lowercase().replace('_', "-");
-    let mut tag = locale.as_str();
-    loop {
-        if let Some(words) = TABLE.iter().find(|words| words.tag.eq_ignore_ascii_case(tag)) {
-            return words;
+impl Language {
+    /// What is spoken where this locale is.
+    pub(super) fn of(locale: &str) -> Self {
+        // Some platforms write an underscore.
+        let locale = locale.replace('_', "-");
+        let mut tag = locale.as_str();
+        loop {
+            if let Some(at) = TABLE.iter().position(|words| words.tag.eq_ignore_ascii_case(tag)) {
+                return Self(at);
+            }
+            match tag.rsplit_once('-') {
+                Some((shorter, _)) => tag = shorter,
+                None => return Self::default(),
+            }
         }
-        match tag.rsplit_once('-') {
-            Some((shorter, _)) => tag = shorter,
-            None => return &TABLE[0],
+    }
+
+    /// What a decision about a tool call is called.
+    pub(super) fn label_of(self, kind: PermissionKind) -> &'static str {
+        let words = &TABLE[self.0];
+        match kind {
+            PermissionKind::AllowOnce => words.allow_once,
+            PermissionKind::AllowAlways => words.allow_always,
+            PermissionKind::RejectOnce => words.reject_once,
+            PermissionKind::RejectAlways => words.reject_always,
         }
     }
 }
@@ -93,7 +100,7 @@ mod tests {
             ("ja", "en"),
             ("", "en"),
         ] {
-            assert_eq!(words_of(locale).tag, tag, "{locale}");
+            assert_eq!(TABLE[Language::of(locale).0].tag, tag, "{locale}");
         }
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind};
 pub(super) use super::effects::{SessionKey, Target};
+use super::locale::Language;
 use super::reduce::Conversation;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
@@ -39,8 +40,8 @@ impl Channel {
 pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
-    /// The language that its user reads, as it has said.
-    pub(super) locale: Option<String>,
+    /// What its user reads.
+    pub(super) language: Language,
     pub(super) subscriptions: BTreeMap<Target, Subscription>,
 }
 
@@ -117,7 +118,7 @@ pub(super) struct Chat {
     /// What the store knows of this chat.
     pub(super) saved: Saved,
     /// The language of the client that asked for a turn last.
-    pub(super) locale: Option<String>,
+    pub(super) language: Language,
     /// The queue waits until a client asks for something on this chat.
     pub(super) queue_held: bool,
 }
@@ -137,7 +138,7 @@ impl Chat {
             consumed: HashSet::new(),
             progress: Default::default(),
             saved: Saved { row_due: true, ..Saved::default() },
-            locale: None,
+            language: Language::default(),
             queue_held: false,
         }
     }

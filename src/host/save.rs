@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::catalogue::row_of;
 use super::effects::{ChatRow, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
+use super::locale::Language;
 use super::model::{
     with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
 };
@@ -449,7 +450,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
             row_bytes: row.body.len(),
             ..Saved::default()
         },
-        locale: None,
+        language: Language::default(),
         // What waits is not taken up before a client asks for something.
         queue_held: true,
     })

@@ -15,6 +15,7 @@ mod judges;
 mod keeping;
 mod laws;
 mod leaving;
+mod models;
 mod pending;
 mod process;
 mod quarantine;

@@ -17,6 +17,7 @@ use ahp_types::state::{
 };
 
 use super::{Refusal, Verdict};
+use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::model::{status_is, Chat, Target};
 use crate::host::turns::Ending;
@@ -108,7 +109,7 @@ impl Host {
             return Err("`turnId` must not be empty".to_owned());
         }
         self.check_can_run(chat)?;
-        check_message(&action.message)?;
+        self.check_message(chat, &action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
             if !pending.any(|message| message.id == *id) {
@@ -121,13 +122,27 @@ impl Host {
         Ok(Verdict::Done)
     }
 
+    /// What can be said about a message before its agent has seen it.
+    fn check_message(&self, chat: &Chat, message: &Message) -> Result<(), Refusal> {
+        let attachments = message.attachments.as_deref().unwrap_or_default();
+        if attachments.iter().any(|attachment| matches!(attachment, MessageAttachment::Chat(_))) {
+            return Err("attaching a chat to a message is not served yet".to_owned());
+        }
+        let provider = self.sessions.get(&chat.session).map(|session| &session.state.provider);
+        let agent = self.config.agents.iter().find(|agent| Some(&agent.info.provider) == provider);
+        match (agent, &message.model) {
+            (Some(agent), Some(model)) => check_model(&agent.info, model),
+            _ => Ok(()),
+        }
+    }
+
     /// What the host says in this chat is for the user of this client from now on.
     fn speak_as(&mut self, key: ChatKey, origin: &ActionOrigin) {
         let mut clients = self.connections.values();
         let client = clients.find(|client| client.client_id.as_ref() == Some(&origin.client_id));
-        let locale = client.and_then(|client| client.locale.clone());
+        let language = client.map(|client| client.language).unwrap_or_default();
         if let Some(chat) = self.chats.get_mut(&key) {
-            chat.locale = locale;
+            chat.language = language;
         }
     }
 
@@ -350,7 +365,7 @@ impl Host {
             return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
         self.check_can_run(chat)?;
-        check_message(&action.message)?;
+        self.check_message(chat, &action.message)?;
         let kind = action.kind;
         self.speak_as(key, &origin);
         let verdict = self.change_plainly(step, key, StateAction::ChatPendingMessageSet(action), origin)?;
@@ -401,15 +416,6 @@ fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refu
         Some(active) => Err(format!("the running turn is `{}`, not `{turn_id}`", active.id)),
         None => Err("no turn is running".to_owned()),
     }
-}
-
-/// What can be said about a message before its agent has seen it.
-fn check_message(message: &Message) -> Result<(), Refusal> {
-    let attachments = message.attachments.as_deref().unwrap_or_default();
-    if attachments.iter().any(|attachment| matches!(attachment, MessageAttachment::Chat(_))) {
-        return Err("attaching a chat to a message is not served yet".to_owned());
-    }
-    Ok(())
 }
 
 fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRequest, Refusal> {

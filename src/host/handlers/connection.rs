@@ -11,6 +11,7 @@ use ahp_types::state::Snapshot;
 use serde_json::json;
 
 use crate::host::effects::{ActionLine, ConnectionId};
+use crate::host::locale::Language;
 use crate::host::model::{Subscription, Target, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_chat;
@@ -30,7 +31,7 @@ impl Host {
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
         if let Some(client) = self.connections.get_mut(&connection) {
-            client.locale.clone_from(&params.locale);
+            client.language = Language::of(params.locale.as_deref().unwrap_or_default());
         }
         match &params.client_info {
             Some(info) => tracing::info!(
