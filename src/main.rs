@@ -42,6 +42,10 @@ fn main() -> ExitCode {
         Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),
         Err(error) => {
             tracing::error!("{error:#}");
+            // Who logs nothing still wants to know why it ended, and stderr is not full of us then.
+            if !tracing::enabled!(tracing::Level::ERROR) {
+                complain(&format_args!("{error:#}"));
+            }
             ExitCode::from(if error.is::<StateError>() { EXIT_STATE } else { EXIT_FAILURE })
         }
     };

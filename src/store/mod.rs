@@ -1,7 +1,7 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema`, `rows`, `pack`, `clients`, `trash` and
-//! `space`; and [`archive`], for people), and its stand-in for a host that keeps everything in memory
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema` and `upgrade`, `rows`, `pack`, `clients`,
+//! `trash` and `space`; and [`archive`], for people), and its stand-in for a host that keeps everything in memory
 //! ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
@@ -16,6 +16,7 @@ mod space;
 pub mod sqlite;
 mod trash;
 mod trials;
+mod upgrade;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -459,7 +459,8 @@ fn channel_of(target: Target) -> i64 {
     }
 }
 
-fn target_of(channel: i64) -> Target {
+/// The channel that this number stands for.
+pub(super) fn target_of(channel: i64) -> Target {
     match channel {
         0 => Target::Root,
         odd if odd % 2 != 0 => Target::Session(SessionKey(unsigned((odd + 1) / 2))),
@@ -467,7 +468,8 @@ fn target_of(channel: i64) -> Target {
     }
 }
 
-fn sum(parts: &[&[u8]]) -> u32 {
+/// The checksum of these bytes, one after the other.
+pub(super) fn sum(parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));
     hasher.finalize()

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::space;
 use super::sqlite::StoreError;
+use super::{space, upgrade};
 
 /// What tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
@@ -24,12 +24,18 @@ const PAGE_BYTES: u32 = 16 << 10;
 /// How long another reader of the database is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 
+/// A step from one version to the next.
+enum Step {
+    Sql(&'static str),
+    Code(fn(&Connection) -> Result<(), StoreError>),
+}
+
 /// The steps from each version to the next; the first one is from nothing to version 1.
-const STEPS: &[&str] = &[VERSION_1];
+const STEPS: &[Step] = &[Step::Sql(VERSION_1), Step::Code(upgrade::to_version_2)];
 
 // In each table what is small stands before what is large, so that it is read without it. The sums are over
 // everything in a row that must not change unseen; `sqlite` and `rows` say what of.
-const VERSION_1: &str = "
+pub(super) const VERSION_1: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
     -- The number before the first one of each life.
     CREATE TABLE lives (start INTEGER PRIMARY KEY, sum INTEGER NOT NULL);
@@ -53,17 +59,14 @@ const VERSION_1: &str = "
         chat INTEGER NOT NULL, place INTEGER NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (chat, place)
     ) WITHOUT ROWID;
-    -- Each row has the actions of one channel from one number to another; they had so many bytes on the wire.
     CREATE TABLE actions (
-        last INTEGER PRIMARY KEY, first INTEGER NOT NULL, channel INTEGER NOT NULL, line_bytes INTEGER NOT NULL,
-        sum INTEGER NOT NULL, packed BLOB NOT NULL
+        seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, sum INTEGER NOT NULL, line BLOB NOT NULL
     );
     -- Sessions that may have ended the process, how often, whether they are being tried now, and whether they
     -- are not tried any more.
     CREATE TABLE trials (
         session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL, given_up INTEGER NOT NULL
     );
-    CREATE TABLE clients (place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, version TEXT NOT NULL);
 ";
 
 /// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database
@@ -108,10 +111,13 @@ pub(super) fn migrate(connection: &Connection) -> Result<usize, StoreError> {
     migrate_by(STEPS, connection)
 }
 
-fn migrate_by(steps: &[&str], connection: &Connection) -> Result<usize, StoreError> {
+fn migrate_by(steps: &[Step], connection: &Connection) -> Result<usize, StoreError> {
     let before = usize::try_from(pragma(connection, "user_version")?).unwrap_or(usize::MAX);
     for step in steps.iter().skip(before) {
-        connection.execute_batch(step)?;
+        match step {
+            Step::Sql(sql) => connection.execute_batch(sql)?,
+            Step::Code(take) => take(connection)?,
+        }
     }
     if before < steps.len() {
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -143,9 +149,10 @@ pub(super) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i6
 mod tests {
     use super::*;
 
-    const FIRST: &str = "CREATE TABLE things (name TEXT); INSERT INTO things VALUES ('old')";
-    const SECOND: &str = "ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7";
-    const THIRD: &str = "UPDATE things SET size = size + 1";
+    const FIRST: Step = Step::Sql("CREATE TABLE things (name TEXT); INSERT INTO things VALUES ('old')");
+    const SECOND: Step = Step::Sql("ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7");
+    const THIRD: Step =
+        Step::Code(|connection| Ok(connection.execute_batch("UPDATE things SET size = size + 1")?));
 
     fn version(connection: &Connection) -> i64 {
         pragma(connection, "user_version").unwrap()
@@ -170,7 +177,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate_by(&[FIRST], &connection).unwrap();
         let transaction = connection.transaction().unwrap();
-        assert!(migrate_by(&[FIRST, SECOND, "nonsense"], &transaction).is_err());
+        assert!(migrate_by(&[FIRST, SECOND, Step::Sql("nonsense")], &transaction).is_err());
         drop(transaction);
         assert_eq!(version(&connection), 1);
         assert!(connection.prepare("SELECT size FROM things").is_err(), "half a step was kept");

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ChatState, SessionStatus};
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -68,6 +69,18 @@ pub struct SpokenLine {
     pub line: Line,
 }
 
+/// What an envelope says besides its action, which may be anything when it was refused.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    /// Where it stands.
+    pub server_seq: u64,
+    /// Whose it is.
+    pub origin: Option<Origin>,
+    /// Why it was refused.
+    pub rejection_reason: Option<String>,
+}
+
 /// An envelope as the core tells it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -84,11 +97,9 @@ pub struct Envelope {
     pub rejection_reason: Option<String>,
 }
 
-impl Envelope {
-    /// Reads the line of an action.
-    pub fn of_line(line: &Bytes) -> Option<Self> {
-        serde_json::from_slice(&envelope_of(line)).map_err(|error| tracing::error!(%error, "an action")).ok()
-    }
+/// Reads the line of an action, as an [`Envelope`] or its [`Head`].
+pub fn read<T: DeserializeOwned>(line: &Bytes) -> Option<T> {
+    serde_json::from_slice(&envelope_of(line)).map_err(|error| tracing::error!(%error, "an action")).ok()
 }
 
 impl Lane {
@@ -192,7 +203,7 @@ impl Lane {
             spoken.lines.push(SpokenLine { shown_on: channel, line });
             return spoken;
         }
-        let Some(envelope) = Envelope::of_line(&action.line) else { return spoken };
+        let Some(envelope) = read::<Envelope>(&action.line) else { return spoken };
         spoken.origin = envelope.origin.clone();
         let channel = envelope.channel.clone();
         for (shown_on, envelope) in self.envelopes(envelope, false) {

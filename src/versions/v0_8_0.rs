@@ -50,7 +50,9 @@ impl Step for V0_8_0 {
             }
             Node::Turn => {
                 let parts = object.get("responseParts").and_then(Value::as_array);
+                // One that was resumed and cancelled at once has its old error last.
                 let last = parts.and_then(|parts| parts.last()).filter(|part| is_error(part));
+                let last = last.filter(|_| node::text(object, "state") == Some("error"));
                 if let Some(error) = last.and_then(|part| part.get("error")).cloned() {
                     object.insert("error".to_owned(), error);
                 }
@@ -117,5 +119,23 @@ fn cut_after(turn: Option<&Turn>) -> Value {
     match turn {
         Some(turn) => json!({ "type": "chat/truncated", "turnId": turn.id }),
         None => json!({ "type": "chat/truncated" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_turn_that_failed_has_an_error() {
+        for (state, has_error) in [("error", true), ("cancelled", false), ("complete", false)] {
+            let error = json!({ "kind": "error", "error": { "message": "no" }, "resumable": true });
+            let Value::Object(mut turn) = json!({ "state": state, "responseParts": [error] }) else {
+                unreachable!()
+            };
+            V0_8_0.node_down(Node::Turn, &mut turn);
+            assert_eq!(turn.contains_key("error"), has_error, "{state}");
+            assert_eq!(turn["responseParts"], json!([]), "{state}");
+        }
     }
 }

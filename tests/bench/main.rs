@@ -1,12 +1,14 @@
 //! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table.
 //!
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
-//! turns with few and many parts, a replay, memory, and what a store costs (see `stored`). Beside each figure
-//! stand the aim and what the reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
+//! turns with few and many parts, a replay, memory, what a store costs (see `stored`), and, in this process, what
+//! clients of older versions cost (see `versions`). Beside each figure stand the aim and what the reference host
+//! (VS Code's, on Node) did, both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
 mod client;
 mod stored;
+mod versions;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -56,7 +58,8 @@ fn main() -> Outcome<()> {
     let idle = Client::open()?.memory();
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
     table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
-    stored::measure(&mut table)
+    stored::measure(&mut table)?;
+    versions::measure(&mut table)
 }
 
 /// The median time from spawning to an answered handshake.

@@ -15,5 +15,6 @@ fn program() -> PathBuf {
 }
 
 judgements! {
+    v0_3_0: Dialect(0, 3, 0), ahp_0_3_0, ahp_types_0_3_0, sessions;
     v1_0_0: Dialect(1, 0, 0), ahp, ahp_types, chats;
 }

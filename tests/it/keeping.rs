@@ -629,11 +629,15 @@ fn a_second_process_is_told_who_holds_the_folder() {
     let folder = TempDir::new().unwrap();
     let mut first = Client::start(folder.path());
     first.create(QUIET);
-    let stderr = refuses(sidecar_on(folder.path()));
-    for told in
-        [folder.path().to_str().unwrap(), &first.process.child.id().to_string(), "--state-dir", "--ephemeral"]
-    {
-        assert!(stderr.contains(told), "`{told}` is not told: {stderr}");
+    // Also one that logs nothing.
+    for filter in ["warn", "off", "somebody_else=trace"] {
+        let mut second = sidecar_on(folder.path());
+        second.args(["--log", filter]);
+        let stderr = refuses(second);
+        let holder = first.process.child.id().to_string();
+        for told in [folder.path().to_str().unwrap(), &holder, "--state-dir", "--ephemeral"] {
+            assert!(stderr.contains(told), "`{told}` is not told: {stderr}");
+        }
     }
     first.create(BUSY);
     first.kill();

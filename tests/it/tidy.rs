@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ahp_sidecar::host::client_actions;
+use ahp_sidecar::versions::{dialect::Dialect, step::STEPS};
 use ahp_sidecar::wire::methods::Method;
 
 use crate::support::NO_HOME;
@@ -78,6 +79,35 @@ fn the_readme_lists_every_step_of_the_script_agent() {
         .filter_map(|step| step.split_whitespace().next().map(str::to_owned))
         .collect();
     assert_eq!(told, steps);
+}
+
+#[test]
+fn the_readme_says_of_every_version_what_is_exact_and_what_is_lossy() {
+    let rows: Vec<String> = readme()
+        .split("\n## ")
+        .find(|section| section.starts_with("Versions\n"))
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(str::to_owned)
+        .collect();
+    let newest = format!("| `{}` | everything | nothing |", Dialect::NEWEST.name());
+    let older = STEPS.iter().map(|step| {
+        let dialect = step.dialect();
+        let name = dialect.name();
+        let exact = match ["chat/turnStarted", "chat/draftChanged", "chat/turnResume"]
+            .map(|action| dialect.can_replay(action))
+        {
+            [true, true, true] => "with every replay",
+            [true, true, false] => "replays but those of a resumed turn",
+            [true, false, false] => "replays but those of a resumed turn or a draft",
+            [false, false, false] => "no replays: states instead",
+            other => panic!("{name} replays {other:?}"),
+        };
+        format!("| `{name}` | all else that it has, {exact} | {} |", step.losses().join("; "))
+    });
+    assert_eq!(rows, std::iter::once(newest).chain(older).collect::<Vec<_>>());
+    assert_eq!(rows.len(), Dialect::ALL.len());
 }
 
 #[test]

@@ -1,0 +1,236 @@
+//! The answers to requests that the core was asked something else for.
+//!
+//! Owns: putting one answer together of all that the core said, states and replays included.
+//! Never: asks for more: what is needed was asked for at once, so that nothing happens in between.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use serde_json::{json, Value};
+
+use super::{message_of, Batch, Edges, Peer};
+use crate::host::effects::ConnectionId;
+use crate::versions::lane::{Envelope, Lane};
+use crate::versions::node::{self, Object};
+use crate::versions::step::{Reply, Shot};
+use crate::versions::Line;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{error_line, result_line, to_json, Params};
+use crate::wire::uris;
+
+impl Edges {
+    /// Takes one of the core's answers; when all of a request's are there, its client is answered.
+    pub(super) fn hear_answer(
+        &mut self,
+        connection: ConnectionId,
+        inner: u64,
+        answer: Result<Bytes, RpcError>,
+        lines: &mut Vec<Line>,
+    ) {
+        let peer = self.peers.entry(connection).or_default();
+        let Some(batch) = peer.batches.get_mut(&inner) else { return };
+        batch.answers.push(answer);
+        if batch.answers.len() < batch.wants {
+            return;
+        }
+        let Some(mut batch) = peer.batches.remove(&inner) else { return };
+        let Some(id) = batch.id.take() else { return };
+        let answered = self.answer(connection, &batch);
+        let peer = self.peers.entry(connection).or_default();
+        lines.push(Line::of(match answered {
+            Ok(result) => result_line(&id, &to_json(&result)),
+            Err(mut error) => {
+                if let Some(lane) = self.lanes.get_mut(&peer.dialect) {
+                    let (chain, mut scene) = lane.scene("", &peer.client_id);
+                    chain.error_down(&mut error, &mut scene);
+                }
+                error_line(Some(&id), &error)
+            }
+        }));
+    }
+
+    /// The answer to a client's request, made of the core's.
+    fn answer(&mut self, connection: ConnectionId, batch: &Batch) -> Result<Value, RpcError> {
+        let mut results = batch.answers.iter();
+        let first = match results.next() {
+            Some(Ok(result)) => serde_json::from_slice(result).unwrap_or_default(),
+            Some(Err(error)) => return Err(error.clone()),
+            None => return Err(RpcError::internal()),
+        };
+        let rest: Vec<Value> =
+            results.flatten().filter_map(|result| serde_json::from_slice(result).ok()).collect();
+        let mut result = match batch.method.as_str() {
+            "initialize" | "subscribe" | "reconnect" => self.take_up(connection, batch, first, &rest),
+            _ => first,
+        };
+        let peer = self.peers.entry(connection).or_default();
+        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Err(RpcError::internal()) };
+        let mut method = batch.method.as_str();
+        match &batch.reply {
+            Reply::Same => {}
+            Reply::Turns { before, limit } => {
+                method = "fetchTurns";
+                result = page_of_turns(&result, before.as_deref(), *limit)?;
+            }
+            Reply::Selects { chat, draft } => {
+                let action = json!({ "type": "chat/draftChanged", "draft": draft });
+                let params = json!({ "channel": chat, "clientSeq": 0, "action": action });
+                let name = Method::DispatchAction.name().to_owned();
+                let message = message_of(None, name, Params::from_json(to_json(&params)));
+                self.later.push_back((connection, message));
+            }
+        }
+        let (chain, mut scene) = lane.scene("", &peer.client_id);
+        chain.result_down(method, &mut result, &mut scene);
+        Ok(result)
+    }
+
+    /// The result of a method that subscribes: its states or actions translated, what was asked for besides
+    /// taken out.
+    fn take_up(&mut self, connection: ConnectionId, batch: &Batch, first: Value, rest: &[Value]) -> Value {
+        let peer = self.peers.entry(connection).or_default();
+        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return first };
+        let summaries = rest.iter().filter_map(|result| result.get("items")?.as_array()).flatten();
+        let summaries: HashMap<&str, &Object> = summaries
+            .filter_map(Value::as_object)
+            .filter_map(|summary| Some((node::text(summary, "resource")?, summary)))
+            .collect();
+        let mut shots: Vec<Shot> = std::iter::once(&first)
+            .chain(rest)
+            .flat_map(|result| {
+                result
+                    .get("snapshots")
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten()
+                    .chain(result.get("snapshot"))
+            })
+            .filter_map(|snapshot| shot_of(snapshot, &summaries))
+            .collect();
+        if matches!(batch.reply, Reply::Turns { .. }) {
+            return first;
+        }
+        // What could not be replayed was answered with the states at once, and asked for besides.
+        let mut taken = BTreeSet::new();
+        shots.retain(|shot| taken.insert(shot.channel.clone()));
+        lane.learn(&shots);
+        if batch.method != "subscribe" {
+            peer.open = true;
+            peer.shown.clear();
+            peer.shadows.clear();
+            if peer.dialect.notifies_everybody() {
+                peer.shadows.insert(uris::ROOT.to_owned());
+            }
+        }
+        if !peer.dialect.names_channels() {
+            lane.names.meet(summaries.values().filter_map(|summary| {
+                Some((node::text(summary, "resource")?, node::text(summary, "provider")))
+            }));
+        }
+        let missing: BTreeSet<&str> = first
+            .get("missing")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let there = |uri: &&String| !missing.contains(uri.as_str());
+        peer.shown.extend(batch.asked.iter().filter(there).cloned());
+        peer.shadows.extend(batch.besides.iter().filter(there).cloned());
+        let mut result = first.clone();
+        let replayed = replay(lane, peer, &first);
+        if let (Some(actions), Value::Object(result)) = (&replayed, &mut result) {
+            result.insert("actions".to_owned(), json!(actions));
+            result.insert("missing".to_owned(), json!(names_of_missing(lane, peer, batch, &missing)));
+            return Value::Object(std::mem::take(result));
+        }
+        let (chain, mut scene) = lane.scene("", &peer.client_id);
+        chain.shots_down(&mut shots, &mut scene);
+        shots.retain(|shot| batch.asked.contains(&shot.channel));
+        let snapshots: Vec<Value> = shots
+            .into_iter()
+            .map(|shot| {
+                let resource = peer.root_down(&shot.resource);
+                json!({ "resource": resource, "state": shot.state, "fromSeq": shot.from_seq })
+            })
+            .collect();
+        match batch.method.as_str() {
+            "subscribe" => json!({ "snapshot": snapshots.into_iter().next() }),
+            "reconnect" => json!({ "type": "snapshot", "snapshots": snapshots }),
+            _ => {
+                result["snapshots"] = json!(snapshots);
+                result["protocolVersion"] = peer.answer.clone();
+                result
+            }
+        }
+    }
+}
+
+/// The client's name of a channel.
+pub(super) fn lane_name(lane: &mut Lane, peer: &Peer, uri: &str) -> String {
+    if uri == uris::ROOT {
+        return peer.root.clone();
+    }
+    if peer.dialect.names_channels() {
+        uri.to_owned()
+    } else {
+        lane.names.down(uri, None)
+    }
+}
+
+/// What a client asked for and does not get, in its words; one that may mean several channels gets any.
+fn names_of_missing(lane: &mut Lane, peer: &Peer, batch: &Batch, missing: &BTreeSet<&str>) -> Vec<String> {
+    let (gone, there): (Vec<&String>, Vec<&String>) =
+        batch.asked.iter().partition(|uri| missing.contains(uri.as_str()));
+    let mut known: BTreeSet<String> = there.into_iter().map(|uri| lane_name(lane, peer, uri)).collect();
+    gone.into_iter().map(|uri| lane_name(lane, peer, uri)).filter(|name| known.insert(name.clone())).collect()
+}
+
+/// The actions of a replay, translated; none when it is no replay, or not all that happened can be told so.
+fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
+    let mut told = Vec::new();
+    for envelope in result.get("actions")?.as_array()? {
+        let envelope: Envelope = serde_json::from_value(envelope.clone()).ok()?;
+        let name = node::text(&envelope.action, "type").unwrap_or_default();
+        if !peer.dialect.can_replay(name) {
+            return None;
+        }
+        let all = lane.envelopes(envelope, true);
+        told.extend(all.into_iter().filter(|(shown_on, _)| peer.is_shown(shown_on)).map(
+            |(_, mut envelope)| {
+                if let Some(Value::String(channel)) = envelope.get_mut("channel") {
+                    *channel = peer.root_down(channel);
+                }
+                envelope
+            },
+        ));
+    }
+    Some(told)
+}
+
+fn shot_of(snapshot: &Value, summaries: &HashMap<&str, &Object>) -> Option<Shot> {
+    let resource = snapshot.get("resource")?.as_str()?.to_owned();
+    Some(Shot {
+        summary: summaries.get(resource.as_str()).map(|summary| (*summary).clone()),
+        channel: resource.clone(),
+        resource,
+        state: snapshot.get("state")?.as_object()?.clone(),
+        from_seq: snapshot.get("fromSeq")?.clone(),
+    })
+}
+
+/// Some of a chat's turns that are over, oldest first.
+fn page_of_turns(result: &Value, before: Option<&str>, limit: Option<usize>) -> Result<Value, RpcError> {
+    let turns =
+        result.pointer("/snapshot/state/turns").and_then(Value::as_array).cloned().unwrap_or_default();
+    let end = match before {
+        None => turns.len(),
+        Some(before) => {
+            let at = turns.iter().position(|turn| turn.get("id").and_then(Value::as_str) == Some(before));
+            at.ok_or_else(|| RpcError::invalid_params(format_args!("`before`: no turn `{before}`")))?
+        }
+    };
+    let start = limit.map_or(0, |limit| end.saturating_sub(limit));
+    Ok(json!({ "turns": turns[start..end], "hasMore": start > 0 }))
+}

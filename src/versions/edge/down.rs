@@ -1,0 +1,191 @@
+//! What the core says, on its way down to a connection.
+//!
+//! Owns: which lines a frame becomes, and the echo of a client's action in its own words.
+//! Never: translates an action twice for two connections of a version; the lane has it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::{json, Value};
+
+use super::Edges;
+use crate::host::effects::{ConnectionId, Frame};
+use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
+use crate::versions::node::Object;
+use crate::versions::step::Notice;
+use crate::versions::Line;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{error_line, notification_line, result_line, to_json};
+use crate::wire::uris;
+
+impl Edges {
+    /// Translates a frame down, to the lines that go out.
+    pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
+        let peer = self.peers.entry(connection).or_default();
+        let inner = match frame {
+            Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
+            _ => None,
+        };
+        if let Some(inner) = inner {
+            let answer = match frame {
+                Frame::Result { result, .. } => Ok(result.clone()),
+                Frame::Error { error, .. } => Err(error.clone()),
+                _ => return,
+            };
+            return self.hear_answer(connection, inner, answer, lines);
+        }
+        if matches!(frame, Frame::Result { method: Method::Initialize | Method::Reconnect, .. }) {
+            peer.open = true;
+        }
+        if peer.is_plain() {
+            lines.push(plain(frame, &peer.answer));
+            return;
+        }
+        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return };
+        match frame {
+            Frame::Action(action) | Frame::Delta(action, _) => {
+                let spoken = lane.speak(action);
+                let before = lines.len();
+                for line in &spoken.lines {
+                    if peer.is_shown(&line.shown_on) {
+                        lines.push(with_root(&line.line, &line.shown_on, &peer.root));
+                    }
+                }
+                if let Frame::Delta(_, delay_ms) = frame {
+                    for line in &mut lines[before..] {
+                        line.delay = Some(Duration::from_millis(*delay_ms)).filter(|_| line.delta.is_some());
+                    }
+                }
+                let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
+                let ended = spoken.chat.clone().filter(|(_, runs)| !runs).map(|(chat, _)| chat);
+                if let Some(origin) = own {
+                    let said = take_said(&mut peer.said, origin.client_seq);
+                    if let (Some(said), true) = (said, lines.len() == before) {
+                        lines.push(echo(lane, peer.root.clone(), said, action.server_seq, &origin, None));
+                    }
+                }
+                if let Some(chat) = ended {
+                    self.release(connection, &chat);
+                }
+            }
+            Frame::Answer(line) => {
+                let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
+                let loads = origin.is_none();
+                let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
+                if let (Some(origin), Some(said)) = (origin, said) {
+                    let reason = rejection_reason.as_deref();
+                    lines.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
+                    return;
+                }
+                let Some(envelope) = lane::read::<Envelope>(line) else { return };
+                if loads {
+                    lane.apply(line);
+                }
+                for (_, envelope) in lane.envelopes(envelope, false) {
+                    lines.push(Line::of(notification_line("action", &to_json(&envelope))));
+                }
+            }
+            Frame::Notification { method, params } => {
+                let Ok(mut params) = serde_json::from_slice::<Object>(params) else { return };
+                if let Some(Value::String(channel)) = params.get_mut("channel") {
+                    *channel = peer.root_down(channel);
+                }
+                let notice = Notice { method: (*method).to_owned(), params };
+                let (chain, mut scene) = lane.scene("", &peer.client_id);
+                if let Some(notice) = chain.notice_down(notice, &mut scene) {
+                    lines.push(Line::of(notification_line(&notice.method, &to_json(&notice.params))));
+                }
+            }
+            Frame::Error { id, error } => {
+                let mut error = error.clone();
+                let (chain, mut scene) = lane.scene("", &peer.client_id);
+                chain.error_down(&mut error, &mut scene);
+                lines.push(Line::of(error_line(id.as_ref(), &error)));
+            }
+            Frame::Result { id, result, .. } => lines.push(Line::of(result_line(id, result))),
+        }
+    }
+
+    /// Lets the actions go on that waited until no turn runs in a chat.
+    fn release(&mut self, connection: ConnectionId, chat: &str) {
+        let Some(peer) = self.peers.get_mut(&connection) else { return };
+        let (due, rest) = std::mem::take(&mut peer.deferred).into_iter().partition(|(of, _)| of == chat);
+        peer.deferred = rest;
+        let due: Vec<(String, Object)> = due;
+        for (_, params) in due {
+            let mut fed = Vec::new();
+            if let Err(error) = self.action_up(connection, None, params, &mut fed) {
+                tracing::warn!(%error, "an action that waited was ignored");
+            }
+            self.later.extend(fed.into_iter().map(|message| (connection, message)));
+        }
+    }
+}
+
+/// The line of a frame of the newest version.
+fn plain(frame: &Frame, version: &Value) -> Line {
+    match frame {
+        Frame::Action(action) => Line { delta: action.delta, ..Line::of(action.line.clone()) },
+        Frame::Delta(action, delay_ms) => Line {
+            delta: action.delta,
+            delay: Some(Duration::from_millis(*delay_ms)),
+            ..Line::of(action.line.clone())
+        },
+        Frame::Answer(line) => Line::of(line.clone()),
+        Frame::Notification { method, params } => Line::of(notification_line(method, params)),
+        Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),
+        Frame::Result { id, method: Method::Initialize, result } => {
+            let mut result: Object = serde_json::from_slice(result).unwrap_or_default();
+            result.insert("protocolVersion".to_owned(), version.clone());
+            Line::of(result_line(id, &to_json(&result)))
+        }
+        Frame::Result { id, result, .. } => Line::of(result_line(id, result)),
+    }
+}
+
+/// A translated action for a client that calls the root channel something else than the core does.
+fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
+    if shown_on != uris::ROOT || root == uris::ROOT {
+        return line.clone();
+    }
+    let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return line.clone() };
+    let Some(Value::String(channel)) = message.pointer_mut("/params/channel") else { return line.clone() };
+    *channel = root.to_owned();
+    Line::of(notification_line("action", &to_json(&message["params"])))
+}
+
+/// Tells a client what became of its action, in its own words.
+fn echo(
+    lane: &mut Lane,
+    root: String,
+    said: Object,
+    server_seq: u64,
+    origin: &Origin,
+    reason: Option<&str>,
+) -> Line {
+    let mut envelope = Object::new();
+    for member in ["channel", "action"] {
+        envelope.extend(said.get(member).map(|value| (member.to_owned(), value.clone())));
+    }
+    if let Some(Value::String(channel)) = envelope.get_mut("channel") {
+        if uris::is_root(channel) {
+            *channel = root;
+        }
+    }
+    envelope.insert("serverSeq".to_owned(), server_seq.into());
+    envelope
+        .insert("origin".to_owned(), json!({ "clientId": origin.client_id, "clientSeq": origin.client_seq }));
+    if let Some(reason) = reason {
+        envelope.insert("rejectionReason".to_owned(), reason.into());
+    }
+    let (chain, mut scene) = lane.scene("", &origin.client_id);
+    chain.envelope_down(&mut envelope, false);
+    let notice = Notice { method: "action".to_owned(), params: envelope };
+    let params = chain.notice_down(notice, &mut scene).map(|notice| notice.params).unwrap_or_default();
+    Line::of(notification_line("action", &to_json(&params)))
+}
+
+pub(super) fn take_said(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {
+    let at = said.iter().position(|(seq, _)| *seq == client_seq)?;
+    said.remove(at).map(|(_, params)| params)
+}
