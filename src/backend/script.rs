@@ -8,6 +8,7 @@ mod clients;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use ahp_types::common::JsonObject;
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion,
     ChatInputResponseKind, Message, MultipleChatsCapability, MultipleWorkingDirectoriesCapability,
@@ -22,8 +23,8 @@ pub use clients::GuardedScript;
 
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
-    AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption, RunId, TextKind,
-    Tokens, ToolGate, ToolOutcome, Transcript, TurnEnd, TurnEvent,
+    AgentCommand, AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption,
+    RunId, TextKind, Tokens, ToolGate, ToolOutcome, Transcript, TurnEnd, TurnEvent,
 };
 
 /// The provider id.
@@ -34,6 +35,32 @@ const DELTA_BYTES_MAX: usize = 1 << 20;
 
 /// A tool call's input is streamed in pieces of so many characters.
 const INPUT_PIECE_CHARS: usize = 16;
+
+/// The setting that says what becomes of a tool call that asks first, and its values.
+const PERMISSIONS: &str = "permissions";
+const ASK: &str = "ask";
+const ALLOW: &str = "allow";
+
+/// The steps, as they are offered to who types: name, what follows it, what it does.
+const STEPS: &[(&str, &str, &str)] = &[
+    ("say", "TEXT", "Says TEXT"),
+    ("stream", "COUNT SIZE [DELAY_MS]", "Streams COUNT deltas of SIZE bytes"),
+    ("think", "TEXT", "Thinks TEXT"),
+    ("activity", "TEXT", "Says what it is doing"),
+    ("tool", "NAME [JSON]", "Calls a tool that needs no permission"),
+    ("ask", "NAME [JSON]", "Calls a tool that asks first"),
+    ("review", "NAME [JSON]", "Calls a tool whose result must be confirmed"),
+    ("fail", "NAME TEXT", "Calls a tool that fails with TEXT"),
+    ("question", "JSON", "Asks the user, and says the answers back"),
+    ("model", "", "Says which model and agent the message chose"),
+    ("usage", "INPUT OUTPUT", "Reports token usage"),
+    ("title", "TEXT", "Names the session"),
+    ("error", "TEXT", "Ends the turn with an error"),
+    ("error-resumable", "TEXT", "Ends it with an error after which it may be resumed"),
+    ("sleep", "MS", "Waits"),
+    ("hang", "", "Does nothing until it is cancelled"),
+    ("die", "", "Dies without ending the turn"),
+];
 
 /// The backend.
 #[derive(Debug, Default)]
@@ -64,6 +91,17 @@ impl Backend for Script {
             enum_dynamic: None,
             session_mutable: None,
         };
+        let permissions = SessionConfigPropertySchema {
+            default: Some(ASK.into()),
+            r#enum: Some(vec![ASK.into(), ALLOW.into()]),
+            enum_labels: Some(vec!["Ask".to_owned(), "Allow".to_owned()]),
+            enum_descriptions: Some(vec![
+                "/ask waits for the user".to_owned(),
+                "/ask goes on at once".to_owned(),
+            ]),
+            session_mutable: Some(true),
+            ..property("string", "Permissions", "What becomes of a tool call that asks first")
+        };
         AgentDescription {
             info: AgentInfo {
                 provider: PROVIDER.to_owned(),
@@ -89,9 +127,18 @@ impl Backend for Script {
                         property("integer", "Opening time", "Opens after so many milliseconds"),
                     ),
                     ("fail".to_owned(), property("string", "Failure", "Fails to open, saying this")),
+                    (PERMISSIONS.to_owned(), permissions),
                 ]),
                 required: None,
             },
+            commands: STEPS
+                .iter()
+                .map(|&(name, hint, description)| AgentCommand {
+                    name: name.to_owned(),
+                    description: description.to_owned(),
+                    argument_hint: (!hint.is_empty()).then(|| hint.to_owned()),
+                })
+                .collect(),
             resumes: true,
         }
     }
@@ -130,12 +177,16 @@ struct Agent {
     allowed: HashSet<String>,
     /// What was said before, as `/recall` says it.
     memory: Vec<String>,
+    /// All tools are allowed.
+    allows_all: bool,
     /// The turn that runs, or that failed and may go on.
     turn: Turn,
 }
 
 struct Turn {
     run: RunId,
+    /// Which model and agent the message chose.
+    chosen: String,
     /// How many steps are done.
     done: usize,
     /// How many steps the host knows to be done.
@@ -150,7 +201,15 @@ struct Turn {
 
 impl Turn {
     fn new(run: RunId) -> Self {
-        Self { run, done: 0, told: 0, calls: 0, steering: VecDeque::new(), replies: Vec::new() }
+        Self {
+            run,
+            chosen: String::new(),
+            done: 0,
+            told: 0,
+            calls: 0,
+            steering: VecDeque::new(),
+            replies: Vec::new(),
+        }
     }
 
     /// Goes on behind the last step that was done.
@@ -183,10 +242,17 @@ impl Agent {
                 return None;
             }
         };
+        let mut changed = None;
         if open_ms > 0 {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(open_ms)) => {}
-                () = async { while line.commands.recv().await.is_some() {} } => return None,
+                () = async {
+                    while let Some(command) = line.commands.recv().await {
+                        if let Command::Configure(config) = command {
+                            changed = Some(config);
+                        }
+                    }
+                } => return None,
             }
         }
         if let Some(reason) = config.get("fail").and_then(Value::as_str) {
@@ -206,8 +272,16 @@ impl Agent {
         });
         let memory = about.into_iter().chain(history).collect();
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
-        let OpenConversation { working_directories, tokens, .. } = open;
-        Some(Self { line, resource, tokens, working_directories, allowed, memory, turn })
+        let OpenConversation { config, working_directories, tokens, .. } = open;
+        let allows_all = false;
+        let mut agent =
+            Self { line, resource, tokens, working_directories, allowed, memory, allows_all, turn };
+        agent.configure(changed.as_ref().unwrap_or(&config));
+        Some(agent)
+    }
+
+    fn configure(&mut self, config: &JsonObject) {
+        self.allows_all = config.get(PERMISSIONS).and_then(Value::as_str) == Some(ALLOW);
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
@@ -235,9 +309,14 @@ impl Agent {
                     self.tokens = tokens;
                     continue;
                 }
+                Command::Configure(config) => {
+                    self.configure(&config);
+                    continue;
+                }
                 // Came after its turn had ended.
                 _ => continue,
             };
+            self.turn.chosen = chosen_by(&message);
             let end = match self.run(&message.text).await {
                 Ok(()) => TurnEnd::Complete,
                 Err(Stop::Cancelled) => TurnEnd::Cancelled,
@@ -296,6 +375,7 @@ impl Agent {
             "/token-refused" => self.refuse_token().await,
             "/client" => self.call_client(rest).await,
             "/question" => self.question(rest).await,
+            "/model" => self.finish(TurnEvent::Part(TextKind::Markdown, self.turn.chosen.clone())).await,
             "/usage" => self.usage(rest).await,
             "/title" => self.report(Event::Title(rest.to_owned())).await,
             "/error" => Err(Stop::mistake(rest)),
@@ -355,7 +435,7 @@ impl Agent {
     async fn call(&mut self, rest: &str, gate: Gate, review: bool) -> Result<(), Stop> {
         let (name, input) = tool_and_input(rest)?;
         let id = self.begin_call(name, input).await?;
-        let asks = matches!(gate, Gate::Ask) && !self.allowed.contains(name);
+        let asks = matches!(gate, Gate::Ask) && !self.allows_all && !self.allowed.contains(name);
         let gate = match gate {
             Gate::None => ToolGate::Open,
             Gate::Ask if !asks => ToolGate::AllowedBefore,
@@ -492,6 +572,10 @@ impl Agent {
         let current = self.turn.run;
         match command {
             None | Some(Command::Close) => Err(Stop::Closed),
+            Some(Command::Configure(config)) => {
+                self.configure(&config);
+                Ok(())
+            }
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
             Some(Command::Steer { run, id, message, attached }) if run == current => {
                 self.memory.extend(attached.iter().map(attached_text));
@@ -577,13 +661,28 @@ enum Gate {
 const ALLOW_ALWAYS: &str = "allow-always";
 
 fn permission_options() -> Vec<PermissionOption> {
-    let option =
-        |id: &str, label: &str, kind| PermissionOption { id: id.to_owned(), label: label.to_owned(), kind };
+    let option = |id: &str, kind| PermissionOption { id: id.to_owned(), label: None, kind };
     vec![
-        option("allow-once", "Allow once", PermissionKind::AllowOnce),
-        option(ALLOW_ALWAYS, "Allow always", PermissionKind::AllowAlways),
-        option("reject-once", "Reject", PermissionKind::RejectOnce),
+        option("allow-once", PermissionKind::AllowOnce),
+        option(ALLOW_ALWAYS, PermissionKind::AllowAlways),
+        option("reject-once", PermissionKind::RejectOnce),
     ]
+}
+
+/// Which model and agent a message is for, in words.
+fn chosen_by(message: &Message) -> String {
+    let mut chosen = Vec::new();
+    if let Some(model) = &message.model {
+        chosen.push(model.id.clone());
+        let config: BTreeMap<_, _> = model.config.iter().flatten().collect();
+        chosen.extend(config.iter().map(|(name, value)| format!("{name}: {value}")));
+    }
+    chosen.extend(message.agent.as_ref().map(|agent| agent.uri.clone()));
+    if chosen.is_empty() {
+        "(the default)".to_owned()
+    } else {
+        chosen.join(", ")
+    }
 }
 
 fn text_content(text: &str) -> Vec<ToolResultContent> {

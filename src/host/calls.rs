@@ -18,6 +18,7 @@ use ahp_types::state::{
 use serde_json::json;
 
 use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome};
+use super::locale::Language;
 use super::model::Target;
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
@@ -54,12 +55,12 @@ pub(super) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     once.map(|option| option.id.clone())
 }
 
-/// An option, as clients are shown it.
-fn shown(option: &PermissionOption) -> ConfirmationOption {
+/// An option, as clients are shown it, in this language where the agent has no words for it.
+fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
     let approves = option.kind.approves();
     ConfirmationOption {
         id: option.id.clone(),
-        label: option.label.clone(),
+        label: option.label.clone().unwrap_or_else(|| language.label_of(option.kind).to_owned()),
         kind: if approves { ConfirmationOptionKind::Approve } else { ConfirmationOptionKind::Deny },
         group: None,
     }
@@ -278,7 +279,8 @@ impl Host {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
-                let shown = options.iter().map(shown).collect();
+                let language = self.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
+                let shown = options.iter().map(|option| shown(option, language)).collect();
                 if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.permissions.insert(id.clone(), options);
                 }

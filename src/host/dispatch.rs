@@ -114,7 +114,7 @@ impl Host {
             }
             Method::CreateChat => {
                 self.check_keeping()?;
-                self.create_chat(step, params.read()?).map(nothing)
+                self.create_chat(step, connection, params.read()?).map(nothing)
             }
             Method::DisposeChat => {
                 self.check_keeping()?;
@@ -125,6 +125,9 @@ impl Host {
                 self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
             Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
+            Method::ResolveSessionConfig => self.resolve_session_config(&params.read()?).map(json),
+            Method::SessionConfigCompletions => self.session_config_completions(&params.read()?).map(json),
+            Method::Completions => self.completions(&params.read()?).map(json),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
                 Ok(Answer::Resource(Resource::Read { uri: params.uri, encoding: params.encoding }))

@@ -11,8 +11,8 @@
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `catalogue` (what
-//! sessions and chats say of themselves), `windows` (which turns each client holds), `shutdown`, and [`log`]
-//! (the replay window).
+//! sessions and chats say of themselves), `config` (what can be configured), `locale` (the host's own words),
+//! `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -20,11 +20,13 @@ mod attached;
 mod calls;
 mod catalogue;
 mod clients;
+mod config;
 mod credentials;
 mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+mod locale;
 pub mod log;
 mod model;
 mod pending;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::attached::Attached;
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
+use super::locale::Language;
 use super::reduce::Conversation;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
@@ -40,6 +41,8 @@ impl Channel {
 pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
+    /// What its user reads.
+    pub(super) language: Language,
     pub(super) subscriptions: BTreeMap<Target, Subscription>,
     /// By the resources that they are for.
     pub(super) tokens: BTreeMap<String, HeldToken>,
@@ -135,6 +138,8 @@ pub(super) struct Chat {
     pub(super) progress: BTreeMap<String, u64>,
     /// What the store knows of this chat.
     pub(super) saved: Saved,
+    /// The language of the client that asked for a turn last.
+    pub(super) language: Language,
     /// The queue waits until a client asks for something on this chat.
     pub(super) queue_held: bool,
 }
@@ -159,6 +164,7 @@ impl Chat {
             attached: Attached::default(),
             progress: Default::default(),
             saved: Saved { row_due: true, ..Saved::default() },
+            language: Language::default(),
             queue_held: false,
         }
     }

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::attached::{self, Attached};
 use super::catalogue::row_of;
 use super::effects::{ChatRow, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
+use super::locale::Language;
 use super::model::{
     with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
 };
@@ -519,6 +520,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
             row_bytes: row.body.len(),
             ..Saved::default()
         },
+        language: Language::default(),
         // What waits is not taken up before a client asks for something.
         queue_held: true,
     })

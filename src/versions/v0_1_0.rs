@@ -206,6 +206,9 @@ impl Step for V0_1_0 {
                     }
                 }
             }
+            ("initialize", Value::Object(result)) => {
+                result.remove("completionTriggerCharacters");
+            }
             ("subscribe", Value::Object(result)) => {
                 if let Some(Value::Object(snapshot)) = result.get("snapshot").cloned() {
                     result.extend(snapshot);

@@ -46,6 +46,7 @@ impl Step for V0_5_0 {
             }
             "subscribe" => {
                 call.params.remove("view");
+                call.params.remove("delivery");
             }
             _ => {}
         }

@@ -5,6 +5,7 @@
 //! Never: says what a method does (that is `host::handlers`).
 
 use ahp_types::commands::Implementation;
+use ahp_types::common::JsonObject;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -68,6 +69,9 @@ methods! {
     MoveChat = "moveChat", Request, "Puts a chat elsewhere: in its session, in another one or in a new one.";
     ListSessions = "listSessions", Request, "Lists the sessions, newest first, in pages if asked.";
     Authenticate = "authenticate", Request, "Takes a token for a resource that an agent declares.";
+    ResolveSessionConfig = "resolveSessionConfig", Request, "Answers what can be configured, and the defaults.";
+    SessionConfigCompletions = "sessionConfigCompletions", Request, "Answers the values of a setting.";
+    Completions = "completions", Request, "Answers what a message that is being typed may go on with.";
     ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
     ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
@@ -84,6 +88,8 @@ pub struct InitializeParams {
     pub client_id: String,
     /// What software the client is; for the log.
     pub client_info: Option<Implementation>,
+    /// The language that its user reads: a BCP 47 tag.
+    pub locale: Option<String>,
     /// Channels to subscribe to in the same round trip.
     pub initial_subscriptions: Option<Vec<String>>,
 }
@@ -115,6 +121,28 @@ pub struct ListSessionsParams {
     /// Just these sessions, as far as they are in memory. Not of the protocol: so `versions` asks for what
     /// older versions put into a session's state.
     pub only: Option<Vec<String>>,
+}
+
+/// `resolveSessionConfig`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResolveConfigParams {
+    /// The agent; the default one when absent.
+    pub provider: Option<String>,
+    /// What is chosen so far.
+    pub config: JsonObject,
+}
+
+/// `sessionConfigCompletions`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigCompletionsParams {
+    /// The agent; the default one when absent.
+    pub provider: Option<String>,
+    /// The setting whose values are asked for.
+    pub property: String,
+    /// What the user has typed to find one.
+    pub query: Option<String>,
 }
 
 /// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of it

@@ -16,9 +16,10 @@ use ahp_types::actions::{
     ChatTurnResumeAction, ChatTurnStartedAction, SessionActiveClientSetAction, StateAction,
 };
 use ahp_types::commands::{
-    ChatMoveDestination, ChatMoveToSessionDestination, ChatSource, CreateChatParams, CreateSessionParams,
-    DisposeChatParams, DisposeSessionParams, ForkChatSource, ListSessionsParams, ListSessionsResult,
-    MoveChatParams, MoveChatResult, ReconnectResult, SideChatSource, SubscribeResult,
+    ChatMoveDestination, ChatMoveToSessionDestination, ChatSource, CompletionItemKind, CompletionsParams,
+    CreateChatParams, CreateSessionParams, DisposeChatParams, DisposeSessionParams, FetchTurnsParams,
+    FetchTurnsResult, ForkChatSource, ListSessionsParams, ListSessionsResult, MoveChatParams, MoveChatResult,
+    ReconnectResult, SideChatSource, SubscribeResult, SubscribeView, SubscriptionDeliveryOptions,
 };
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::state::{
@@ -115,7 +116,17 @@ struct ChatMirror {
 
 impl ChatMirror {
     async fn subscribe(client: &Client, chat: &str) -> Self {
-        let (result, subscription) = client.subscribe(chat.to_owned()).await.unwrap();
+        Self::subscribe_with(client, chat, None, None).await
+    }
+
+    async fn subscribe_with(
+        client: &Client,
+        chat: &str,
+        delivery: Option<SubscriptionDeliveryOptions>,
+        view: Option<SubscribeView>,
+    ) -> Self {
+        let (result, subscription) =
+            client.subscribe_with_options(chat.to_owned(), delivery, view).await.unwrap();
         let snapshot = result.snapshot.unwrap();
         let SnapshotState::Chat(state) = snapshot.state else { panic!("a chat's state, please") };
         Self { state: *state, subscription, last_seen: snapshot.from_seq }
@@ -131,7 +142,8 @@ impl ChatMirror {
             assert_eq!(envelope.rejection_reason, None, "{:?}", envelope.action);
             // What was on its way when the snapshot was taken is in it.
             let server_seq = i64::try_from(envelope.server_seq).unwrap();
-            if server_seq > self.last_seen {
+            let loads = matches!(envelope.action, StateAction::ChatTurnsLoaded(_));
+            if server_seq > self.last_seen || loads {
                 self.last_seen = server_seq;
                 apply_action_to_chat(&mut self.state, &envelope.action);
             }
@@ -462,6 +474,63 @@ async fn a_client_carries_a_tool_out() {
     let mut mirror = ChatMirror::subscribe(&client, &chat).await;
     mirror.until(|state| state.turns.len() == 1).await;
     assert_eq!(text_of(&mirror.state.turns[0].response_parts), "a lark");
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_window_is_scrolled_to_the_top() {
+    let (mut child, client) = connect(&[]).await;
+    client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
+    create_session(&client).await;
+    let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
+    let chat = session_in(session).default_chat.unwrap();
+    let mut whole = ChatMirror::subscribe(&client, &chat).await;
+    for turn in 1..=7 {
+        let started = turn_started(&format!("turn-{turn}"), &format!("/say {turn}"));
+        client.dispatch(chat.clone(), started).await.unwrap();
+        whole.until(|state| state.turns.len() == turn).await;
+    }
+
+    // Followed anew: the newest turns, and text at most half a minute late.
+    let delivery = SubscriptionDeliveryOptions { max_latency_ms: Some(30_000) };
+    let view = SubscribeView { turns: Some(3) };
+    let mut window = ChatMirror::subscribe_with(&client, &chat, Some(delivery), Some(view)).await;
+    let ids = |state: &ChatState| state.turns.iter().map(|turn| turn.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&window.state), ["turn-5", "turn-6", "turn-7"]);
+    client.dispatch(chat.clone(), turn_started("turn-8", "/stream 50 10")).await.unwrap();
+    window.until(|state| state.turns.len() == 4).await;
+    let mut pages = 0;
+    while let Some(cursor) = window.state.turns_next_cursor.clone() {
+        let params = FetchTurnsParams { channel: chat.clone(), meta: None, cursor: Some(cursor.clone()) };
+        client.request::<_, FetchTurnsResult>("fetchTurns", params).await.unwrap();
+        window.until(|state| state.turns_next_cursor.as_ref() != Some(&cursor)).await;
+        pages += 1;
+    }
+    assert_eq!(pages, 2);
+    let fresh = ChatMirror::subscribe(&client, &chat).await.state;
+    assert_eq!(fresh.turns.len(), 8);
+    assert!(ChatState { title: fresh.title.clone(), ..window.state } == fresh, "the mirror is not the state");
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn what_is_typed_is_completed() {
+    let (mut child, client) = connect(&[]).await;
+    let opened = client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
+    assert_eq!(opened.completion_trigger_characters, Some(vec!["/".to_owned()]));
+    create_session(&client).await;
+    let params = CompletionsParams {
+        channel: SESSION.to_owned(),
+        meta: None,
+        kind: CompletionItemKind::UserMessage,
+        text: "/th".to_owned(),
+        offset: 3,
+    };
+    let completed = client.completions(params).await.unwrap();
+    assert_eq!(completed.items.len(), 1);
+    assert_eq!(completed.items[0].insert_text, "/think ");
     client.shutdown().await;
     assert!(child.wait().await.unwrap().success());
 }

@@ -18,6 +18,7 @@ mod judges;
 mod keeping;
 mod laws;
 mod leaving;
+mod models;
 mod pending;
 mod process;
 mod quarantine;

@@ -12,13 +12,14 @@ use ahp_types::actions::{
 };
 use ahp_types::state::{
     ActiveTurn, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputRequest,
-    ChatInputResponseKind, PendingMessageKind, ResponsePart, SessionLifecycle, SessionStatus,
+    ChatInputResponseKind, Message, PendingMessageKind, ResponsePart, SessionLifecycle, SessionStatus,
     ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
 };
 
 use super::{Refusal, Verdict};
+use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
-use crate::host::model::{status_is, Chat, Target};
+use crate::host::model::{status_is, Chat, SessionKey, Target};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
 
@@ -110,6 +111,7 @@ impl Host {
             return Err("`turnId` must not be empty".to_owned());
         }
         self.check_can_run(chat)?;
+        self.check_message(chat.session, &action.message)?;
         let attached = self.resolve_attached(&mut action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
@@ -118,10 +120,35 @@ impl Host {
             }
         }
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
+        self.speak_as(key, &origin.client_id);
         self.release_queue(key);
         self.attach_to_turn(key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
+    }
+
+    /// What can be said about a message before its agent has seen it.
+    pub(in crate::host) fn check_message(
+        &self,
+        session: SessionKey,
+        message: &Message,
+    ) -> Result<(), Refusal> {
+        let provider = self.sessions.get(&session).map(|session| &session.state.provider);
+        let agent = self.config.agents.iter().find(|agent| Some(&agent.info.provider) == provider);
+        match (agent, &message.model) {
+            (Some(agent), Some(model)) => check_model(&agent.info, model),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the host says in this chat is for the user of this client from now on.
+    pub(in crate::host) fn speak_as(&mut self, key: ChatKey, client_id: &str) {
+        let mut clients = self.connections.values();
+        let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
+        let language = client.map(|client| client.language).unwrap_or_default();
+        if let Some(chat) = self.chats.get_mut(&key) {
+            chat.language = language;
+        }
     }
 
     /// Whether turns can run in this chat at all.
@@ -171,6 +198,7 @@ impl Host {
         }
         self.check_can_run(chat)?;
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
+        self.speak_as(key, &origin.client_id);
         self.release_queue(key);
         self.resume_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
@@ -345,8 +373,10 @@ impl Host {
         }
         self.check_can_run(chat)?;
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
+        self.check_message(chat.session, &action.message)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
         let attached = self.resolve_attached(&mut action.message)?;
+        self.speak_as(key, &origin.client_id);
         let fixed = action.message != said;
         let action = StateAction::ChatPendingMessageSet(action);
         let verdict = if fixed {

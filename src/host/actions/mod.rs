@@ -65,7 +65,7 @@ macro_rules! table {
     (@reason $reason:expr) => { Some($reason) };
 }
 
-const NO_CONFIG: &str = "changing the configuration is not served yet";
+const NO_CONFIG: &str = "this host has no configuration of its own";
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
 
 table! {
@@ -75,7 +75,7 @@ table! {
     Session "session/isReadChanged" => SessionIsReadChangedAction;
     Session "session/isArchivedChanged" => SessionIsArchivedChangedAction;
     Session "session/defaultChatChanged" => SessionDefaultChatChangedAction;
-    Session "session/configChanged" => SessionConfigChangedAction, refused: NO_CONFIG;
+    Session "session/configChanged" => SessionConfigChangedAction;
     Session "session/activeClientSet" => SessionActiveClientSetAction;
     Session "session/activeClientRemoved" => SessionActiveClientRemovedAction;
     Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction;

@@ -7,7 +7,9 @@ use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
 use super::{Refusal, Verdict};
-use crate::host::model::{SessionKey, Target, TitleBy};
+use crate::host::config::check_change;
+use crate::host::effects::Command;
+use crate::host::model::{AgentLink, SessionKey, Target, TitleBy};
 use crate::host::{Host, Step};
 
 impl Host {
@@ -30,6 +32,10 @@ impl Host {
         match &action {
             StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
             StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
+            StateAction::SessionConfigChanged(a) => match &session.state.config {
+                Some(config) => check_change(config, &a.config, a.replace == Some(true))?,
+                None => return Err("there is nothing to configure in this session".to_owned()),
+            },
             StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
                 Some(chat) if session.state.chats.iter().any(|row| row.resource == *chat) => {}
                 Some(chat) => return Err(format!("`{chat}` is no chat of this session")),
@@ -59,9 +65,26 @@ impl Host {
             self.remove_active_client(step, key, &a.client_id, Some(origin));
             return Ok(Verdict::Done);
         }
+        let configures = matches!(action, StateAction::SessionConfigChanged(_));
         self.sequence(step, Target::Session(key), action, Some(origin));
+        if configures {
+            self.configure_agents(step, key);
+        }
         self.session_changed(key);
         Ok(Verdict::Done)
+    }
+
+    /// Tells the agents of a session how it is configured now; those that open later are told then.
+    fn configure_agents(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(config) = &session.state.config else { return };
+        session.config.clone_from(&config.values);
+        let values = config.values.clone();
+        for chat in self.chats_of(key) {
+            if self.chats.get(&chat).is_some_and(|chat| chat.agent != AgentLink::Closed) {
+                self.tell_agent(step, chat, Command::Configure(values.clone()));
+            }
+        }
     }
 }
 

@@ -23,8 +23,21 @@ pub struct AgentDescription {
     pub info: AgentInfo,
     /// What `createSession.config` may hold.
     pub config: SessionConfigSchema,
+    /// What a line of a message can begin with to mean something special, in the order to offer them.
+    pub commands: Vec<AgentCommand>,
     /// Whether it can go on with a turn that was interrupted by the end of the process.
     pub resumes: bool,
+}
+
+/// Something special that a user can say to an agent: `/` and the name, at the beginning of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentCommand {
+    /// Its name.
+    pub name: String,
+    /// What it does, for people.
+    pub description: String,
+    /// What is to follow the name, for people, if anything is.
+    pub argument_hint: Option<String>,
 }
 
 /// What a backend is told about one chat's conversation.
@@ -56,6 +69,8 @@ pub enum Command {
         /// The last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
     },
+    /// The session's configuration was changed: this is all of it, valid by the agent's own schema.
+    Configure(JsonObject),
     /// Stop the run; it must still report its end, which tells that the next one may begin.
     Cancel {
         /// The attempt to stop.
@@ -321,8 +336,8 @@ pub enum ToolGate {
 pub struct PermissionOption {
     /// The agent's id of the option.
     pub id: String,
-    /// What it is called, for people.
-    pub label: String,
+    /// What the agent calls it, for people; when it does not say, the host has words for what it means.
+    pub label: Option<String>,
     /// What it means.
     pub kind: PermissionKind,
 }

@@ -5,16 +5,15 @@
 
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
-use ahp_types::common::JsonObject;
 use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
-use ahp_types::state::{SessionActiveClient, SessionConfigSchema};
+use ahp_types::state::{SessionActiveClient, SessionState};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 use bytes::Bytes;
-use serde_json::Value;
 
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
+use crate::host::config::{check_whole, shown};
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
@@ -62,17 +61,12 @@ impl Host {
                 "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`",
             ));
         }
-        let agent = match &params.provider {
-            None => self.config.agents.first(),
-            Some(provider) => self.config.agents.iter().find(|agent| agent.info.provider == *provider),
-        };
-        let agent = agent.ok_or_else(|| {
-            RpcError::provider_not_found(params.provider.as_deref().unwrap_or("(no agent is configured)"))
-        })?;
+        let agent = self.agent_called(params.provider.as_deref())?;
         self.check_tokens(step, connection, agent)?;
         let directories = self.new_directories(agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
-        check_config(&agent.config, &config)?;
+        check_whole(&agent.config, &config).map_err(RpcError::invalid_params)?;
+        let shown_config = shown(&agent.config, &config);
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
         }
@@ -83,7 +77,10 @@ impl Host {
         let born_at = self.head + 1;
         let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
         let chat_state = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
-        let mut state = creating_session(provider, directories, row_of(&chat_state));
+        let mut state = SessionState {
+            config: shown_config,
+            ..creating_session(provider, directories, row_of(&chat_state))
+        };
         state.active_clients.extend(params.active_client);
         self.channels.insert(uri.clone(), Target::Session(session));
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
@@ -289,49 +286,6 @@ pub fn listing(summaries: &[Bytes], next: Option<&Place>) -> Bytes {
     }
     result.extend_from_slice(b"]}");
     result.into()
-}
-
-/// Whether a configuration fits what the agent published.
-fn check_config(schema: &SessionConfigSchema, config: &JsonObject) -> Result<(), RpcError> {
-    for (name, value) in config {
-        let Some(property) = schema.properties.get(name) else {
-            return Err(RpcError::invalid_params(format_args!(
-                "`config.{name}` is no setting of this agent"
-            )));
-        };
-        let fits = match property.r#type.as_str() {
-            "string" => value.is_string(),
-            "number" => value.is_number(),
-            "integer" => value.is_i64() || value.is_u64(),
-            "boolean" => value.is_boolean(),
-            "array" => value.is_array(),
-            "object" => value.is_object(),
-            _ => true,
-        };
-        if !fits {
-            return Err(RpcError::invalid_params(format_args!(
-                "`config.{name}` must be of type {}, not {}",
-                property.r#type,
-                type_name(value)
-            )));
-        }
-    }
-    let missing = schema.required.iter().flatten().find(|name| !config.contains_key(*name));
-    match missing {
-        Some(name) => Err(RpcError::invalid_params(format_args!("missing field `config.{name}`"))),
-        None => Ok(()),
-    }
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use ahp_types::state::{
 
 use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
-use crate::host::effects::{ChatKey, Output, Record};
+use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::save::QUARANTINED;
@@ -43,12 +43,15 @@ impl Host {
     pub(in crate::host) fn create_chat(
         &mut self,
         step: &mut Step<'_>,
+        connection: ConnectionId,
         mut params: CreateChatParams,
     ) -> Result<(), RpcError> {
         let Some(Target::Session(key)) = self.find(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
         let session = self.usable_session(key)?;
+        let agent = self.agent_called(Some(&session.state.provider))?;
+        self.check_tokens(step, connection, agent)?;
         let can = self.chats_capability(session)?;
         if session.state.chats.len() >= CHATS_MAX {
             return Err(RpcError::invalid_params(format_args!(
@@ -68,13 +71,16 @@ impl Host {
             ));
         }
         let attached = match &mut params.initial_message {
-            Some(message) => self
-                .resolve_attached(message)
-                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
+            Some(message) => {
+                self.check_message(key, message)
+                    .and_then(|()| self.resolve_attached(message))
+                    .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?
+            }
             None => Vec::new(),
         };
         let beginning = self.beginning_of(key, can, params.source)?;
         let chat = self.add_chat(step, key, params.chat, beginning);
+        self.take_charge(chat, connection);
         if let Some(message) = params.initial_message {
             let turn = ChatTurnStartedAction {
                 turn_id: self.fresh_turn_id(step, chat),
@@ -88,6 +94,15 @@ impl Host {
             self.start_turn(step, chat, turn, None);
         }
         Ok(())
+    }
+
+    /// What a chat's agent does is done for this client, until another one asks for something.
+    fn take_charge(&mut self, chat: ChatKey, connection: ConnectionId) {
+        let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        self.speak_as(chat, client_id.as_deref().unwrap_or_default());
+        if let Some(chat) = self.chats.get_mut(&chat) {
+            chat.sponsor = client_id;
+        }
     }
 
     /// A session in which something can be begun.

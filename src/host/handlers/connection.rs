@@ -11,6 +11,7 @@ use ahp_types::state::Snapshot;
 use serde_json::json;
 
 use crate::host::effects::{ActionLine, ConnectionId};
+use crate::host::locale::Language;
 use crate::host::model::{Subscription, Target, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_chat;
@@ -29,6 +30,9 @@ impl Host {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
+        if let Some(client) = self.connections.get_mut(&connection) {
+            client.language = Language::of(params.locale.as_deref().unwrap_or_default());
+        }
         match &params.client_info {
             Some(info) => tracing::info!(
                 client = params.client_id,
@@ -46,7 +50,7 @@ impl Host {
             meta: None,
             snapshots,
             default_directory: self.config.default_directory.clone(),
-            completion_trigger_characters: None,
+            completion_trigger_characters: self.completion_triggers(),
             terminal_command_prefix: None,
             telemetry: None,
             automations: None,

@@ -5,5 +5,6 @@
 
 pub(super) mod catalogue;
 mod chats;
+mod config;
 mod connection;
 mod moves;

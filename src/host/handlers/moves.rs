@@ -161,6 +161,7 @@ impl Host {
         let mut state = creating_session(provider, directories, row);
         state.lifecycle = SessionLifecycle::Ready;
         state.status |= is_read;
+        state.config.clone_from(&from.state.config);
         let now = step.timestamp();
         let session = Session {
             told: summary_of(&uri, &state, &now, &now),

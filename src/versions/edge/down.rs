@@ -70,6 +70,7 @@ impl Edges {
             }
             Frame::Answer(line) => {
                 let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
+                let loads = origin.is_none();
                 let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
                 if let (Some(origin), Some(said)) = (origin, said) {
                     let reason = rejection_reason.as_deref();
@@ -77,8 +78,9 @@ impl Edges {
                     return;
                 }
                 let Some(envelope) = lane::read::<Envelope>(line) else { return };
-                // Older turns, that are loaded.
-                lane.apply(line);
+                if loads {
+                    lane.apply(line);
+                }
                 for (_, envelope) in lane.envelopes(envelope, false) {
                     lines.push(Line::of(notification_line("action", &to_json(&envelope))));
                 }

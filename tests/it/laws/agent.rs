@@ -66,6 +66,7 @@ impl Agent {
                 self.runs.push(*run);
                 self.unended.push(*run);
             }
+            Command::Configure(_) => ensure!(self.state != State::Closed, "configured while closed"),
             Command::Cancel { run } => {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
                 self.cancelled.insert(*run);
@@ -237,7 +238,7 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
 }
 
 fn gate_of(index: u8) -> ToolGate {
-    let option = |id: &str, kind| PermissionOption { id: id.to_owned(), label: id.to_owned(), kind };
+    let option = |id: &str, kind| PermissionOption { id: id.to_owned(), label: Some(id.to_owned()), kind };
     let all = vec![
         option("allow", PermissionKind::AllowOnce),
         option("allow-always", PermissionKind::AllowAlways),

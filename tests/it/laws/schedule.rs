@@ -217,6 +217,10 @@ pub enum Wish {
     RenameChat {
         title: u8,
     },
+    Configure {
+        value: u8,
+        replace: bool,
+    },
     SessionFlag {
         archived: bool,
         set: bool,
@@ -665,6 +669,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         1 => maybe().prop_map(|text| Wish::Draft { text }),
         2 => flags().prop_map(|(archived, set)| Wish::ChatFlag { archived, set }),
         1 => index().prop_map(|title| Wish::RenameChat { title }),
+        2 => (0u8..6, any::<bool>()).prop_map(|(value, replace)| Wish::Configure { value, replace }),
         2 => flags().prop_map(|(archived, set)| Wish::SessionFlag { archived, set }),
         1 => index().prop_map(|title| Wish::RenameSession { title }),
         1 => any::<bool>().prop_map(|other| Wish::DefaultChat { other }),

@@ -166,6 +166,16 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
         Wish::ChatFlag { archived: true, set } => {
             json!({ "type": "chat/isArchivedChanged", "isArchived": set })
         }
+        Wish::Configure { value, replace } => {
+            let config = match value {
+                0 | 1 => json!({ "permissions": "allow" }),
+                2 => json!({ "permissions": "ask" }),
+                3 => json!({}),
+                4 => json!({ "permissions": "allow", "openMs": 5 }),
+                _ => json!({ "permissions": 5 }),
+            };
+            json!({ "type": "session/configChanged", "config": config, "replace": replace })
+        }
         Wish::SessionFlag { archived: false, set } => {
             json!({ "type": "session/isReadChanged", "isRead": set })
         }

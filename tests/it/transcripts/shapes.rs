@@ -8,7 +8,8 @@ use std::fmt::Debug;
 
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
-    AuthenticateResult, InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult,
+    AuthenticateResult, CompletionsResult, FetchTurnsResult, InitializeResult, ListSessionsResult,
+    MoveChatResult, ReconnectResult, ResolveSessionConfigResult, SessionConfigCompletionsResult,
     SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
@@ -122,6 +123,10 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "listSessions" => same::<ListSessionsResult>(result).map(|_| ()),
         "authenticate" => same::<AuthenticateResult>(result).map(|_| ()),
         "moveChat" => same::<MoveChatResult>(result).map(|_| ()),
+        "fetchTurns" => same::<FetchTurnsResult>(result).map(|_| ()),
+        "resolveSessionConfig" => same::<ResolveSessionConfigResult>(result).map(|_| ()),
+        "sessionConfigCompletions" => same::<SessionConfigCompletionsResult>(result).map(|_| ()),
+        "completions" => same::<CompletionsResult>(result).map(|_| ()),
         "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "unsubscribe"
         | "dispatchAction"
             if result.is_null() =>

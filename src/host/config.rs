@@ -1,0 +1,261 @@
+//! Whether configuration values are what a schema allows.
+//!
+//! Owns: checking values against a schema, and filling in what it says of those that are left out.
+//! Never: keeps or changes a configuration.
+
+use std::collections::BTreeMap;
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    AgentInfo, ConfigPropertySchema, ModelSelection, SessionConfigPropertySchema, SessionConfigSchema,
+    SessionConfigState,
+};
+use serde_json::{Map, Value};
+
+/// The configuration of a session, as clients are shown it: what was chosen, and what the schema says of the
+/// rest; none where there is nothing to configure.
+pub(super) fn shown(schema: &SessionConfigSchema, chosen: &JsonObject) -> Option<SessionConfigState> {
+    let is_something = !schema.properties.is_empty();
+    is_something.then(|| SessionConfigState { schema: schema.clone(), values: resolved(schema, chosen) })
+}
+
+/// What was chosen, and the defaults of what was not.
+pub(super) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> JsonObject {
+    let default = |(name, property): (&String, &SessionConfigPropertySchema)| {
+        Some((name.clone(), property.default.clone()?))
+    };
+    let mut values: JsonObject = schema.properties.iter().filter_map(default).collect();
+    values.extend(chosen.iter().map(|(name, value)| (name.clone(), value.clone())));
+    values
+}
+
+/// Whether these values fit, as far as they go.
+///
+/// # Errors
+/// A sentence that names the first one, in the order of their names, that does not.
+pub(super) fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+    let mut names: Vec<&String> = values.keys().collect();
+    names.sort_unstable();
+    for name in names {
+        let Some(property) = schema.properties.get(name) else {
+            return Err(format!("`config.{name}` is no setting of this agent"));
+        };
+        if let Some(value) = values.get(name) {
+            check(&format!("config.{name}"), &property.into(), value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether these values are a whole configuration.
+///
+/// # Errors
+/// The same, or names the first required one that is missing.
+pub(super) fn check_whole(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+    check_values(schema, values)?;
+    match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
+        Some(name) => Err(format!("missing field `config.{name}`")),
+        None => Ok(()),
+    }
+}
+
+/// Whether these values may be set, or replace all others, in a session that is there already.
+///
+/// # Errors
+/// The same, or names the first one that may not be changed any more.
+pub(super) fn check_change(
+    config: &SessionConfigState,
+    values: &JsonObject,
+    replaces: bool,
+) -> Result<(), String> {
+    check_values(&config.schema, values)?;
+    let mut names: Vec<&String> = values.keys().collect();
+    if replaces {
+        names.extend(config.values.keys());
+        check_whole(&config.schema, values)?;
+    }
+    names.sort_unstable();
+    for name in names {
+        let property = config.schema.properties.get(name);
+        let may = property.is_some_and(|it| it.session_mutable == Some(true) && it.read_only != Some(true));
+        if !may && values.get(name) != config.values.get(name) {
+            return Err(format!("`config.{name}` cannot be changed in a session that is there already"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an agent has this model, and it can be configured so. An agent that names no models takes any.
+///
+/// # Errors
+/// A sentence that says what does not fit.
+pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), String> {
+    if agent.models.is_empty() {
+        return Ok(());
+    }
+    let Some(model) = agent.models.iter().find(|model| model.id == chosen.id) else {
+        return Err(format!("the agent `{}` has no model `{}`", agent.provider, chosen.id));
+    };
+    let mut values: Vec<_> = chosen.config.iter().flatten().collect();
+    values.sort_unstable_by_key(|(name, _)| *name);
+    values.into_iter().try_for_each(|(name, value)| {
+        let property = model.config_schema.as_ref().and_then(|schema| schema.properties.get(name));
+        let property =
+            property.ok_or_else(|| format!("`model.config.{name}` is no setting of this model"))?;
+        check(&format!("model.config.{name}"), &property.into(), value)
+    })
+}
+
+/// What a property's descriptor says of its values; the protocol has two types for it that say the same.
+struct Rule<'a> {
+    kind: &'a str,
+    /// The values that it may have, where they are all listed.
+    allowed: Option<&'a [Value]>,
+    items: Option<&'a ConfigPropertySchema>,
+    min_items: Option<i64>,
+    max_items: Option<i64>,
+    members: BTreeMap<&'a str, &'a ConfigPropertySchema>,
+    required: &'a [String],
+    more_members: Option<&'a ConfigPropertySchema>,
+}
+
+impl<'a> From<&'a SessionConfigPropertySchema> for Rule<'a> {
+    fn from(property: &'a SessionConfigPropertySchema) -> Self {
+        let members = property.properties.iter().flatten();
+        // Of a list that is too long to be told, some are told.
+        let is_whole = property.enum_dynamic != Some(true);
+        Self {
+            kind: &property.r#type,
+            allowed: property.r#enum.as_deref().filter(|_| is_whole),
+            items: property.items.as_ref(),
+            min_items: property.min_items,
+            max_items: property.max_items,
+            members: members.map(|(name, member)| (name.as_str(), member)).collect(),
+            required: property.required.as_deref().unwrap_or_default(),
+            more_members: property.additional_properties.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<&'a ConfigPropertySchema> for Rule<'a> {
+    fn from(property: &'a ConfigPropertySchema) -> Self {
+        let members = property.properties.iter().flatten();
+        Self {
+            kind: &property.r#type,
+            allowed: property.r#enum.as_deref(),
+            items: property.items.as_deref(),
+            min_items: property.min_items,
+            max_items: property.max_items,
+            members: members.map(|(name, member)| (name.as_str(), &**member)).collect(),
+            required: property.required.as_deref().unwrap_or_default(),
+            more_members: property.additional_properties.as_deref(),
+        }
+    }
+}
+
+fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), String> {
+    let fits = match rule.kind {
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => true,
+    };
+    if !fits {
+        return Err(format!("`{path}` must be of type {}, not {}", rule.kind, type_name(value)));
+    }
+    if let Some(allowed) = rule.allowed.filter(|allowed| !allowed.contains(value)) {
+        let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        return Err(format!("`{path}` must be one of {}, not {value}", allowed.join(", ")));
+    }
+    match value {
+        Value::Array(items) => check_items(path, rule, items),
+        Value::Object(members) => check_members(path, rule, members),
+        _ => Ok(()),
+    }
+}
+
+fn check_items(path: &str, rule: &Rule<'_>, items: &[Value]) -> Result<(), String> {
+    let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    if rule.min_items.is_some_and(|min| count < min) || rule.max_items.is_some_and(|max| count > max) {
+        return Err(format!("`{path}` has {count} items, which is too few or too many"));
+    }
+    let Some(schema) = rule.items else { return Ok(()) };
+    let rule = schema.into();
+    items.iter().enumerate().try_for_each(|(at, item)| check(&format!("{path}[{at}]"), &rule, item))
+}
+
+fn check_members(path: &str, rule: &Rule<'_>, members: &Map<String, Value>) -> Result<(), String> {
+    if let Some(name) = rule.required.iter().find(|name| !members.contains_key(*name)) {
+        return Err(format!("missing field `{path}.{name}`"));
+    }
+    members.iter().try_for_each(|(name, member)| {
+        let schema = rule.members.get(name.as_str()).copied().or(rule.more_members);
+        schema.map_or(Ok(()), |schema| check(&format!("{path}.{name}"), &schema.into(), member))
+    })
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problem(property: &Value, value: Value) -> Option<String> {
+        let mut property = property.clone();
+        property["title"] = json!("");
+        let schema = json!({ "type": "object", "properties": { "x": property } });
+        let schema = serde_json::from_value(schema).unwrap();
+        check_values(&schema, &JsonObject::from_iter([("x".to_owned(), value)])).err()
+    }
+
+    #[test]
+    fn values_are_what_their_schema_says() {
+        let list = json!({
+            "type": "array", "minItems": 1, "maxItems": 2,
+            "items": { "type": "string", "title": "", "enum": ["a", "b"] },
+        });
+        assert_eq!(problem(&list, json!(["a", "b"])), None);
+        assert_eq!(
+            problem(&list, json!("a")),
+            Some("`config.x` must be of type array, not string".to_owned())
+        );
+        for (items, count) in [(json!([]), 0), (json!(["a", "a", "a"]), 3)] {
+            let said = format!("`config.x` has {count} items, which is too few or too many");
+            assert_eq!(problem(&list, items), Some(said));
+        }
+        let said = "`config.x[1]` must be one of \"a\", \"b\", not \"c\"";
+        assert_eq!(problem(&list, json!(["a", "c"])), Some(said.to_owned()));
+        let object = json!({
+            "type": "object", "required": ["n"], "properties": { "n": { "type": "integer", "title": "" } },
+            "additionalProperties": { "type": "boolean", "title": "" },
+        });
+        assert_eq!(problem(&object, json!({ "n": 1, "more": true })), None);
+        assert_eq!(problem(&object, json!({})), Some("missing field `config.x.n`".to_owned()));
+        let said = "`config.x.n` must be of type integer, not number";
+        assert_eq!(problem(&object, json!({ "n": 1.5 })), Some(said.to_owned()));
+        let said = "`config.x.more` must be of type boolean, not null";
+        assert_eq!(problem(&object, json!({ "n": 1, "more": null })), Some(said.to_owned()));
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_to_be_told_allows_what_is_not_in_it() {
+        let told = json!({ "type": "string", "enum": ["a"] });
+        let mut some = told.clone();
+        some["enumDynamic"] = json!(true);
+        assert!(problem(&told, json!("b")).is_some());
+        assert_eq!(problem(&some, json!("b")), None);
+    }
+}
