@@ -341,6 +341,7 @@ impl Host {
         self.check_can_run(chat)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
         let attached = self.resolve_attached(&mut action.message)?;
+        self.check_room(key, &id, &attached)?;
         let fixed = action.message != said;
         let action = StateAction::ChatPendingMessageSet(action);
         let verdict = if fixed {
