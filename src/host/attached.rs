@@ -28,7 +28,8 @@ const ATTACHED_MAX: usize = 16;
 /// All transcripts of a message have so many bytes at most: of each, what was said last.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;
 
-/// A chat keeps so many bytes of transcripts at most: those of its newest messages.
+/// A chat keeps so many bytes of transcripts at most: those of its newest messages. So many bytes may belong to
+/// messages that wait, besides.
 const CHAT_BYTES_MAX: usize = 1 << 20;
 
 /// The transcripts that belong to the messages of a chat.
@@ -104,6 +105,24 @@ impl Host {
         }
     }
 
+    /// Whether a chat can keep the transcripts of one more pending message, in place of those that it had.
+    ///
+    /// # Errors
+    /// When they are too many.
+    pub(super) fn check_room(
+        &self,
+        key: ChatKey,
+        id: &str,
+        transcripts: &[Transcript],
+    ) -> Result<(), Refusal> {
+        let waiting = self.chats.get(&key).into_iter().flat_map(|chat| &chat.attached.pending);
+        let others = waiting.filter(|(other, _)| *other != id).map(|(_, transcripts)| bytes_of(transcripts));
+        if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
+            return Ok(());
+        }
+        Err("what is attached to the messages that wait is all that this chat holds".to_owned())
+    }
+
     /// Keeps the transcripts of a pending message, in place of those that it had.
     pub(super) fn attach_to_pending(&mut self, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
         let Some(chat) = self.chats.get_mut(&key) else { return };
@@ -170,13 +189,17 @@ pub(super) fn forget_what_is_gone(chat: &mut Chat) {
     let (mut kept, mut bytes) = (BTreeMap::new(), 0);
     for id in newest_first {
         let Some(transcripts) = chat.attached.turns.remove(id) else { continue };
-        bytes += transcripts.iter().map(|it| it.text.len()).sum::<usize>();
+        bytes += bytes_of(&transcripts);
         if bytes > CHAT_BYTES_MAX {
             break;
         }
         kept.insert(id.clone(), transcripts);
     }
     chat.attached.turns = kept;
+}
+
+fn bytes_of(transcripts: &[Transcript]) -> usize {
+    transcripts.iter().map(|it| it.text.len()).sum()
 }
 
 /// What was said in these turns, of the end as much as fits; and whether that is not all.

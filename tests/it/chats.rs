@@ -314,4 +314,30 @@ fn what_is_attached_is_bounded() {
         attach(&mut world, number);
     }
     assert!(world.row_bytes_max > 7 * room && world.row_bytes_max < 9 * room, "{}", world.row_bytes_max);
+    // So many wait, and no more; one that is changed takes no more room, and one without anything none.
+    let hanging = json!({ "type": "chat/turnStarted", "turnId": "v", "message": message("hang") });
+    world.say(
+        NEW,
+        json!({ "method": "dispatchAction",
+        "params": { "channel": chat, "clientSeq": 0, "action": hanging } }),
+    );
+    let queue = |world: &mut World, id: usize, attached: bool| {
+        world.told.clear();
+        let mut message = message("hi");
+        if attached {
+            message["attachments"] =
+                json!([{ "type": "chat", "label": "it", "resource": chat, "endTurn": "fresh-1" }]);
+        }
+        let action = json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": id.to_string(),
+            "message": message });
+        world.say(
+            NEW,
+            json!({ "method": "dispatchAction",
+            "params": { "channel": chat, "clientSeq": id, "action": action } }),
+        );
+        !world.heard(NEW).iter().any(|line| line["params"]["rejectionReason"].is_string())
+    };
+    world.ask(NEW, "subscribe", json!({ "channel": chat }));
+    assert!((1..=8).all(|id| queue(&mut world, id, true)), "there is room for eight");
+    assert!(!queue(&mut world, 9, true) && queue(&mut world, 8, true) && queue(&mut world, 10, false));
 }

@@ -376,6 +376,7 @@ impl Host {
         self.check_message(chat.session, &action.message)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
         let attached = self.resolve_attached(&mut action.message)?;
+        self.check_room(key, &id, &attached)?;
         self.speak_as(key, &origin.client_id);
         let fixed = action.message != said;
         let action = StateAction::ChatPendingMessageSet(action);

@@ -25,6 +25,12 @@ const CLIENT: &str = "driver";
 
 const SESSIONS_MAX: usize = 4;
 
+/// So many chats besides the first ones of the sessions.
+const CHATS_MAX: usize = 5;
+
+/// A turn runs.
+const TURN_IN_PROGRESS: i64 = -32004;
+
 /// How often a process is asked for something before it is killed at the latest.
 const ROUNDS_MAX: usize = 12;
 
@@ -58,6 +64,10 @@ enum Request {
     List,
     Create(String),
     Dispose(String),
+    /// A further chat, and its session.
+    OpenChat(String, String),
+    CloseChat(String),
+    MoveChat(String, String),
     Ping,
 }
 
@@ -82,6 +92,11 @@ pub struct Driver {
     disposed: BTreeSet<String>,
     /// Sessions whose creation or disposal was asked for and not answered.
     unsure: BTreeSet<String>,
+    /// The chats that sessions have besides their first ones, with their sessions.
+    chats: BTreeMap<String, String>,
+    /// Those that were to come, go or move, and of which nothing was heard; and those that are gone.
+    unsure_chats: BTreeSet<String>,
+    closed: BTreeSet<String>,
     listed: Vec<(String, u32)>,
     /// Which life of the host this is, once that is known.
     life: u64,
@@ -110,6 +125,9 @@ impl Driver {
             sessions: BTreeSet::new(),
             disposed: BTreeSet::new(),
             unsure: BTreeSet::new(),
+            chats: BTreeMap::new(),
+            unsure_chats: BTreeSet::new(),
+            closed: BTreeSet::new(),
             listed: Vec::new(),
             life: 0,
             last: 0,
@@ -241,7 +259,13 @@ impl Driver {
         let message: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}"));
         if let Some(id) = message["id"].as_u64() {
             let request = self.asked.remove(&id).unwrap_or_else(|| panic!("nobody asked: {line}"));
-            assert!(message.get("error").is_none(), "{request:?} was answered by {line}");
+            if let Some(error) = message.get("error") {
+                // A queued message may have been taken up.
+                let Request::MoveChat(chat, _) = &request else { panic!("{request:?}: {line}") };
+                assert_eq!(error["code"], TURN_IN_PROGRESS, "{line}");
+                self.unsure_chats.remove(chat);
+                return;
+            }
             return self.hear_answer(request, &message["result"]);
         }
         if message["method"] == "action" {
@@ -328,6 +352,11 @@ impl Driver {
                 self.sessions.insert(uri);
             }
             Request::Dispose(uri) => self.is_gone(&uri),
+            Request::OpenChat(chat, session) | Request::MoveChat(chat, session) => {
+                self.unsure_chats.remove(&chat);
+                self.chats.insert(chat, session);
+            }
+            Request::CloseChat(chat) => self.is_closed(&chat),
         }
     }
 
@@ -343,12 +372,28 @@ impl Driver {
         self.disposed.insert(session.to_owned());
         self.mirrors.states.remove(session);
         self.mirrors.states.remove(&chat_of(session));
+        // One that was to move may have gone before.
+        let sure = |chat: &String| !self.unsure_chats.contains(chat);
+        let of_it = self.chats.iter().filter(|(chat, of)| *of == session && sure(chat));
+        for chat in of_it.map(|(chat, _)| chat.clone()).collect::<Vec<_>>() {
+            self.is_closed(&chat);
+        }
+    }
+
+    fn is_closed(&mut self, chat: &str) {
+        self.unsure_chats.remove(chat);
+        self.chats.remove(chat);
+        self.closed.insert(chat.to_owned());
+        self.mirrors.states.remove(chat);
     }
 
     /// Whether this channel is one of a session that may be gone.
     fn may_be_gone(&self, uri: &str) -> bool {
-        let gone = self.unsure.iter().chain(&self.disposed);
-        gone.into_iter().any(|session| session == uri || chat_of(session) == uri)
+        let mut gone = self.unsure.iter().chain(&self.disposed);
+        let session = self.chats.get(uri);
+        self.unsure_chats.contains(uri)
+            || self.closed.contains(uri)
+            || gone.any(|gone| gone == uri || chat_of(gone) == uri || Some(gone) == session)
     }
 
     /// The answer to a `reconnect` with what this client had.
@@ -488,6 +533,10 @@ impl Driver {
         for uri in uris {
             self.subscribe(uri)?;
         }
+        self.listen()?;
+        for chat in self.check_chats() {
+            self.subscribe(chat)?;
+        }
         self.ask("ping", json!({}), Request::Ping)?;
         self.listen()?;
         self.check_lagging();
@@ -524,6 +573,34 @@ impl Driver {
         if let Some(SnapshotState::Root(root)) = self.mirrors.states.get(ROOT_RESOURCE_URI) {
             assert_eq!(root.active_sessions, Some(i64::try_from(listed.len()).unwrap()));
         }
+    }
+
+    /// Looks at the chats of all sessions of a host that has just begun. Returns those that are not followed.
+    fn check_chats(&mut self) -> Vec<String> {
+        let mut listed = BTreeMap::new();
+        for session in &self.sessions {
+            let Some(SnapshotState::Session(state)) = self.mirrors.states.get(session) else {
+                panic!("{session} is not followed")
+            };
+            assert_eq!(state.default_chat, Some(chat_of(session)), "the default chat of {session}");
+            for row in state.chats.iter().filter(|row| row.resource != chat_of(session)) {
+                let twice = listed.insert(row.resource.clone(), session.clone());
+                assert_eq!(twice, None, "{} is in {session} too", row.resource);
+            }
+        }
+        let unsure = std::mem::take(&mut self.unsure_chats);
+        for (chat, session) in std::mem::take(&mut self.chats) {
+            let there = listed.get(&chat);
+            assert!(there == Some(&session) || unsure.contains(&chat), "{chat} of {session} is in {there:?}");
+        }
+        for chat in listed.keys() {
+            assert!(!self.closed.contains(chat), "{chat} has come back");
+        }
+        self.closed.extend(unsure.into_iter().filter(|chat| !listed.contains_key(chat)));
+        let unfollowed = listed.keys().filter(|chat| !self.mirrors.states.contains_key(*chat)).cloned();
+        let unfollowed = unfollowed.collect();
+        self.chats = listed;
+        unfollowed
     }
 
     fn check_status(&self) {
@@ -612,7 +689,10 @@ impl Driver {
         match dice {
             0..25 if self.sessions.len() < SESSIONS_MAX => self.create(),
             25..35 => self.dispose(),
-            35..100 => self.change_session(&uri),
+            35..50 if self.chats.len() < CHATS_MAX => self.open_chat(),
+            50..56 => self.close_chat(),
+            56..65 => self.move_chat(),
+            65..100 => self.change_session(&uri),
             100..160 => self.change_draft(&uri, &chat),
             160..260 => {
                 let (id, message) = (self.fresh("queued"), self.message());
@@ -661,14 +741,66 @@ impl Driver {
     }
 
     fn dispose(&mut self) -> Alive {
-        let sessions: Vec<String> = self.sessions.difference(&self.unsure).cloned().collect();
-        let Some(uri) = self.dice.one_of(&sessions).cloned() else { return Ok(()) };
+        let Some(uri) = self.some_session() else { return Ok(()) };
         self.unsure.insert(uri.clone());
         self.ask("disposeSession", json!({ "channel": uri }), Request::Dispose(uri.clone()))
     }
 
+    /// One of the sessions of which nothing is to be heard.
+    fn some_session(&mut self) -> Option<String> {
+        let sessions: Vec<String> = self.sessions.difference(&self.unsure).cloned().collect();
+        self.dice.one_of(&sessions).cloned()
+    }
+
+    /// One of the chats of which nothing is to be heard, besides the first ones.
+    fn some_chat(&mut self) -> Option<String> {
+        let sure = |(chat, session): &(&String, &String)| {
+            !self.unsure_chats.contains(*chat) && !self.unsure.contains(*session)
+        };
+        let chats: Vec<String> = self.chats.iter().filter(sure).map(|(chat, _)| chat.clone()).collect();
+        self.dice.one_of(&chats).cloned()
+    }
+
+    /// Opens a chat of a session, or one that goes on from a turn of another one.
+    fn open_chat(&mut self) -> Alive {
+        let Some(session) = self.some_session() else { return Ok(()) };
+        let uri = format!("ahp-chat:/{}", self.fresh("chat"));
+        let mut params = json!({ "channel": session, "chat": uri });
+        let of_it = |(_, of): &(&String, &String)| **of == session;
+        let mut sources: Vec<String> =
+            self.chats.iter().filter(of_it).map(|(chat, _)| chat.clone()).collect();
+        sources.push(chat_of(&session));
+        let asked = |chat: &String| self.unanswered.values().any(|channel| channel == chat);
+        sources.retain(|chat| !self.unsure_chats.contains(chat) && !asked(chat));
+        if let Some(source) = self.dice.one_of(&sources).cloned().filter(|_| self.dice.percent(70)) {
+            if let Some(turn) = self.mirrors.chat(&source).and_then(|chat| chat.turns.last()) {
+                let turn = turn.id.clone();
+                let kind = if self.dice.percent(50) { "fork" } else { "sideChat" };
+                params["source"] = json!({ "kind": kind, "chat": source, "turnId": turn });
+            }
+        }
+        self.unsure_chats.insert(uri.clone());
+        self.ask("createChat", params, Request::OpenChat(uri.clone(), session))?;
+        self.subscribe(uri)
+    }
+
+    fn close_chat(&mut self) -> Alive {
+        let Some(uri) = self.some_chat() else { return Ok(()) };
+        self.unsure_chats.insert(uri.clone());
+        self.ask("disposeChat", json!({ "channel": uri }), Request::CloseChat(uri.clone()))
+    }
+
+    fn move_chat(&mut self) -> Alive {
+        let (Some(uri), Some(session)) = (self.some_chat(), self.some_session()) else { return Ok(()) };
+        self.unsure_chats.insert(uri.clone());
+        let to = json!({ "kind": "session", "session": session });
+        let params = json!({ "channel": uri, "destination": to });
+        self.ask("moveChat", params, Request::MoveChat(uri, session))
+    }
+
     fn change_session(&mut self, chat: &str) -> Alive {
-        let Some(session) = self.sessions.iter().find(|uri| chat_of(uri) == chat).cloned() else {
+        let first = self.sessions.iter().find(|uri| chat_of(uri) == chat);
+        let Some(session) = first.or_else(|| self.chats.get(chat)).cloned() else {
             return Ok(());
         };
         match self.dice.from(0..4) {
