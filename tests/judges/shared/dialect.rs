@@ -170,6 +170,15 @@ impl Dialect {
         self.act("pendingMessageSet", json!({ "kind": kind, "id": id, member: message }))
     }
 
+    /// What a subscription says besides its channel: a window of so many turns, where there are windows.
+    pub fn window(self, turns: usize) -> Value {
+        if self > V0_5_0 {
+            json!({ "view": { "turns": turns } })
+        } else {
+            json!({})
+        }
+    }
+
     /// The members of a session that its summary had in it before 0.5.0.
     pub fn session_member(self, session: &Value, name: &str) -> Value {
         if self < V0_5_0 {

@@ -130,7 +130,9 @@ impl Mirror {
                     let seq = envelope["serverSeq"].as_u64().context("no number")?;
                     self.cursor = self.cursor.max(seq);
                     let Some(channel) = self.channels.get_mut(&uri) else { continue };
-                    if seq > channel.seen {
+                    // What is loaded is no change: it comes with the number of the last one.
+                    let loads = envelope["action"]["type"] == "chat/turnsLoaded";
+                    if seq > channel.seen || (seq == channel.seen && loads) {
                         channel.apply(envelope).context("in a replay")?;
                     }
                 }
@@ -158,16 +160,26 @@ impl Mirror {
     }
 
     /// The law: what is held of a channel is what a fresh snapshot shows.
-    pub fn compare(&self, snapshot: &Value) -> Result<()> {
+    ///
+    /// Of a conversation with a window, the turns are the last ones of the host's. It was subscribed to for this
+    /// without one, so that it has none any more.
+    pub fn compare(&mut self, snapshot: &Value) -> Result<()> {
         let uri = snapshot["resource"].as_str().context("no resource")?;
         let Some(channel) = self.channels.get(uri) else { return Ok(()) };
         let fresh = self.official.holds(snapshot)?;
         ensure!(fresh.kind() == channel.held.kind(), "{uri} has become another kind of state");
-        let (held, shown) = (channel.held.view()?, fresh.view()?);
+        let (mut held, shown) = (channel.held.view()?, fresh.view()?);
+        let is_window = held.get("turnsNextCursor").is_some();
+        if is_window {
+            complete(&mut held, &shown).with_context(|| format!("on {uri}"))?;
+        }
         masks::compare(self.official.dialect(), fresh.kind(), &held, &shown)
             .with_context(|| format!("on {uri}"))?;
         if fresh.kind() == Kind::Chat {
             self.compare_row(uri, &shown).with_context(|| format!("on the row of {uri}"))?;
+        }
+        if is_window {
+            self.take(snapshot)?;
         }
         Ok(())
     }
@@ -225,6 +237,16 @@ impl Channel {
         ensure!(matches!(outcome.as_str(), "Applied" | "NoOp"), "{outcome} by {envelope}");
         Ok(())
     }
+}
+
+/// Adds the turns that a window does not hold.
+fn complete(held: &mut Value, shown: &Value) -> Result<()> {
+    let all = shown["turns"].as_array().context("no turns")?;
+    let window = held["turns"].as_array_mut().context("no turns")?;
+    ensure!(window.len() < all.len(), "a cursor, but {} of {} turns", window.len(), all.len());
+    window.splice(..0, all[..all.len() - window.len()].iter().cloned());
+    held.as_object_mut().context("no state")?.remove("turnsNextCursor");
+    Ok(())
 }
 
 /// A summary in which an empty activity is none: a partial summary has no other way to say so.

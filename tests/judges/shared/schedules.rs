@@ -168,7 +168,11 @@ impl Talk {
 
     /// A channel's fresh snapshot.
     fn snapshot(&mut self, channel: &str) -> Result<Value> {
-        let params = self.party.dialect().params("subscribe", channel, json!({}));
+        self.snapshot_in(channel, json!({}))
+    }
+
+    fn snapshot_in(&mut self, channel: &str, members: Value) -> Result<Value> {
+        let params = self.party.dialect().params("subscribe", channel, members);
         let snapshot = self.ask("subscribe", &params)?["snapshot"].clone();
         ensure!(snapshot["resource"] == *channel, "asked for {channel}, got {}", snapshot["resource"]);
         Ok(snapshot)
@@ -250,7 +254,9 @@ impl Talk {
                 let line = self.party.notify("unsubscribe", &params)?;
                 self.say(line)?;
                 self.party.mirror.leave(&conversation);
-                self.follow(&conversation)
+                let window = self.party.dialect().window(self.at % 4);
+                let snapshot = self.snapshot_in(&conversation, window)?;
+                self.party.mirror.take(&snapshot)
             }
             Move::Compare => self.compare(),
             Move::Another { dispose } => {

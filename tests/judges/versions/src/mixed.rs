@@ -230,7 +230,9 @@ impl Stage {
                 let line = self.seats[seat].party.notify("unsubscribe", &params)?;
                 self.say(seat, line)?;
                 self.seats[seat].party.mirror.leave(&conversation);
-                self.follow(seat, &conversation)
+                let window = dialect.window(self.at % 4);
+                let snapshot = self.snapshot_in(seat, &conversation, window)?;
+                self.seats[seat].party.mirror.take(&snapshot)
             }
             Move::Compare => self.compare(seat),
             Move::Another { dispose } => {
@@ -325,7 +327,11 @@ impl Stage {
     }
 
     fn snapshot(&mut self, seat: usize, channel: &str) -> Result<Value> {
-        let params = self.seats[seat].party.dialect().params("subscribe", channel, json!({}));
+        self.snapshot_in(seat, channel, json!({}))
+    }
+
+    fn snapshot_in(&mut self, seat: usize, channel: &str, members: Value) -> Result<Value> {
+        let params = self.seats[seat].party.dialect().params("subscribe", channel, members);
         let snapshot = self.ask(seat, "subscribe", &params)?["snapshot"].clone();
         ensure!(snapshot["resource"] == *channel, "asked for {channel}, got {}", snapshot["resource"]);
         Ok(snapshot)
