@@ -34,6 +34,7 @@ mod turns;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
 use ahp_types::state::RootState;
 use jiff::Timestamp;
@@ -42,6 +43,7 @@ use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, 
 use model::{Channel, Chat, Connection, Session, SessionKey, Target};
 
 use crate::wire::errors::RpcError;
+use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
@@ -77,6 +79,8 @@ pub struct Start {
     pub sessions: u64,
     /// The sequence goes on where another process ended it, so that cursors of its clients mean something.
     pub continues: bool,
+    /// The checksum of what clients were told of the agents, if any were told.
+    pub agents: Option<u32>,
 }
 
 /// How many client ids are remembered, to know a client that comes back.
@@ -193,6 +197,7 @@ impl Host {
         let step = &mut Step { now, ids, out };
         match input {
             Input::Opened(connection) => {
+                self.tell_of_agents(step);
                 self.connections.insert(connection, Connection::default());
             }
             Input::Said(connection, message) => self.dispatch(step, connection, message),
@@ -218,6 +223,21 @@ impl Host {
             }
         }
         self.check_done(step);
+    }
+
+    /// Tells what the agents are when they are not what the process before this one told. Its clients may come
+    /// back with what they know, and be told only what they missed.
+    fn tell_of_agents(&mut self, step: &mut Step<'_>) {
+        let agents = self.root.agents.clone();
+        let sum = crc32fast::hash(&to_sorted_json(&agents));
+        if self.config.start.agents.replace(sum) == Some(sum) {
+            return;
+        }
+        step.say(Output::Record(Record::Agents(sum)));
+        if self.config.start.continues {
+            let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
+            self.sequence(step, Target::Root, changed, None);
+        }
     }
 
     /// How many turns run now.
