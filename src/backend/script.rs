@@ -182,9 +182,13 @@ impl Agent {
             }
         };
         if open_ms > 0 {
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(open_ms)) => {}
-                () = async { while line.commands.recv().await.is_some() {} } => return None,
+            for (done, until) in [(0, open_ms / 2), (open_ms / 2, open_ms)] {
+                let message = Some("Opening".to_owned());
+                line.reports.report(Event::Opening { done, total: Some(open_ms), message }).await;
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_millis(until - done)) => {}
+                    () = async { while line.commands.recv().await.is_some() {} } => return None,
+                }
             }
         }
         if let Some(reason) = config.get("fail").and_then(Value::as_str) {

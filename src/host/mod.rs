@@ -10,7 +10,7 @@
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls` and `pending` (the life of a turn, of what is open in it, and of the queue),
 //! `clients` (those that take part in a session, and what runs on them), `directories` (where agents work),
-//! `credentials` (with whose tokens),
+//! `credentials` (with whose tokens), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -26,6 +26,7 @@ mod handlers;
 pub mod log;
 mod model;
 mod pending;
+mod progress;
 pub mod reduce;
 mod save;
 mod sequence;

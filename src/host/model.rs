@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
+use super::progress::Opening;
 use super::reduce::Conversation;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
@@ -86,6 +87,8 @@ pub(super) struct Chat {
     pub(super) conversation: Conversation,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
+    /// Who wants to be told how far the opening of the agent is.
+    pub(super) opening: Option<Opening>,
     /// The client that asked for the agent's work last: the agent uses its tokens.
     pub(super) sponsor: Option<String>,
     /// The tokens that the agent was told.
@@ -117,6 +120,7 @@ impl Chat {
             conversation,
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
+            opening: None,
             sponsor: None,
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),

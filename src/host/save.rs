@@ -439,6 +439,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         conversation,
         title_by: body.title_by,
         agent: AgentLink::Closed,
+        opening: None,
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),

@@ -282,12 +282,16 @@ impl Host {
             return;
         };
         match event {
+            Event::Opening { done, total, message } => {
+                self.opening_goes_on(step, key, done, total, message);
+            }
             Event::Opened => {
                 if chat.agent != AgentLink::Opening {
                     return;
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
+                self.opening_is_over(step, key);
                 if self.is_creating(key) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
                     self.sequence(step, Target::Session(session), ready, None);
@@ -330,6 +334,7 @@ impl Host {
         chat.settling = None;
         let session = chat.session;
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        self.opening_is_over(step, key);
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });

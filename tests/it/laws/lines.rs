@@ -7,7 +7,9 @@
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::{InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult};
 use ahp_types::messages::{JsonRpcError, JsonRpcErrorResponse, JsonRpcNotification, JsonRpcSuccessResponse};
-use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
+use ahp_types::notifications::{
+    ProgressParams, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
+};
 use anyhow::{bail, ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -31,6 +33,7 @@ pub enum Line {
     SessionAdded(SessionAddedParams),
     SessionRemoved(SessionRemovedParams),
     SummaryChanged(Box<SessionSummaryChangedParams>),
+    Progress(ProgressParams),
     Initialized(InitializeResult),
     Reconnected(ReconnectResult),
     Subscribed(SubscribeResult),
@@ -93,6 +96,7 @@ fn read_notification(message: &Value) -> Result<Line> {
             ensure!(fixed == [None; 3], "what identifies a session changed: {params}");
             Line::SummaryChanged(Box::new(changed))
         }
+        "root/progress" => Line::Progress(exactly(&params)?),
         other => bail!("an unknown notification: {other}"),
     })
 }
