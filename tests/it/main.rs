@@ -12,6 +12,7 @@ mod agents;
 mod client;
 mod crash;
 mod credentials;
+mod directories;
 mod home;
 mod judges;
 mod keeping;
