@@ -244,15 +244,19 @@ impl Agent {
         };
         let mut changed = None;
         if open_ms > 0 {
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(open_ms)) => {}
-                () = async {
-                    while let Some(command) = line.commands.recv().await {
-                        if let Command::Configure(config) = command {
-                            changed = Some(config);
+            for (done, until) in [(0, open_ms / 2), (open_ms / 2, open_ms)] {
+                let message = Some("Opening".to_owned());
+                line.reports.report(Event::Opening { done, total: Some(open_ms), message }).await;
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_millis(until - done)) => {}
+                    () = async {
+                        while let Some(command) = line.commands.recv().await {
+                            if let Command::Configure(config) = command {
+                                changed = Some(config);
+                            }
                         }
-                    }
-                } => return None,
+                    } => return None,
+                }
             }
         }
         if let Some(reason) = config.get("fail").and_then(Value::as_str) {

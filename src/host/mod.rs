@@ -10,9 +10,10 @@
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
-//! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `catalogue` (what
-//! sessions and chats say of themselves), `config` (what can be configured), `locale` (the host's own words),
-//! `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
+//! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `progress` (how far
+//! they are with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
+//! configured), `locale` (the host's own words), `windows` (which turns each client holds), `shutdown`, and
+//! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -30,6 +31,7 @@ mod locale;
 pub mod log;
 mod model;
 mod pending;
+mod progress;
 pub mod reduce;
 mod save;
 mod sequence;
@@ -39,6 +41,7 @@ mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
 use ahp_types::state::RootState;
 use jiff::Timestamp;
@@ -47,6 +50,7 @@ use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, 
 use model::{Channel, Chat, Connection, Session, SessionKey, Target};
 
 use crate::wire::errors::RpcError;
+use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
@@ -82,6 +86,8 @@ pub struct Start {
     pub sessions: u64,
     /// The sequence goes on where another process ended it, so that cursors of its clients mean something.
     pub continues: bool,
+    /// The checksum of what clients were told of the agents, if any were told.
+    pub agents: Option<u32>,
 }
 
 /// How many client ids are remembered, to know a client that comes back.
@@ -198,6 +204,7 @@ impl Host {
         let step = &mut Step { now, ids, out };
         match input {
             Input::Opened(connection) => {
+                self.tell_of_agents(step);
                 self.connections.insert(connection, Connection::default());
             }
             Input::Said(connection, message) => self.dispatch(step, connection, message),
@@ -223,6 +230,21 @@ impl Host {
             }
         }
         self.check_done(step);
+    }
+
+    /// Tells what the agents are when they are not what the process before this one told. Its clients may come
+    /// back with what they know, and be told only what they missed.
+    fn tell_of_agents(&mut self, step: &mut Step<'_>) {
+        let agents = self.root.agents.clone();
+        let sum = crc32fast::hash(&to_sorted_json(&agents));
+        if self.config.start.agents.replace(sum) == Some(sum) {
+            return;
+        }
+        step.say(Output::Record(Record::Agents(sum)));
+        if self.config.start.continues {
+            let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
+            self.sequence(step, Target::Root, changed, None);
+        }
     }
 
     /// How many turns run now.

@@ -15,6 +15,7 @@ use super::attached::Attached;
 use super::effects::{ConnectionId, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
 use super::locale::Language;
+use super::progress::Opening;
 use super::reduce::Conversation;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
@@ -118,6 +119,8 @@ pub(super) struct Chat {
     pub(super) context: Vec<Turn>,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
+    /// Who wants to be told how far the opening of the agent is.
+    pub(super) opening: Option<Opening>,
     /// The client that asked for the agent's work last: the agent uses its tokens.
     pub(super) sponsor: Option<String>,
     /// The tokens that the agent was told.
@@ -154,6 +157,7 @@ impl Chat {
             context: Vec::new(),
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
+            opening: None,
             sponsor: None,
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),

@@ -504,6 +504,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         context,
         title_by: body.title_by,
         agent: AgentLink::Closed,
+        opening: None,
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),

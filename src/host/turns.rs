@@ -304,12 +304,16 @@ impl Host {
             return;
         };
         match event {
+            Event::Opening { done, total, message } => {
+                self.opening_goes_on(step, key, done, total, message);
+            }
             Event::Opened => {
                 if chat.agent != AgentLink::Opening {
                     return;
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
+                self.opening_is_over(step, key);
                 if self.is_creating(key) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
                     self.sequence(step, Target::Session(session), ready, None);
@@ -358,6 +362,7 @@ impl Host {
         let session = chat.session;
         let gone = || Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        self.opening_is_over(step, key);
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });

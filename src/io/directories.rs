@@ -4,7 +4,9 @@
 //! is a client that nothing more is heard from meanwhile.
 //! Never: decides what follows; that is the core's.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::future::pending;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::resources::path_of;
 use crate::host::Findings;
+use crate::wire::rpc::Incoming;
 
 /// A file system must say something within this time.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -29,8 +32,13 @@ pub struct Directories {
 }
 
 impl Directories {
+    /// Holds what a client said until the directories that it names were looked at.
+    pub fn hold(&self, messages: Vec<Incoming>, named: BTreeSet<String>) -> Held {
+        Held { messages, findings: self.look(named.into_iter().collect()) }
+    }
+
     /// Looks at directories; nothing is waited for longer than a few seconds.
-    pub fn look(&self, uris: Vec<String>) -> oneshot::Receiver<Findings> {
+    fn look(&self, uris: Vec<String>) -> oneshot::Receiver<Findings> {
         let (found, findings) = oneshot::channel();
         let (tell, told) = oneshot::channel();
         let silent =
@@ -58,6 +66,28 @@ impl Directories {
             }
         });
         findings
+    }
+}
+
+/// What a client said, as the core is to hear it, and what must be known first.
+#[derive(Debug)]
+pub struct Held {
+    messages: Vec<Incoming>,
+    findings: oneshot::Receiver<Findings>,
+}
+
+impl Held {
+    /// What was said.
+    pub fn into_messages(self) -> Vec<Incoming> {
+        self.messages
+    }
+}
+
+/// What was found out about the directories that a held message names; never when none is held.
+pub async fn found(held: &mut Option<Held>) -> Findings {
+    match held {
+        Some(held) => (&mut held.findings).await.unwrap_or_default(),
+        None => pending().await,
     }
 }
 

@@ -5,16 +5,15 @@
 //! Never: answers a client by itself, except when serving it failed inside.
 
 use std::collections::BTreeSet;
-use std::future::pending;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use super::codec::Line;
-use super::directories::Directories;
+use super::directories::{found, Directories, Held};
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, OutboxLimits};
 use super::resources::{Answered, Resources};
@@ -147,12 +146,6 @@ struct Events {
     lost: mpsc::UnboundedReceiver<Loss>,
     kept: mpsc::UnboundedReceiver<Kept>,
     resources: mpsc::UnboundedReceiver<Answered>,
-}
-
-/// What a client said, as the core is to hear it, and what must be known first.
-struct Held {
-    fed: Vec<Incoming>,
-    findings: oneshot::Receiver<Findings>,
 }
 
 struct Sidecar {
@@ -526,14 +519,13 @@ impl Sidecar {
             self.hear_all(&mut fed, events).await;
             self.fed = fed;
         } else {
-            let findings = self.directories.look(named.into_iter().collect());
-            self.held = Some(Held { fed, findings });
+            self.held = Some(self.directories.hold(fed, named));
         }
     }
 
     /// The directories that a message names were looked at: now it can be heard.
     async fn hear_findings(&mut self, findings: Findings, events: &mut Events) {
-        let Some(Held { mut fed, .. }) = self.held.take() else { return };
+        let Some(mut fed) = self.held.take().map(Held::into_messages) else { return };
         self.feed(Input::Findings(findings));
         self.hear_all(&mut fed, events).await;
     }
@@ -685,14 +677,6 @@ impl Sidecar {
         }
         self.settle();
         None
-    }
-}
-
-/// What was found out about the directories that a held message names; never when none is held.
-async fn found(held: &mut Option<Held>) -> Findings {
-    match held {
-        Some(held) => (&mut held.findings).await.unwrap_or_default(),
-        None => pending().await,
     }
 }
 

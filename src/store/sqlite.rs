@@ -115,6 +115,7 @@ impl Writer {
             last_key: last_key(&transaction)?,
             sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
             continues: version > 0,
+            agents: rows::number(&transaction, "agents")?.and_then(|sum| u32::try_from(sum).ok()),
         };
         rows::put_life(&transaction, head)?;
         trials::begin_life(&transaction, options.deaths_max)?;
@@ -295,6 +296,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
+        Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Actions are kept in packs.
         Record::Action(..) | Record::Sync => Ok(()),
     }

@@ -67,6 +67,7 @@ macro_rules! table {
 
 const NO_CONFIG: &str = "this host has no configuration of its own";
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
+const NO_MCP_SERVERS: &str = "no agent of this host shows MCP servers of its own";
 
 table! {
     Root "root/configChanged" => RootConfigChangedAction, refused: NO_CONFIG;
@@ -82,9 +83,9 @@ table! {
     Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction;
     Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction;
     Session "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
-    Session "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_CUSTOMIZATIONS;
-    Session "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_CUSTOMIZATIONS;
-    Session "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_CUSTOMIZATIONS;
+    Session "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_MCP_SERVERS;
+    Session "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_MCP_SERVERS;
+    Session "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_MCP_SERVERS;
 
     Chat "chat/turnStarted" => ChatTurnStartedAction;
     Chat "chat/turnCancelled" => ChatTurnCancelledAction;

@@ -204,6 +204,15 @@ pub struct Transcript {
 pub enum Event {
     /// The conversation is open.
     Opened,
+    /// How far the opening has got, for clients that want to know; may be reported any number of times.
+    Opening {
+        /// So much is done, in a measure of its own.
+        done: u64,
+        /// Of so much, if that is known.
+        total: Option<u64>,
+        /// What is done now, for people.
+        message: Option<String>,
+    },
     /// The conversation could not be opened.
     OpenFailed {
         /// Why, for people.

@@ -284,6 +284,8 @@ pub enum Record {
         /// The version's name.
         version: &'static str,
     },
+    /// The checksum of what clients are told of the agents.
+    Agents(u32),
     /// Something in this step must survive the loss of power.
     Sync,
 }

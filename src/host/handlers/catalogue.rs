@@ -16,6 +16,7 @@ use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_whole, shown};
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::progress::Opening;
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
@@ -86,7 +87,8 @@ impl Host {
         self.channels.insert(chat_uri.clone(), Target::Chat(chat));
         let channel = Channel::new(chat_uri, born_at);
         let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
-        let first = Chat { sponsor, ..Chat::new(channel, session, Conversation::new(chat_state)) };
+        let opening = params.progress_token.map(|token| Opening::new(token, connection));
+        let first = Chat { sponsor, opening, ..Chat::new(channel, session, Conversation::new(chat_state)) };
         self.chats.insert(chat, first);
         self.session_count += 1;
         self.unsaved.sessions.insert(session);
@@ -178,6 +180,7 @@ impl Host {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
+            self.opening_is_over(step, chat);
             let Some(uri) = self.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else { continue };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.sequence(step, Target::Session(key), removed, None);

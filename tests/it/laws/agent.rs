@@ -128,6 +128,11 @@ impl Agent {
                 self.state = State::Open;
                 Event::Opened
             }
+            Report::Opening { done, of } => Event::Opening {
+                done: u64::from(*done),
+                total: (of % 3 > 0).then(|| u64::from(*of)),
+                message: None,
+            },
             Report::OpenFailed if self.state == State::Opening => {
                 self.close();
                 Event::OpenFailed { reason: "no such program".to_owned() }

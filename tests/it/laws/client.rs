@@ -14,7 +14,7 @@ use ahp::reducers::{apply_action_to_chat, apply_action_to_root, apply_action_to_
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::ReconnectResult;
 use ahp_types::common::ROOT_RESOURCE_URI;
-use ahp_types::notifications::PartialSessionSummary;
+use ahp_types::notifications::{PartialSessionSummary, ProgressParams};
 use ahp_types::state::{SessionSummary, Snapshot, SnapshotState};
 use anyhow::{bail, ensure, Context, Result};
 
@@ -82,6 +82,8 @@ pub struct Mirror {
     list: Option<u64>,
     asked: BTreeMap<u64, Asked>,
     pub last_request: u64,
+    /// How far what it has asked for had got, as it was last told.
+    progress: BTreeMap<String, ProgressParams>,
 }
 
 impl Mirror {
@@ -178,6 +180,15 @@ impl Mirror {
                     let summary = summaries.get_mut(&changed.session);
                     patch(summary.context("the summary of an unknown session changed")?, changed.changes);
                 }
+            }
+            Line::Progress(told) => {
+                let before = self.progress.insert(told.progress_token.clone(), told.clone());
+                let Some(before) = before else { return Ok(()) };
+                ensure!(before.progress <= told.progress, "less than before: {before:?}, {told:?}");
+                ensure!(
+                    before.total != Some(before.progress),
+                    "it was complete before: {before:?}, {told:?}"
+                );
             }
             Line::Listed(_) | Line::Moved | Line::Nothing | Line::Error => {}
         }

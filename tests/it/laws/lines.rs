@@ -9,7 +9,9 @@ use ahp_types::commands::{
     FetchTurnsResult, InitializeResult, ListSessionsResult, MoveChatResult, ReconnectResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcErrorResponse, JsonRpcNotification, JsonRpcSuccessResponse};
-use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams};
+use ahp_types::notifications::{
+    ProgressParams, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
+};
 use anyhow::{bail, ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -35,6 +37,7 @@ pub enum Line {
     SessionAdded(SessionAddedParams),
     SessionRemoved(SessionRemovedParams),
     SummaryChanged(Box<SessionSummaryChangedParams>),
+    Progress(ProgressParams),
     Initialized(InitializeResult),
     Reconnected(ReconnectResult),
     Subscribed(SubscribeResult),
@@ -103,6 +106,7 @@ fn read_notification(message: &Value) -> Result<Line> {
             ensure!(fixed == [None; 3], "what identifies a session changed: {params}");
             Line::SummaryChanged(Box::new(changed))
         }
+        "root/progress" => Line::Progress(exactly(&params)?),
         other => bail!("an unknown notification: {other}"),
     })
 }

@@ -277,6 +277,10 @@ pub enum Damage {
 #[derive(Debug, Clone)]
 pub enum Report {
     Opened,
+    Opening {
+        done: u8,
+        of: u8,
+    },
     OpenFailed,
     Died,
     Title(u8),
@@ -697,6 +701,7 @@ fn report() -> impl Strategy<Value = Report> {
     let older = prop_oneof![12 => Just(0u8), 1 => 1u8..4];
     prop_oneof![
         8 => Just(Report::Opened),
+        1 => (index(), index()).prop_map(|(done, of)| Report::Opening { done, of }),
         1 => Just(Report::OpenFailed),
         1 => Just(Report::Died),
         1 => index().prop_map(Report::Title),

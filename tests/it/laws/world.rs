@@ -387,6 +387,7 @@ impl World {
             7 => json!({ "activeClient": speech::participant("nobody", 1) }),
             8..=11 => json!({ "activeClient": speech::participant(&self.clients[client].id, how) }),
             6 => json!({ "workingDirectories": ["file:///a", "file:///nowhere"] }),
+            13..=15 => json!({ "progressToken": format!("{}-{request_id}", self.clients[client].id) }),
             12 => json!({ "workingDirectories": ["file:///a", "file:///b", "file:///a/"] }),
             _ => json!({ "config": { "openMs": 5 } }),
         };
@@ -868,6 +869,8 @@ impl World {
                 ensure!(params["origin"]["clientId"].as_str() == connection.client_id.as_deref(), "{params}");
                 seen.acknowledged.push(params["action"].clone());
             }
+            // For who has asked for it.
+            Frame::Notification { method: "root/progress", .. } => {}
             Frame::Notification { .. } => {
                 ensure!(
                     connection.subscribed.contains(ROOT_RESOURCE_URI),

@@ -179,6 +179,23 @@ impl Dialect {
         }
     }
 
+    /// Takes part in a session, with the tool `look`.
+    pub fn take_part(self, client_id: &str, title: &str) -> Value {
+        let tool = json!({ "name": "look", "title": title });
+        let name = if self >= V0_5_0 { "activeClientSet" } else { "activeClientChanged" };
+        let client = json!({ "clientId": client_id, "tools": [tool] });
+        self.act_of("session", name, json!({ "activeClient": client }))
+    }
+
+    /// Takes part in it no more.
+    pub fn leave_off(self, client_id: &str) -> Value {
+        if self >= V0_5_0 {
+            self.act_of("session", "activeClientRemoved", json!({ "clientId": client_id }))
+        } else {
+            self.act_of("session", "activeClientChanged", json!({ "activeClient": null }))
+        }
+    }
+
     /// The members of a session that its summary had in it before 0.5.0.
     pub fn session_member(self, session: &Value, name: &str) -> Value {
         if self < V0_5_0 {

@@ -54,6 +54,7 @@ pub fn mood(dialect: Dialect, view: &Value) -> Mood {
     let waits = !dialect.questions(view).is_empty()
         || !calls(view, "pending-confirmation").is_empty()
         || !calls(view, "pending-result-confirmation").is_empty()
+        || calls(view, "running").iter().any(|call| owner(call).is_some())
         || turn["responseParts"].as_array().into_iter().flatten().any(hangs);
     if waits {
         Mood::Waiting
@@ -67,6 +68,11 @@ pub fn calls(view: &Value, status: &str) -> Vec<Value> {
     let parts = view["activeTurn"]["responseParts"].as_array().into_iter().flatten();
     let calls = parts.map(|part| &part["toolCall"]).filter(|call| call["status"] == status);
     calls.cloned().collect()
+}
+
+/// The client that a call runs on, under either of its names.
+fn owner(call: &Value) -> Option<&str> {
+    call["contributor"]["clientId"].as_str().or(call["toolClientId"].as_str())
 }
 
 /// The ids of the queued messages.
@@ -92,7 +98,7 @@ pub fn choose(dice: &mut Dice, party: &Party, calm: bool, at: usize) -> Result<M
         6..10 if !party.mirror.away => return Ok(Move::Lose),
         10..12 if !party.mirror.away => return Ok(Move::Resubscribe),
         12..14 => return Ok(Move::Another { dispose: dice.percent(60) }),
-        14..22 => return Ok(Move::OnSession(about_session(dice, dialect))),
+        14..22 => return Ok(Move::OnSession(about_session(dice, party))),
         _ => {}
     }
     let mood = mood(dialect, &view);
@@ -107,13 +113,16 @@ pub fn choose(dice: &mut Dice, party: &Party, calm: bool, at: usize) -> Result<M
         (_, 34..38) => truncated(dice, dialect, &view),
         (Mood::Idle, _) => start(dice, dialect, &view, calm, at),
         (Mood::Working, _) => dialect.turn_cancelled(&turn(&view)),
-        (Mood::Waiting, _) => reply(dice, dialect, &view),
+        (Mood::Waiting, _) => reply(dice, party, &view),
     };
     Ok(Move::OnConversation(action))
 }
 
-fn about_session(dice: &mut Dice, dialect: Dialect) -> Value {
-    match dice.from(0..3) {
+fn about_session(dice: &mut Dice, party: &Party) -> Value {
+    let dialect = party.dialect();
+    match dice.from(0..6) {
+        3..5 => dialect.take_part(&party.client_id, text(dice)),
+        5 => dialect.leave_off(&party.client_id),
         0 => dialect.act_of("session", "titleChanged", json!({ "title": text(dice) })),
         1 => dialect.act_of("session", "isReadChanged", json!({ "isRead": dice.percent(60) })),
         _ => dialect.act_of("session", "isArchivedChanged", json!({ "isArchived": dice.percent(50) })),
@@ -167,10 +176,26 @@ fn start(dice: &mut Dice, dialect: Dialect, view: &Value, calm: bool, at: usize)
 }
 
 /// Answers what the conversation waits for, or cancels it.
-fn reply(dice: &mut Dice, dialect: Dialect, view: &Value) -> Value {
+fn reply(dice: &mut Dice, party: &Party, view: &Value) -> Value {
+    let dialect = party.dialect();
     let turn = turn(view);
     if dice.percent(12) {
         return dialect.turn_cancelled(&turn);
+    }
+    let running = calls(view, "running");
+    if let Some(call) = running.iter().find(|call| owner(call) == Some(&party.client_id)) {
+        let id = &call["toolCallId"];
+        let content = json!([{ "type": "text", "text": text(dice) }]);
+        if dice.percent(40) {
+            let members = json!({ "turnId": turn, "toolCallId": id, "content": content });
+            return dialect.act("toolCallContentChanged", members);
+        }
+        let result = json!({ "success": dice.percent(70), "pastTenseMessage": "Looked", "content": content });
+        let mut members = json!({ "turnId": turn, "toolCallId": id, "result": result });
+        if dice.percent(20) {
+            members["requiresResultConfirmation"] = true.into();
+        }
+        return dialect.act("toolCallComplete", members);
     }
     if let Some(call) = calls(view, "pending-confirmation").first() {
         let ways = [
@@ -256,6 +281,8 @@ fn step(dice: &mut Dice, calm: bool) -> String {
         "/ask write {\"n\":1.5}",
         "/review cat {\"path\":\"/y\"}",
         "/fail make it does not compile",
+        "/client look {\"at\":\"the sky\"}",
+        "/client look",
         "/question [{\"kind\":\"text\",\"id\":\"name\",\"message\":\"Who?\",\"required\":true}]",
         "/question [{\"kind\":\"boolean\",\"id\":\"sure\",\"message\":\"Sure?\"},\
          {\"kind\":\"single-select\",\"id\":\"which\",\"message\":\"Which?\",\

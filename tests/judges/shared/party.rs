@@ -21,7 +21,7 @@ pub struct Party {
     official: &'static dyn Official,
     ears: Ears,
     pub mirror: Mirror,
-    client_id: String,
+    pub client_id: String,
     last_request: u64,
     last_seq: i64,
     /// The actions that have not come back, and their types.

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
-use super::dialect::{Dialect, V0_1_0};
+use super::dialect::{Dialect, V0_1_0, V0_5_0};
 use super::dice::Dice;
 use super::moves::{self, Mood, Move};
 use super::official::Official;
@@ -89,9 +89,13 @@ fn check_heard(dialect: Dialect, heard: &BTreeSet<String>) {
         if dialect.has_chats() { "chat" } else { "session" },
         if dialect == V0_1_0 { "notify" } else { "root" },
     );
-    for (family, names) in
-        [(conversation, &CONVERSATION[..]), ("session", &SESSION), (notifications, &NOTIFICATIONS)]
-    {
+    let joins = if dialect >= V0_5_0 { "activeClientSet" } else { "activeClientChanged" };
+    for (family, names) in [
+        (conversation, &CONVERSATION[..]),
+        ("session", &SESSION),
+        ("session", &[joins]),
+        (notifications, &NOTIFICATIONS),
+    ] {
         for name in names {
             let name = format!("{family}/{name}");
             assert!(heard.contains(&name), "{}: nothing was ever said by {name}", dialect.name());

@@ -1,0 +1,85 @@
+//! How far the opening of a session has got, for the client that asked to be told.
+//!
+//! Owns: what is told under a client's `progressToken`: never less than before, and complete exactly once.
+//! Never: makes progress up; a token under which nothing was reported is never used.
+
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::notifications::ProgressParams;
+use bytes::Bytes;
+
+use super::effects::{ChatKey, ConnectionId, Frame, Output};
+use super::{Host, Step};
+use crate::wire::rpc::to_sorted_json;
+
+/// The wish of a client to be told.
+#[derive(Debug)]
+pub(super) struct Opening {
+    token: String,
+    connection: ConnectionId,
+    /// What was told last: how much of how much.
+    told: Option<(u64, Option<u64>)>,
+}
+
+impl Opening {
+    pub(super) fn new(token: String, connection: ConnectionId) -> Self {
+        Self { token, connection, told: None }
+    }
+}
+
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Host {
+    /// An agent says how far it is with opening a conversation.
+    pub(super) fn opening_goes_on(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        done: u64,
+        total: Option<u64>,
+        message: Option<String>,
+    ) {
+        let opening = self.chats.get_mut(&key).and_then(|chat| chat.opening.as_mut());
+        let Some(Opening { token, connection, told }) = opening else { return };
+        let done = told.map_or(done, |(before, _)| before.max(done));
+        *told = Some((done, total));
+        // That it is complete is said when the conversation is open.
+        if total.is_some_and(|total| done >= total) {
+            return;
+        }
+        let (token, connection) = (token.clone(), *connection);
+        self.tell_progress(step, connection, token, done, total, message);
+    }
+
+    /// A conversation is open, or will not be.
+    pub(super) fn opening_is_over(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let opening = self.chats.get_mut(&key).and_then(|chat| chat.opening.take());
+        let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
+        let all = total.unwrap_or(done).max(done);
+        self.tell_progress(step, connection, token, all, Some(all), None);
+    }
+
+    fn tell_progress(
+        &self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        progress_token: String,
+        done: u64,
+        total: Option<u64>,
+        message: Option<String>,
+    ) {
+        if !self.connections.contains_key(&connection) {
+            return;
+        }
+        let params = ProgressParams {
+            channel: ROOT_RESOURCE_URI.to_owned(),
+            progress_token,
+            progress: count(done),
+            total: total.map(count),
+            message,
+        };
+        let params = Bytes::from(to_sorted_json(&params));
+        step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
+    }
+}
