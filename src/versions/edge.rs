@@ -268,14 +268,8 @@ impl Edges {
             self.records.push(Record::Client { id: client_id.clone(), version: dialect.name() });
         }
         let peer = self.peers.entry(connection).or_default();
-        *peer = Peer {
-            dialect,
-            client_id,
-            open: peer.open,
-            answer: peer.answer.take(),
-            batches: std::mem::take(&mut peer.batches),
-            ..Peer::default()
-        };
+        // What was said before it comes back is still told: what it is shown changes with the answer.
+        (peer.dialect, peer.client_id, peer.doubtful) = (dialect, client_id, false);
     }
 
     /// Which of the versions that call themselves 1 is meant, when that was open and this message tells.
@@ -294,12 +288,9 @@ impl Edges {
             );
         }
         if dialect != peer.dialect {
-            let (client_id, root) = (peer.client_id.clone(), peer.root.clone());
-            let (shown, shadows) = (peer.shown.clone(), peer.shadows.clone());
+            let client_id = peer.client_id.clone();
             let taken_for = self.lanes.remove(&peer.dialect);
             self.settle_version(connection, client_id, dialect);
-            let peer = self.peers.entry(connection).or_default();
-            (peer.root, peer.shown, peer.shadows) = (root, shown, shadows);
             if let (Some(lane), Some(taken_for)) = (self.lanes.get_mut(&dialect), taken_for) {
                 lane.adopt(&taken_for);
                 self.lanes.insert(taken_for.dialect(), taken_for);

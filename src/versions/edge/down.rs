@@ -70,19 +70,22 @@ impl Edges {
             }
             Frame::Answer(line) => {
                 let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
-                let loads = origin.is_none();
                 let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
-                if let (Some(origin), Some(said)) = (origin, said) {
+                let before = lines.len();
+                // What was refused may be anything, and goes back as it came.
+                if said.is_none() || rejection_reason.is_none() {
+                    let Some(envelope) = lane::read::<Envelope>(line) else { return };
+                    // Older turns, that are loaded.
+                    if origin.is_none() {
+                        lane.apply(line);
+                    }
+                    for (_, envelope) in lane.envelopes(envelope, false) {
+                        lines.push(Line::of(notification_line("action", &to_json(&envelope))));
+                    }
+                }
+                if let (Some(origin), Some(said), true) = (origin, said, lines.len() == before) {
                     let reason = rejection_reason.as_deref();
                     lines.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
-                    return;
-                }
-                let Some(envelope) = lane::read::<Envelope>(line) else { return };
-                if loads {
-                    lane.apply(line);
-                }
-                for (_, envelope) in lane.envelopes(envelope, false) {
-                    lines.push(Line::of(notification_line("action", &to_json(&envelope))));
                 }
             }
             Frame::Notification { method, params } => {
