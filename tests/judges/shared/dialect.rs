@@ -183,7 +183,7 @@ impl Dialect {
         if self >= V0_5_0 {
             self.act_of("session", "activeClientRemoved", json!({ "clientId": client_id }))
         } else {
-            self.act_of("session", "activeClientChanged", json!({ "activeClient": null }))
+            self.act_of("session", "activeClientChanged", json!({}))
         }
     }
 
