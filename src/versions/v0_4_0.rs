@@ -83,21 +83,10 @@ impl Step for V0_4_0 {
                 let agent = told.action.get("agent").filter(|agent| !agent.is_null()).cloned();
                 select(told, Choice { agent, ..current }, scene.chat);
             }
-            "session/activeClientChanged" => match told.action.get("activeClient") {
-                Some(Value::Object(_)) => {
-                    told.action.insert("type".to_owned(), "session/activeClientSet".into());
-                }
-                _ => {
-                    told.action.insert("type".to_owned(), "session/activeClientRemoved".into());
-                    told.action.insert("clientId".to_owned(), scene.client_id.into());
-                }
-            },
+            "session/activeClientChanged" => become_active(told, scene),
             // Where it is not active there is nothing to change, and the core says so.
             "session/activeClientToolsChanged" => {
-                let own = scene
-                    .active
-                    .iter()
-                    .find(|client| client.get("clientId").and_then(Value::as_str) == Some(scene.client_id));
+                let own = own_among(scene.active, scene.client_id);
                 if let (Some(mut client), Some(tools)) = (own.cloned(), told.action.remove("tools")) {
                     client["tools"] = tools;
                     told.action.insert("type".to_owned(), "session/activeClientSet".into());
@@ -277,6 +266,37 @@ fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
         tell("session/agentChanged", "agent", &after.agent);
     }
     all
+}
+
+fn client_id(client: &Value) -> Option<&str> {
+    client.get("clientId").and_then(Value::as_str)
+}
+
+fn own_among<'a>(active: &'a [Value], own: &str) -> Option<&'a Value> {
+    active.iter().find(|client| client_id(client) == Some(own))
+}
+
+/// Makes of a client's taking part, or not any more, what it means where there may be several.
+///
+/// What would change nothing is acknowledged, and then its sender takes it for true: that nobody is active, or
+/// that it is while it is shown another one. Both must be refused, so they are left as what cannot be.
+fn become_active(told: &mut Told, scene: &mut Scene<'_>) {
+    let (active, me) = (scene.active, scene.client_id);
+    if !told.action.get("activeClient").is_some_and(Value::is_object) {
+        let somebody = active.first().and_then(client_id).unwrap_or(me);
+        let gone = if own_among(active, me).is_some() { me } else { somebody };
+        told.action.insert("type".to_owned(), "session/activeClientRemoved".into());
+        told.action.insert("clientId".to_owned(), gone.into());
+        return;
+    }
+    let mut set = told.clone();
+    set.action.insert("type".to_owned(), "session/activeClientSet".into());
+    let mut newest = set.clone();
+    Chain::to(Dialect::V0_5_0).action_up(&mut newest, scene);
+    let is_same = own_among(active, me) == newest.action.get("activeClient");
+    if !is_same || active.first().and_then(client_id) == Some(me) {
+        *told = set;
+    }
 }
 
 /// Tells which client is the active one now: the first of those that there are.
