@@ -256,6 +256,21 @@ fn a_session_holds_so_many_chats_and_no_more() {
 }
 
 #[test]
+fn while_a_session_is_being_created_its_agent_opens_one_conversation() {
+    let mut world = World::new("0.9.0");
+    let creating = "ahp-session:/creating";
+    world.ask(NEW, "createSession", json!({ "channel": creating }));
+    let before = world.opened.len();
+    let params = json!({ "channel": creating, "chat": "ahp-chat:/c", "initialMessage": message("hi") });
+    assert!(world.ask(NEW, "createChat", params)["error"].is_null());
+    assert_eq!(world.opened.len(), before, "what may fail is tried once");
+    world.agent(Event::Opened);
+    assert_eq!(world.opened.len(), before + 1, "now the turn's own one is opened");
+    world.agent(Event::Opened);
+    assert_eq!(world.runs.len(), 1);
+}
+
+#[test]
 fn what_is_attached_is_bounded() {
     let mut world = World::new("0.9.0");
     let state = world.ask(NEW, "subscribe", json!({ "channel": SESSION }));
