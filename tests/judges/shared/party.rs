@@ -117,11 +117,8 @@ impl Party {
         })
     }
 
-    /// Takes up what was missed. What it said just before is part of it, or of the states that it gets instead.
+    /// Takes up what was missed. What it said just before is part of it.
     pub fn catch_up(&mut self, result: &Value) -> Result<()> {
-        if result["snapshots"].is_array() {
-            self.unechoed.clear();
-        }
         for envelope in result["actions"].as_array().into_iter().flatten() {
             self.hear_echo(envelope)?;
         }
