@@ -183,6 +183,43 @@ impl Host {
         self.chats_of(key).into_iter().filter(is_in).collect()
     }
 
+    /// The directories that a new chat of a session is to work in, if some of the session's were chosen for it.
+    ///
+    /// # Errors
+    /// Why it cannot, for the developer of the client.
+    pub(super) fn chosen_directories(
+        &self,
+        session: SessionKey,
+        chosen: Option<&[String]>,
+    ) -> Result<Option<Vec<String>>, Refusal> {
+        let Some(chosen) = chosen else { return Ok(None) };
+        self.directories_capability(session)?;
+        let mut directories = Vec::new();
+        for uri in chosen {
+            let directory = canonical_file(uri).map_err(|why| format!("`{uri}` {why}"))?;
+            if !self.directories_of(session).contains(&directory) {
+                return Err(format!("`{uri}` is no working directory of the session"));
+            }
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        Ok(Some(directories))
+    }
+
+    /// Takes those directories from a chat that are none of a session's.
+    pub(super) fn keep_directories_of(&mut self, step: &mut Step<'_>, key: ChatKey, session: SessionKey) {
+        let chosen =
+            self.chats.get(&key).and_then(|chat| chat.conversation.state().working_directories.clone());
+        let there = self.directories_of(session);
+        let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
+        for directory in gone {
+            let removed = ChatWorkingDirectoryRemovedAction { directory };
+            let action = StateAction::ChatWorkingDirectoryRemoved(removed);
+            self.change_chats_directories(step, key, action, None);
+        }
+    }
+
     /// A client chooses among the directories of a session for one of its chats.
     pub(super) fn client_chooses_directories(
         &mut self,

@@ -23,7 +23,7 @@ const LINES_MAX: usize = 1024;
 const LINE_BYTES_MAX: usize = 8 << 10;
 
 /// How long the end of the process waits for the last lines.
-const FLUSH_MAX: Duration = Duration::from_millis(100);
+const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics are logged
 /// too, instead of being printed.

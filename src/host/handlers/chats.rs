@@ -36,6 +36,8 @@ struct Beginning {
     context: Vec<Turn>,
     /// What is shown, and whose chat it was.
     copied: Option<(ChatKey, Vec<Turn>)>,
+    /// Which of the session's directories it works in; all when there is no choice.
+    directories: Option<Vec<String>>,
 }
 
 impl Host {
@@ -65,11 +67,9 @@ impl Host {
         if self.find(&params.chat).is_some() || self.unreadable.contains_key(&params.chat) {
             return Err(RpcError::already_exists(&params.chat));
         }
-        if params.working_directories.is_some() && !matches!(params.source, Some(ChatSource::Fork(_))) {
-            return Err(RpcError::invalid_params(
-                "`workingDirectories`: the agent works in the same directories in all chats of a session",
-            ));
-        }
+        let directories = self
+            .chosen_directories(key, params.working_directories.as_deref())
+            .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
         let attached = match &mut params.initial_message {
             Some(message) => {
                 self.check_message(key, message)
@@ -78,7 +78,11 @@ impl Host {
             }
             None => Vec::new(),
         };
-        let beginning = self.beginning_of(key, can, params.source)?;
+        let mut beginning = self.beginning_of(key, can, params.source)?;
+        // A fork works where its source does.
+        if beginning.copied.is_none() {
+            beginning.directories = directories?;
+        }
         let chat = self.add_chat(step, key, params.chat, beginning);
         self.take_charge(chat, connection);
         if let Some(message) = params.initial_message {
@@ -139,7 +143,12 @@ impl Host {
             Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
         };
         match source {
-            None => Ok(Beginning { origin: ChatOrigin::User, context: Vec::new(), copied: None }),
+            None => Ok(Beginning {
+                origin: ChatOrigin::User,
+                context: Vec::new(),
+                copied: None,
+                directories: None,
+            }),
             Some(ChatSource::Fork(_)) if can.fork != Some(true) => cannot("forks"),
             Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
             Some(ChatSource::Fork(source)) => {
@@ -154,6 +163,7 @@ impl Host {
                     origin: ChatOrigin::Fork { chat: source.chat, turn_id: source.turn_id },
                     context: chat.context.clone(),
                     copied: Some((from, turns.to_vec())),
+                    directories: chat.conversation.state().working_directories.clone(),
                 })
             }
             Some(ChatSource::SideChat(source)) => {
@@ -180,6 +190,7 @@ impl Host {
                     origin: ChatOrigin::SideChat { chat, turn_id, selection },
                     context,
                     copied: None,
+                    directories: None,
                 })
             }
             Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
@@ -204,6 +215,7 @@ impl Host {
         let mut state = empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp());
         state.origin = Some(from.origin);
         state.movable = Some(true);
+        state.working_directories = from.directories;
         let mut title_by = TitleBy::Nobody;
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
         if let Some((source, turns)) = from.copied {

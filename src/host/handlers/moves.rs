@@ -112,6 +112,7 @@ impl Host {
     /// that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
         self.close_conversation(step, key);
+        self.keep_directories_of(step, key, to);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
