@@ -8,6 +8,7 @@ use ahp_types::state::ProtectedResourceMetadata;
 use serde::Serialize;
 use serde_json::{json, Value};
 
+use super::methods::NOT_SERVED;
 use super::text;
 
 /// An error answer of JSON-RPC: what went wrong with one request, told to its sender.
@@ -48,7 +49,9 @@ impl RpcError {
 
     /// The method is unknown or not served.
     pub fn method_not_found(method: &str) -> Self {
-        Self::new(rpc::METHOD_NOT_FOUND, format!("method `{method}` is not served"))
+        let why = NOT_SERVED.iter().find(|(name, _)| *name == method).map(|(_, why)| format!(": {why}"));
+        let message = format!("method `{method}` is not served{}", why.unwrap_or_default());
+        Self::new(rpc::METHOD_NOT_FOUND, message)
     }
 
     /// The params do not fit; `detail` names the field.

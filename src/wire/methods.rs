@@ -1,6 +1,6 @@
 //! The table of methods that a client may call.
 //!
-//! Owns: the name and the kind of each method that is served, and the params that differ from the
+//! Owns: the name and the kind of each method that is served, why others are not, and the params that differ from the
 //! types of `ahp-types`.
 //! Never: says what a method does (that is `host::handlers`).
 
@@ -76,6 +76,28 @@ methods! {
     ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
+
+/// The other methods of the protocol that a client may call, and why this host does not serve them.
+pub const NOT_SERVED: &[(&str, &str)] = &[
+    ("resourceWrite", READS_ONLY),
+    ("resourceCopy", READS_ONLY),
+    ("resourceDelete", READS_ONLY),
+    ("resourceMove", READS_ONLY),
+    ("resourceResolve", READS_ONLY),
+    ("resourceMkdir", READS_ONLY),
+    ("resourceRequest", READS_ONLY),
+    ("createResourceWatch", "this host does not watch files"),
+    ("createTerminal", NO_TERMINALS),
+    ("disposeTerminal", NO_TERMINALS),
+    ("invokeChangesetOperation", "no agent offers changesets"),
+    ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
+    ("runAutomation", NO_AUTOMATIONS),
+    ("fetchAutomationRuns", NO_AUTOMATIONS),
+];
+
+const READS_ONLY: &str = "this host reads files and folders, nothing else";
+const NO_TERMINALS: &str = "this host has no terminals";
+const NO_AUTOMATIONS: &str = "this host has no automations";
 
 /// `initialize`, as the core reads it: the version has been negotiated before.
 ///

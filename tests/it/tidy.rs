@@ -11,7 +11,7 @@ use std::process::Command;
 
 use ahp_sidecar::host::client_actions;
 use ahp_sidecar::versions::{dialect::Dialect, step::STEPS};
-use ahp_sidecar::wire::methods::Method;
+use ahp_sidecar::wire::methods::{Method, NOT_SERVED};
 
 use crate::support::NO_HOME;
 
@@ -49,10 +49,46 @@ fn files_under(folder: &str) -> Vec<PathBuf> {
     files
 }
 
+/// So many actions the protocol has: the variants of `ahp_types::actions::StateAction`.
+const ACTIONS: usize = 106;
+
 #[test]
 fn the_readme_lists_every_method_and_no_other() {
-    let served: BTreeSet<String> = Method::ALL.iter().map(|method| method.name().to_owned()).collect();
-    assert_eq!(first_column("Methods"), served);
+    let served = Method::ALL.iter().map(|method| method.name());
+    let others = NOT_SERVED.iter().map(|(name, _)| *name);
+    let all: BTreeSet<String> = served.chain(others).map(str::to_owned).collect();
+    assert_eq!(first_column("Methods"), all);
+    for (name, why) in NOT_SERVED {
+        assert!(Method::from_name(name).is_none(), "{name} is served");
+        assert!(readme().contains(&format!("| `{name}` | not served: {why} |")), "{name}: {why}");
+    }
+}
+
+/// Where the core says an action, and not only applies it.
+fn says(action: &str) -> bool {
+    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    let variant = action.split('/').map(capital).collect::<String>();
+    let sources = files_under("src/host").into_iter().filter(|file| !file.ends_with("reduce.rs"));
+    sources
+        .map(|file| fs::read_to_string(file).unwrap())
+        .any(|source| source.contains(&format!("StateAction::{variant}(")))
+}
+
+#[test]
+fn the_readme_lists_every_action_of_the_host_and_says_which_are_not_told() {
+    let by_clients = first_column("What clients may change");
+    let readme = readme();
+    let section = readme.split("\n## ").find(|section| section.starts_with("What the host tells\n")).unwrap();
+    let mut listed = BTreeSet::new();
+    for row in section.lines().filter(|line| line.starts_with("| `")) {
+        let not_yet = row.contains("| not yet: ");
+        let names = row.split('|').nth(1).unwrap().split('`').filter(|name| name.contains('/'));
+        for name in names {
+            assert!(says(name) != not_yet, "{name}: {row}");
+            assert!(!by_clients.contains(name) && listed.insert(name.to_owned()), "{name} is listed twice");
+        }
+    }
+    assert_eq!(listed.len() + by_clients.len(), ACTIONS, "of ahp-types 1.0.0");
 }
 
 #[test]
