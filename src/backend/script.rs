@@ -173,6 +173,8 @@ struct Agent {
     tokens: Tokens,
     /// Where it works.
     working_directories: Vec<String>,
+    /// The tools that clients offer.
+    client_tools: Vec<String>,
     /// Tools that the user has allowed for good.
     allowed: HashSet<String>,
     /// What was said before, as `/recall` says it.
@@ -277,9 +279,18 @@ impl Agent {
         let memory = about.into_iter().chain(history).collect();
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
         let OpenConversation { config, working_directories, tokens, .. } = open;
-        let allows_all = false;
-        let mut agent =
-            Self { line, resource, tokens, working_directories, allowed, memory, allows_all, turn };
+        let (allows_all, client_tools) = (false, Vec::new());
+        let mut agent = Self {
+            line,
+            resource,
+            tokens,
+            working_directories,
+            client_tools,
+            allowed,
+            memory,
+            allows_all,
+            turn,
+        };
         agent.configure(changed.as_ref().unwrap_or(&config));
         Some(agent)
     }
@@ -311,6 +322,10 @@ impl Agent {
                 }
                 Command::Tokens(tokens) => {
                     self.tokens = tokens;
+                    continue;
+                }
+                Command::ClientTools { names } => {
+                    self.client_tools = names;
                     continue;
                 }
                 Command::Configure(config) => {
@@ -367,6 +382,7 @@ impl Agent {
             "/stream" => self.stream(rest).await,
             "/recall" => self.finish(TurnEvent::Part(TextKind::Markdown, self.memory.join("\n"))).await,
             "/activity" => self.tell(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await,
+            "/tool" if self.is_clients(rest) => self.call_client(rest).await,
             "/tool" => self.call(rest, Gate::None, false).await,
             "/ask" => self.call(rest, Gate::Ask, false).await,
             "/review" => self.call(rest, Gate::None, true).await,
@@ -592,6 +608,10 @@ impl Agent {
             }
             Some(Command::ResultConfirmed { run, tool_call_id, .. }) if run == current => {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
+                Ok(())
+            }
+            Some(Command::ClientTools { names }) => {
+                self.client_tools = names;
                 Ok(())
             }
             Some(Command::Tokens(tokens)) => {

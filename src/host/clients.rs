@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::calls::CallRef;
 use super::effects::{ChatKey, Command, Output, RunId, Timer, ToolOutcome};
-use super::model::{SessionKey, Target};
+use super::model::{AgentLink, SessionKey, Target};
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
@@ -131,6 +131,29 @@ impl Host {
             for call in self.calls_on(chat, client_id) {
                 self.fail_client_call(step, &call, "the client that the tool ran on is gone");
             }
+        }
+        self.tell_tools_in(step, key);
+    }
+
+    /// Tells the agents of a session's chats what tools its clients offer, where they know otherwise.
+    pub(super) fn tell_tools_in(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        for chat in self.chats_of(session) {
+            self.tell_tools(step, chat);
+        }
+    }
+
+    /// The same for one chat, once its agent is open.
+    pub(super) fn tell_tools(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+            return;
+        };
+        let Some(session) = self.sessions.get(&chat.session) else { return };
+        let tools = session.state.active_clients.iter().flat_map(|client| &client.tools);
+        let names: BTreeSet<String> = tools.map(|tool| tool.name.clone()).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        if chat.tools_told != names {
+            chat.tools_told.clone_from(&names);
+            self.tell_agent(step, key, Command::ClientTools { names });
         }
     }
 

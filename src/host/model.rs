@@ -127,6 +127,8 @@ pub(super) struct Chat {
     pub(super) tokens_told: Tokens,
     /// The directories that the agent was told to work in.
     pub(super) directories_told: Vec<String>,
+    /// The tools of clients that its agent knows of.
+    pub(super) tools_told: Vec<String>,
     /// The turn that runs, from our side.
     pub(super) run: Option<Run>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
@@ -161,6 +163,7 @@ impl Chat {
             sponsor: None,
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),
+            tools_told: Vec::new(),
             run: None,
             settling: None,
             turn_ids: HashSet::new(),

@@ -508,6 +508,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),
+        tools_told: Vec::new(),
         run: None,
         settling: None,
         turn_ids,

@@ -216,6 +216,7 @@ impl Host {
         let state = chat.conversation.state();
         chat.directories_told.clone_from(&working_directories);
         chat.tokens_told.clone_from(&tokens);
+        chat.tools_told.clear();
         let open = OpenConversation {
             provider: session.state.provider.clone(),
             working_directories,
@@ -259,6 +260,7 @@ impl Host {
     fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = self.is_creating(key);
         self.tell_tokens(step, key);
+        self.tell_tools(step, key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };

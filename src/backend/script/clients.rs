@@ -35,6 +35,12 @@ impl Backend for GuardedScript {
 }
 
 impl Agent {
+    /// Whether the tool that a step names is one that a client offers.
+    pub(super) fn is_clients(&self, rest: &str) -> bool {
+        let name = rest.split_whitespace().next().unwrap_or_default();
+        self.client_tools.iter().any(|offered| offered == name)
+    }
+
     /// Has a client carry out a tool, and says what came of it.
     pub(super) async fn call_client(&mut self, rest: &str) -> Result<(), Stop> {
         let (name, input) = tool_and_input(rest)?;

@@ -66,7 +66,11 @@ impl Host {
             return Ok(Verdict::Done);
         }
         let configures = matches!(action, StateAction::SessionConfigChanged(_));
+        let offers = matches!(action, StateAction::SessionActiveClientSet(_));
         self.sequence(step, Target::Session(key), action, Some(origin));
+        if offers {
+            self.tell_tools_in(step, key);
+        }
         if configures {
             self.configure_agents(step, key);
         }

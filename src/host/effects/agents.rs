@@ -136,6 +136,11 @@ pub enum Command {
     },
     /// The tokens that the agent may use from now on, instead of those that it had.
     Tokens(Tokens),
+    /// The tools that active clients of the session offer are these now; none when a conversation opens.
+    ClientTools {
+        /// Their names, sorted, as the clients say them. Called by [`TurnEvent::ClientTool`].
+        names: Vec<String>,
+    },
     /// The conversation is over; nothing more is heard of it.
     Close,
 }
