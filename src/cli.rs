@@ -3,6 +3,7 @@
 //! Owns: flags, their defaults, and what is wrong with them.
 //! Never: does what a flag asks for.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -111,7 +112,17 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 pub enum Command {
     /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
     Sessions(Sessions),
+    /// Guard an agent: what this program starts itself with
+    #[command(name = GUARD, hide = true)]
+    Guard {
+        /// The agent's command
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
 }
+
+/// The name of the mode in which this program guards an agent.
+pub const GUARD: &str = "guard-agent";
 
 const EXAMPLE: &str = r#"Try it:
   printf '%s\n' \

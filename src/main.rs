@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ahp_sidecar::backend::acp::guard;
 use ahp_sidecar::backend::script::Script;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::io::log;
@@ -12,6 +13,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Command::Guard { command }) = &cli.command {
+        return ExitCode::from(guard::run(command));
+    }
     if let Err(error) = signals::outlive_file_limits() {
         complain(&format_args!("cannot catch SIGXFSZ: {error}"));
         return ExitCode::from(EXIT_FAILURE);

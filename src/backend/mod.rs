@@ -8,6 +8,7 @@
 //! in the list that `io::run` is given. A conversation reads its commands at all times, also while it waits
 //! for room to report in, because a cancellation may be among them.
 
+pub mod acp;
 pub mod script;
 
 use std::collections::HashMap;
@@ -142,7 +143,7 @@ impl Agents {
         if self.open.get(&chat)?.conversation != conversation {
             return None;
         }
-        if matches!(event, Event::OpenFailed { .. } | Event::Died { .. }) {
+        if matches!(event, Event::OpenFailed { .. } | Event::Left | Event::Died { .. }) {
             self.open.remove(&chat);
         }
         Some((chat, event))

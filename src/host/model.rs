@@ -86,6 +86,8 @@ pub(super) struct Chat {
     pub(super) consumed: HashSet<String>,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
+    /// What the agent calls the conversation, while what it knows of it is what we know.
+    pub(super) handle: Option<String>,
     /// What the store knows of this chat.
     pub(super) saved: Saved,
     /// The queue waits until a client asks for something on this chat.
@@ -106,6 +108,7 @@ impl Chat {
             turn_ids: HashSet::new(),
             consumed: HashSet::new(),
             progress: Default::default(),
+            handle: None,
             saved: Saved { row_due: true, ..Saved::default() },
             queue_held: false,
         }
@@ -140,6 +143,8 @@ pub(super) struct Run {
     pub(super) id: RunId,
     pub(super) turn_id: String,
     pub(super) phase: RunPhase,
+    /// The turn has run before.
+    pub(super) resumes: bool,
     /// When this attempt was accepted, by the clock that never goes back.
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
@@ -179,6 +184,7 @@ impl Run {
             id,
             turn_id,
             phase: RunPhase::Waiting { resume: false },
+            resumes: false,
             accepted_ms,
             lasted_ms: 0,
             interrupted: false,
@@ -191,7 +197,7 @@ impl Run {
     /// Another attempt at a turn that has lasted so long.
     pub(super) fn again(id: RunId, turn_id: String, accepted_ms: u64, lasted_ms: u64) -> Self {
         let phase = RunPhase::Waiting { resume: true };
-        Self { phase, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
+        Self { phase, resumes: true, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
     }
 }
 

@@ -77,6 +77,8 @@ struct ChatBody {
     removed_turns: BTreeSet<String>,
     consumed: BTreeSet<String>,
     progress: BTreeMap<String, u64>,
+    #[serde(default)]
+    handle: Option<String>,
 }
 
 impl Host {
@@ -372,6 +374,7 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
         "removedTurns": removed.collect::<BTreeSet<_>>(),
         "consumed": chat.consumed.iter().collect::<BTreeSet<_>>(),
         "progress": chat.progress,
+        "handle": chat.handle,
     });
     let mut body = body;
     body["state"] = chat.conversation.head_json();
@@ -443,6 +446,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         turn_ids,
         consumed,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
+        handle: body.handle,
         saved: Saved {
             turns: turn_count,
             turns_kept: turn_count,

@@ -47,6 +47,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
             working_directories: Vec::new(),
             config: serde_json::Map::new(),
             history: Vec::new(),
+            handle: None,
         }),
     );
     let script = r#"/question [{"kind":"text","id":"name","message":"Who?"}]"#;

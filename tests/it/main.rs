@@ -10,6 +10,7 @@
 mod agents;
 mod client;
 mod crash;
+mod guard;
 mod home;
 mod judges;
 mod keeping;

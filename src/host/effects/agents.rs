@@ -110,6 +110,8 @@ pub struct OpenConversation {
     pub config: JsonObject,
     /// What was said before, when the conversation must be taken up anew.
     pub history: Vec<Turn>,
+    /// The last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
+    pub handle: Option<String>,
 }
 
 /// What a backend reports about one chat's conversation.
@@ -122,10 +124,15 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
+    /// What the agent calls the conversation: kept, and given back when it is opened again.
+    Handle(String),
     /// The agent gives the session a name.
     Title(String),
     /// Something about a run.
     Turn(RunId, TurnEvent),
+    /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.
+    /// It is opened anew for the next turn, and nobody needs to notice.
+    Left,
     /// The backend is gone without a word; every run with it. It is opened anew for the next turn.
     Died {
         /// What is known of the death, for people.
@@ -140,6 +147,8 @@ pub enum TurnEvent {
     Part(TextKind, String),
     /// Text that goes on in the part of its kind if that is the last one, else in a new one.
     Text(TextKind, String),
+    /// Something that is said of the conversation, and not by the agent.
+    Notice(String),
     /// What the agent is doing now.
     Activity(Option<String>),
     /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.
