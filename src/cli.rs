@@ -12,6 +12,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use percent_encoding::{percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use tracing_subscriber::filter::Targets;
 
+use crate::backend::acp::AgentSpec;
+use crate::config;
 use crate::host::effects::Shutdown;
 use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
@@ -41,11 +43,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// An agent that speaks ACP (not available yet)
+    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
+    /// a shell would split it, but no shell runs it
     #[arg(long, value_name = "NAME=COMMAND LINE")]
     agent: Vec<String>,
 
-    /// A configuration file (not available yet)
+    /// A configuration file (TOML) that describes agents in more detail
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -167,17 +170,19 @@ impl Cli {
         }
     }
 
+    /// The agents that speak ACP.
+    ///
+    /// # Errors
+    /// When one of them is not described well.
+    pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
+        config::agents(&self.agent, self.config.as_deref())
+    }
+
     /// How to serve.
     ///
     /// # Errors
     /// When a flag asks for something that is not there, or for a folder that is none.
     pub fn options(&self) -> anyhow::Result<Options> {
-        if !self.agent.is_empty() {
-            bail!("--agent is not available yet: the only agent of this version is `script`");
-        }
-        if self.config.is_some() {
-            bail!("--config is not available yet");
-        }
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
                 directory

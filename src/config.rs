@@ -216,7 +216,10 @@ mod tests {
         assert_eq!(one.environment["KEY"], "value");
         assert_eq!(one.title.as_deref(), Some("The one"));
         assert_eq!(one.directory, Some(folder.path().canonicalize().unwrap()));
-        assert_eq!((one.start_limit, one.cancel_limit), (Duration::from_millis(1500), Duration::from_secs(2)));
+        assert_eq!(
+            (one.start_limit, one.cancel_limit),
+            (Duration::from_millis(1500), Duration::from_secs(2))
+        );
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
     }

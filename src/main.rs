@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
-use ahp_sidecar::backend::acp::guard;
+use ahp_sidecar::backend::acp::process::GuardProgram;
+use ahp_sidecar::backend::acp::{guard, Acp};
 use ahp_sidecar::backend::script::Script;
-use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
+use ahp_sidecar::backend::Backend;
+use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
@@ -29,8 +31,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let ((filter, complaint), options) =
-        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?))) {
+    let ((filter, complaint), options, agents) =
+        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?, cli.agents()?))) {
             Ok(parsed) => parsed,
             Err(error) => {
                 complain(&format_args!("{error:#}"));
@@ -41,7 +43,11 @@ fn main() -> ExitCode {
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
-    let status = match serve(options, vec![Box::new(Script)]) {
+    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Script)];
+    for agent in agents {
+        backends.push(Box::new(Acp::new(agent, this_program())));
+    }
+    let status = match serve(options, backends) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),
         Err(error) => {
@@ -51,6 +57,13 @@ fn main() -> ExitCode {
     };
     log.flush_briefly();
     status
+}
+
+/// This program as a guard, also when its file has been replaced since it was started.
+fn this_program() -> GuardProgram {
+    let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
+    let path = path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into());
+    GuardProgram { path, arguments: vec![GUARD.to_owned()] }
 }
 
 fn complain(error: &dyn std::fmt::Display) {

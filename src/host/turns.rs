@@ -15,8 +15,8 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SessionLifecycle,
-    SystemNotificationResponsePart,
+    ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
+    SessionLifecycle, SystemNotificationResponsePart,
 };
 
 use super::calls::{CallRef, Readiness};
@@ -319,7 +319,9 @@ impl Host {
 
     /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
     fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else { return };
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+            return;
+        };
         chat.agent = AgentLink::Closed;
         chat.settling = None;
         if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {

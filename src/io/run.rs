@@ -104,7 +104,11 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let (resources, answered) = Resources::new();
         let mut sidecar = Sidecar::new(options, agents, writer, keeper, start, resources);
         let events = Events { lines, reports, written, lost, kept, resources: answered };
-        let exit = sidecar.run(events).await?;
+        let exit = sidecar.run(events).await;
+        if !sidecar.leaves_at_once {
+            sidecar.agents.stop().await;
+        }
+        let exit = exit?;
         match sidecar.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
@@ -171,6 +175,8 @@ struct Sidecar {
     unreadable: Option<std::io::Error>,
     /// Set when we were asked to leave: by when.
     leave_by: Option<Instant>,
+    /// We were asked to leave twice.
+    leaves_at_once: bool,
     /// The time that turns were given after the end of input is up.
     drained: bool,
 }
@@ -223,6 +229,7 @@ impl Sidecar {
             done: None,
             unreadable: None,
             leave_by: None,
+            leaves_at_once: false,
             drained: false,
         }
     }
@@ -463,10 +470,13 @@ impl Sidecar {
     fn leave(&mut self, why: &str) -> bool {
         tracing::info!(why, "leaving");
         if self.leave_by.is_some() {
+            self.leaves_at_once = true;
             return true;
         }
         self.leave_by = Some(Instant::now() + LEAVE_WITHIN);
         self.feed(Input::Shutdown(Shutdown::Cancel));
+        // While what waits is written.
+        tokio::spawn(self.agents.stop());
         false
     }
 

@@ -88,8 +88,7 @@ fn an_agent_that_leaves_by_itself_is_given_the_time() {
 
 #[test]
 fn an_agent_is_asked_to_leave_before_it_is_killed() {
-    let mut guarded =
-        Guarded::start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut guarded = Guarded::start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
     assert_eq!(guarded.end(), 9);
     assert!(guarded.alive().is_empty());
 }
@@ -131,7 +130,8 @@ fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
 fn the_guard_itself_is_not_ended_by_what_ends_its_group() {
     let mut guarded = Guarded::start(&format!("echo ready; {STUBBORN}"));
     let group = rustix::process::Pid::from_raw(guarded.guard.id().try_into().unwrap()).unwrap();
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
+    {
         rustix::process::kill_process_group(group, signal).unwrap();
     }
     assert_eq!(guarded.end(), 128 + 9);

@@ -68,6 +68,13 @@ struct Uses {
 #[derive(Debug)]
 pub struct Use(Arc<Running>);
 
+impl Use {
+    /// What is used.
+    pub fn running(&self) -> Arc<Running> {
+        Arc::clone(&self.0)
+    }
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
         let mut uses = self.0.uses();
@@ -116,7 +123,11 @@ impl Running {
                     uses.ended_by_us.get_or_insert("it was not used");
                     break;
                 }
-                if uses.count == 0 { idle_at } else { Instant::now() + idle_limit }
+                if uses.count == 0 {
+                    idle_at
+                } else {
+                    Instant::now() + idle_limit
+                }
             };
             tokio::select! {
                 _ = self.connection.ended() => return,
@@ -206,7 +217,9 @@ impl Agent {
                 None if ago >= REFUSED_FOR => Duration::ZERO,
                 None => {
                     let seconds = (REFUSED_FOR - ago).as_secs() + 1;
-                    bail!("it has died {deaths} times in a row and is not started again for {seconds} s; {how}");
+                    bail!(
+                        "it has died {deaths} times in a row and is not started again for {seconds} s; {how}"
+                    );
                 }
             }
         };

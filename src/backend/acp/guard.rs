@@ -54,7 +54,8 @@ fn guard(command: &[OsString]) -> io::Result<i32> {
     // else.)
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let listening = listener.enter();
-    for asked in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
+    for asked in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()]
+    {
         signal(asked).map(drop)?;
     }
     drop(listening);

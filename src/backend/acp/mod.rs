@@ -8,6 +8,9 @@
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
 
 pub mod agent;
+mod calls;
+mod content;
+mod conversation;
 pub mod guard;
 mod junk;
 pub mod peer;
@@ -16,7 +19,15 @@ pub mod process;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use ahp_types::state::{AgentInfo, SessionConfigSchema};
+
+use self::agent::Agent;
+use self::process::GuardProgram;
+use super::{Backend, Conversation, Line, Stopping};
+use crate::host::effects::{AgentDescription, OpenConversation};
 
 /// An agent, as its operator describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,4 +52,49 @@ pub struct AgentSpec {
     pub cancel_limit: Duration,
     /// How long it is kept running when it is not used.
     pub idle_limit: Duration,
+}
+
+/// An agent, as a backend.
+#[derive(Debug)]
+pub struct Acp {
+    agent: Arc<Agent>,
+}
+
+impl Acp {
+    /// The agent that an operator describes. Starts nothing.
+    pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
+        Self { agent: Arc::new(Agent::new(spec, guard)) }
+    }
+}
+
+impl Backend for Acp {
+    fn describe(&self) -> AgentDescription {
+        let AgentSpec { name, title, description, .. } = &self.agent.spec;
+        AgentDescription {
+            info: AgentInfo {
+                provider: name.clone(),
+                display_name: title.as_ref().unwrap_or(name).clone(),
+                description: description.clone().unwrap_or_default(),
+                models: Vec::new(),
+                protected_resources: None,
+                customizations: None,
+                capabilities: None,
+            },
+            config: SessionConfigSchema {
+                r#type: "object".to_owned(),
+                properties: Default::default(),
+                required: None,
+            },
+            resumes: false,
+        }
+    }
+
+    fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
+        Box::pin(conversation::converse(Arc::clone(&self.agent), open, line))
+    }
+
+    fn stop(&self) -> Stopping {
+        let agent = Arc::clone(&self.agent);
+        Box::pin(async move { agent.stop().await })
+    }
 }

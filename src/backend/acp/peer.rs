@@ -225,7 +225,9 @@ impl Ear {
             routes.requests.insert(id, self.id);
             id
         };
-        self.connection.shared.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        self.connection
+            .shared
+            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
         id
     }
 
@@ -345,7 +347,11 @@ impl Shared {
         while routes.unclaimed.len() > UNCLAIMED_MAX || routes.unclaimed_bytes > UNCLAIMED_BYTES_MAX {
             let Some((session, lost)) = routes.unclaimed.pop_front() else { return };
             routes.unclaimed_bytes -= lost.get().len();
-            tracing::warn!(agent = self.agent, session, "an update of a session that nobody knows was dropped");
+            tracing::warn!(
+                agent = self.agent,
+                session,
+                "an update of a session that nobody knows was dropped"
+            );
         }
     }
 
@@ -368,7 +374,9 @@ impl Shared {
                 });
                 match asked {
                     Some((id, ear)) => self.give(ear, Said::Answer(id, answer)).await,
-                    None => tracing::debug!(agent = self.agent, id = id.get(), "nobody asked for this answer"),
+                    None => {
+                        tracing::debug!(agent = self.agent, id = id.get(), "nobody asked for this answer")
+                    }
                 }
             }
             (None, None) => return false,

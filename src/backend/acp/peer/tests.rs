@@ -20,9 +20,7 @@ async fn heard(output: &[u8]) -> (Vec<String>, String) {
 }
 
 fn update(text: &str) -> String {
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":"{text}"}}}}"#
-    )
+    format!(r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":"{text}"}}}}"#)
 }
 
 #[tokio::test]
