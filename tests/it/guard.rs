@@ -17,7 +17,7 @@ use crate::support::{program, HUNG};
 const STUBBORN: &str = "trap '' TERM INT HUP PIPE; while :; do sleep 0.05; done";
 
 /// The name of the variable that marks all descendants of a test's agent.
-const COOKIE: &str = "AHP_SIDECAR_TEST";
+pub const COOKIE: &str = "AHP_SIDECAR_TEST";
 
 /// A guarded shell; its script must say a line when it is ready.
 struct Guarded {

@@ -7,6 +7,7 @@
     reason = "a test says what is wrong by failing"
 )]
 
+mod acp;
 mod agents;
 mod client;
 mod crash;

@@ -100,6 +100,7 @@ struct Run {
     _use: Use,
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
+    usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
     /// What the user has added, for when the agent is done with what it does.
@@ -254,6 +255,13 @@ impl Conversation {
             prompt,
             _use: used,
             cancelled: None,
+            usage: UsageInfo {
+                input_tokens: None,
+                output_tokens: None,
+                model: None,
+                cache_read_tokens: None,
+                meta: None,
+            },
             speaking: None,
             steering: VecDeque::new(),
         });
@@ -388,13 +396,9 @@ impl Conversation {
             SessionUpdate::UsageUpdate(usage) => {
                 // The size of the context and the cost have no place of their own.
                 let context = json!({ "used": usage.used, "size": usage.size, "cost": usage.cost });
-                self.tell(TurnEvent::Usage(UsageInfo {
-                    input_tokens: None,
-                    output_tokens: None,
-                    model: None,
-                    cache_read_tokens: None,
-                    meta: Some(serde_json::Map::from_iter([("acp.context".to_owned(), context)])),
-                }));
+                self.tell_usage(|known| {
+                    known.meta.get_or_insert_default().insert("acp.context".to_owned(), context);
+                });
             }
             _ => tracing::debug!(agent = self.agent.spec.name, "an update that is not shown: {raw}"),
         }
@@ -443,7 +447,14 @@ impl Conversation {
                 self.agent.has_worked();
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
                     Ok(answer) => {
-                        self.tell_usage(&answer);
+                        if let Some(usage) = answer.usage {
+                            let count = |tokens: u64| i64::try_from(tokens).ok();
+                            self.tell_usage(|known| {
+                                known.input_tokens = count(usage.input_tokens);
+                                known.output_tokens = count(usage.output_tokens);
+                                known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
+                            });
+                        }
                         ending(answer.stop_reason)
                     }
                     Err(error) => {
@@ -481,16 +492,12 @@ impl Conversation {
         }
     }
 
-    fn tell_usage(&mut self, answer: &PromptResponse) {
-        let Some(usage) = &answer.usage else { return };
-        let count = |tokens: u64| i64::try_from(tokens).ok();
-        self.tell(TurnEvent::Usage(UsageInfo {
-            input_tokens: count(usage.input_tokens),
-            output_tokens: count(usage.output_tokens),
-            model: None,
-            cache_read_tokens: usage.cached_read_tokens.and_then(count),
-            meta: None,
-        }));
+    /// Tells all that is known of the turn's usage, now that more is.
+    fn tell_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
+        let Some(run) = &mut self.run else { return };
+        learn(&mut run.usage);
+        let usage = run.usage.clone();
+        self.tell(TurnEvent::Usage(usage));
     }
 
     fn end(&mut self, end: TurnEnd) {
