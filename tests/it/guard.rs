@@ -11,10 +11,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{program, HUNG};
+use crate::support::{program, shell, HUNG};
 
 /// What a shell does that is not to be stopped by kindness.
-const STUBBORN: &str = "trap '' TERM INT HUP PIPE; while :; do sleep 0.05; done";
+const STUBBORN: &str = "trap '' TERM INT HUP PIPE; echo ready; while :; do sleep 0.05; done";
 
 /// The name of the variable that marks all descendants of a test's agent.
 pub const COOKIE: &str = "AHP_SIDECAR_TEST";
@@ -95,7 +95,7 @@ fn an_agent_is_asked_to_leave_before_it_is_killed() {
 
 #[test]
 fn an_agent_that_does_not_want_to_leave_is_gone_with_its_children() {
-    let mut guarded = Guarded::start(&format!("({STUBBORN}) & (({STUBBORN}) &) & echo ready; {STUBBORN}"));
+    let mut guarded = Guarded::start(&format!("(({STUBBORN}) & ({STUBBORN}) &) >/dev/null & {STUBBORN}"));
     assert!(guarded.alive().len() >= 4, "{:?}", guarded.alive());
     assert_eq!(guarded.end(), 128 + 9);
     assert!(guarded.alive().is_empty(), "{:?}", guarded.alive());
@@ -103,7 +103,7 @@ fn an_agent_that_does_not_want_to_leave_is_gone_with_its_children() {
 
 #[test]
 fn what_an_agent_leaves_behind_when_it_ends_is_gone_too() {
-    let mut guarded = Guarded::start(&format!("({STUBBORN}) & echo ready; read line; exit 3"));
+    let mut guarded = Guarded::start(&format!("({STUBBORN}) & read line; exit 3"));
     use std::io::Write;
     guarded.guard.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(guarded.wait(), 3);
@@ -112,7 +112,7 @@ fn what_an_agent_leaves_behind_when_it_ends_is_gone_too() {
 
 #[test]
 fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
-    let mut all: Vec<Guarded> = (0..20).map(|_| Guarded::start(&format!("echo ready; {STUBBORN}"))).collect();
+    let mut all: Vec<Guarded> = (0..20).map(|_| Guarded::start(STUBBORN)).collect();
     let start = Instant::now();
     for guarded in &mut all {
         drop(guarded.guard.stdin.take());
@@ -128,7 +128,7 @@ fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
 /// The guard is asked, like all of its group, and stays: it has to see to it that the others go.
 #[test]
 fn the_guard_itself_is_not_ended_by_what_ends_its_group() {
-    let mut guarded = Guarded::start(&format!("echo ready; {STUBBORN}"));
+    let mut guarded = Guarded::start(STUBBORN);
     let group = rustix::process::Pid::from_raw(guarded.guard.id().try_into().unwrap()).unwrap();
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
     {
@@ -136,6 +136,35 @@ fn the_guard_itself_is_not_ended_by_what_ends_its_group() {
     }
     assert_eq!(guarded.end(), 128 + 9);
     assert!(guarded.alive().is_empty());
+}
+
+/// The guard's parent is a shell that is killed; whoever adopts the guard may be in a group that has no name.
+#[test]
+fn an_agent_whose_host_was_killed_is_gone() {
+    let cookie = uuid::Uuid::new_v4().to_string();
+    let mut command = program();
+    command.args(["guard-agent", "--", "/bin/sh", "-c", STUBBORN]);
+    // Its own writer keeps the agent's stdin open, until it is killed too.
+    let mut shell = shell("set -m; sleep 1000 | \"$@\"", &command);
+    shell.env(COOKIE, &cookie).env("PATH", "/usr/bin:/bin").process_group(0);
+    let mut shell = shell.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    let sleep = bearers(&cookie).into_iter().find(|process| process.contains("sleep 1000")).unwrap();
+    let pid: i32 = sleep.trim_start_matches("/proc/").split(':').next().unwrap().parse().unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    let start = Instant::now();
+    while !bearers(&cookie).is_empty() {
+        assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

@@ -190,7 +190,7 @@ impl Agent {
         let connections = {
             let mut past = self.past();
             past.closed = true;
-            std::mem::take(&mut past.connections)
+            past.connections.clone()
         };
         for connection in &connections {
             connection.stop();

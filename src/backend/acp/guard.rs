@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{
-    getpgid, getpid, getppid, kill_process_group, setpgid, test_kill_process_group, wait, Pid, Signal,
-    WaitOptions, WaitStatus,
+    getpid, getppid, kill_process_group, setpgid, test_kill_process_group, wait, Pid, Signal, WaitOptions,
+    WaitStatus,
 };
 use tokio::signal::unix::{signal, SignalKind};
 
@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts this command and guards it; gives back how it ended, as an exit status.
 ///
-/// The process must lead a group of its own, and its stdin be the pipe to the agent.
+/// The process leads a group of its own from then on. Its stdin must be the pipe to the agent.
 pub fn run(command: &[OsString]) -> u8 {
     let status = match guard(command) {
         Ok(status) => status,
@@ -50,6 +50,10 @@ pub fn run(command: &[OsString]) -> u8 {
 fn guard(command: &[OsString]) -> io::Result<i32> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let group = getpid();
+    // It does already, unless somebody else has started it.
+    if setpgid(None, None).is_err() {
+        return Err(io::Error::other("the guard cannot lead a group of its own"));
+    }
     // What is done to the group is done to its leader too. (Once there was a listener, the signal does nothing
     // else.)
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -128,7 +132,7 @@ enum Reaps {
 /// Asks all of a group to leave, and kills what has not.
 fn clear(group: Pid, reaps: Reaps) {
     // A group can be killed, and how its agent ended still be told, by one who has left it.
-    let other = getppid().and_then(|parent| getpgid(Some(parent)).ok());
+    let other = getppid().and_then(group_of);
     let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
     for signal in [Signal::TERM, Signal::KILL] {
         if kill_process_group(group, signal).is_err() {
@@ -147,4 +151,19 @@ fn clear(group: Pid, reaps: Reaps) {
             }
         }
     }
+}
+
+/// The group of a process, if it can be named: in a container it may be one of outside.
+#[cfg(target_os = "linux")]
+fn group_of(process: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    // The name before it stands in parentheses: then the state, the parent, and the group.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let group: i32 = rest.split(' ').nth(2)?.parse().ok()?;
+    Some(group).filter(|group| *group > 0).and_then(Pid::from_raw)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn group_of(process: Pid) -> Option<Pid> {
+    rustix::process::getpgid(Some(process)).ok()
 }

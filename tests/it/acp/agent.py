@@ -28,8 +28,8 @@ def say(**message):
     write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
 
 
-def update(session, kind, **fields):
-    say(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": kind, **fields}})
+def update(session, what, /, **fields):
+    say(method="session/update", params={"sessionId": session, "update": {"sessionUpdate": what, **fields}})
 
 
 def text(session, words, kind="agent_message_chunk", **fields):
