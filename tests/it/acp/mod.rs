@@ -10,6 +10,7 @@ mod junk;
 mod leaving;
 mod remembering;
 mod talking;
+mod waiting;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -61,8 +62,24 @@ impl Setting {
     }
 
     fn start_in(self, folder: tempfile::TempDir) -> Watched {
+        let (host, cookie) = self.command(folder.path());
+        let mut watched = Watched {
+            process: Process::spawn(host),
+            cookie,
+            sequence: 0,
+            folder: Some(folder),
+            heard: Vec::new(),
+        };
+        watched.say(json!({ "id": 1, "method": "initialize", "params":
+            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
+              "initialSubscriptions": ["ahp-root://"] } }));
+        watched
+    }
+
+    /// The host, and the cookie that its agents bear.
+    fn command(self, folder: &Path) -> (Command, String) {
         let cookie = uuid::Uuid::new_v4().to_string();
-        let config = folder.path().join("config.toml");
+        let config = folder.join("config.toml");
         let mut text = String::new();
         let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/agent.py");
         let mut command = vec!["python3".to_owned(), agent.to_str().unwrap().to_owned()];
@@ -91,17 +108,7 @@ impl Setting {
             host.arg("--ephemeral");
         }
         host.args(&self.flags);
-        let mut watched = Watched {
-            process: Process::spawn(host),
-            cookie,
-            sequence: 0,
-            folder: Some(folder),
-            heard: Vec::new(),
-        };
-        watched.say(json!({ "id": 1, "method": "initialize", "params":
-            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
-              "initialSubscriptions": ["ahp-root://"] } }));
-        watched
+        (host, cookie)
     }
 }
 
