@@ -136,7 +136,7 @@ const EXAMPLE: &str = r#"Try it:
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
   1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
-  2  wrong usage
+  2  wrong usage, or a configuration that cannot be understood
   3  the state folder is unusable or held by another ahp-sidecar, or there is no home for it
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
 

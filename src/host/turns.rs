@@ -319,12 +319,14 @@ impl Host {
 
     /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
     fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let fresh = self.fresh_run();
         let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
             return;
         };
         chat.agent = AgentLink::Closed;
         chat.settling = None;
         if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
+            run.id = fresh;
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
         self.advance(step, key);

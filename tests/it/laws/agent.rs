@@ -114,6 +114,12 @@ impl Agent {
                 self.close();
                 Event::Died { reason: "exit status 1".to_owned() }
             }
+            Report::Left if self.state == State::Open => {
+                self.close();
+                Event::Left
+            }
+            Report::Left => return None,
+            Report::Handle(index) => Event::Handle(text(*index).to_owned()),
             Report::Title(index) => Event::Title(text(*index).to_owned()),
             Report::Turn { older, event } => {
                 let run =
@@ -167,6 +173,7 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
         Happening::Part { thought, text: index } => TurnEvent::Part(kind(*thought), text(*index).to_owned()),
         Happening::Text { thought, text: index } => TurnEvent::Text(kind(*thought), text(*index).to_owned()),
         Happening::Activity(activity) => TurnEvent::Activity(activity.map(|index| text(index).to_owned())),
+        Happening::Notice(index) => TurnEvent::Notice(text(*index).to_owned()),
         Happening::Usage(tokens) => TurnEvent::Usage(UsageInfo {
             input_tokens: Some(i64::from(*tokens)),
             output_tokens: None,
