@@ -7,10 +7,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_client_protocol_schema::v1::{
+use agent_client_protocol_schema::ProtocolVersion;
+use agent_client_protocol_schema::{
     AgentCapabilities, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
 };
-use agent_client_protocol_schema::ProtocolVersion;
 use anyhow::{anyhow, bail, Context};
 use tokio::time::{timeout, Instant};
 

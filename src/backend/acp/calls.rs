@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use agent_client_protocol_schema::v1::{Meta, ToolCall, ToolCallStatus, ToolCallUpdate, ToolKind};
+use agent_client_protocol_schema::{Meta, ToolCall, ToolCallStatus, ToolCallUpdate, ToolKind};
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
 use serde::Deserialize;
 use serde_json::Value;
@@ -89,11 +89,11 @@ impl Offer {
 
 impl Calls {
     /// A `tool_call`.
-    pub fn begun(&mut self, call: ToolCall) -> Vec<TurnEvent> {
+    pub fn begun(&mut self, call: ToolCall, name: Option<String>) -> Vec<TurnEvent> {
         let id = call.tool_call_id.to_string();
         self.past.remove(&id);
         let known = self.calls.entry(id.clone()).or_default();
-        known.name = call.name.or(known.name.take());
+        known.name = name.or(known.name.take());
         known.kind = call.kind;
         known.title = Some(call.title).filter(|title| !title.is_empty()).or(known.title.take());
         known.input = call.raw_input.or(known.input.take());
@@ -181,7 +181,6 @@ impl Calls {
         let call = self.calls.entry(id.to_owned()).or_default();
         let fields = update.fields;
         call.kind = fields.kind.unwrap_or(call.kind);
-        call.name = fields.name.or(call.name.take());
         call.title = fields.title.or(call.title.take());
         call.input = fields.raw_input.or(call.input.take());
         call.output = fields.raw_output.or(call.output.take());

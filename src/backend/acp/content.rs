@@ -4,7 +4,7 @@
 //! not remember.
 //! Never: opens a file. What an agent cannot be given is named to it.
 
-use agent_client_protocol_schema::v1::{
+use agent_client_protocol_schema::{
     AudioContent, BlobResourceContents, ContentBlock, Diff, EmbeddedResource, EmbeddedResourceResource,
     ImageContent, PromptCapabilities, ResourceLink, TextResourceContents, ToolCallContent,
 };

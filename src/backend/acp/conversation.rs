@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::v1::{
+use agent_client_protocol_schema::MaybeUndefined;
+use agent_client_protocol_schema::{
     CancelNotification, CloseSessionRequest, ContentBlock, LoadSessionRequest, NewSessionRequest,
     NewSessionResponse, PlanEntryStatus, PromptRequest, PromptResponse, RequestPermissionOutcome,
     RequestPermissionResponse, ResumeSessionRequest, SelectedPermissionOutcome, SessionId, SessionUpdate,
     StopReason,
 };
-use agent_client_protocol_schema::MaybeUndefined;
 use ahp_types::state::{Message, UsageInfo};
 use anyhow::{anyhow, bail, Context};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -105,6 +105,12 @@ struct Run {
     speaking: Option<(TextKind, Option<String>)>,
     /// What the user has added, for when the agent is done with what it does.
     steering: VecDeque<(String, Message)>,
+}
+
+/// What the schema does not know of a tool call.
+#[derive(Deserialize)]
+struct Named {
+    name: Option<String>,
 }
 
 /// What a conversation does next.
@@ -382,7 +388,9 @@ impl Conversation {
                 self.speak(TextKind::Reasoning, id, content::markdown(chunk.content));
             }
             SessionUpdate::ToolCall(call) => {
-                let told = self.calls.begun(call);
+                // Newer than the schema.
+                let name = serde_json::from_str::<Named>(raw.get()).ok().and_then(|named| named.name);
+                let told = self.calls.begun(call, name);
                 self.tell_of_calls(told);
             }
             SessionUpdate::ToolCallUpdate(update) => {

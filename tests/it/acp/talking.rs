@@ -222,3 +222,20 @@ fn failures_and_other_ends_are_told() {
     assert_eq!(watched.turn("t", "say ok"), "ok");
     watched.leave();
 }
+
+#[test]
+fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script = [
+        r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"ls","kind":"execute","name":"Bash","status":"in_progress","rawInput":{"command":"ls"},"content":[{"type":"terminal","terminalId":"t"}]}"#,
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","_meta":{"terminal_output_delta":{"terminal_id":"t","data":"a\n"}}}"#,
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","_meta":{"terminal_output_delta":{"terminal_id":"t","data":"b\n"}}}"#,
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"exit":1}}"#,
+    ];
+    watched.turn("t1", &script.join("\n"));
+    assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "Bash");
+    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    assert_eq!((&done["success"], &done["content"][0]["text"]), (&json!(false), &json!("a\nb\n")));
+    watched.leave();
+}

@@ -31,6 +31,8 @@ pub struct Agent {
     /// Those of this conversation that it has not reported the end of.
     unended: Vec<RunId>,
     known: HashSet<RunId>,
+    /// Runs that it has said something of.
+    spoken_of: HashSet<RunId>,
     /// What it was handed and has not taken in, the newest last.
     steering: Vec<(RunId, String)>,
     /// What it has taken in, in runs that were its own to end.
@@ -114,7 +116,11 @@ impl Agent {
                 self.close();
                 Event::Died { reason: "exit status 1".to_owned() }
             }
-            Report::Left if self.state == State::Open => {
+            // It has not heard of what runs.
+            Report::Left
+                if self.state == State::Open
+                    && self.unended.iter().all(|run| !self.spoken_of.contains(run)) =>
+            {
                 self.close();
                 Event::Left
             }
@@ -124,6 +130,7 @@ impl Agent {
             Report::Turn { older, event } => {
                 let run =
                     self.runs.iter().rev().nth(usize::from(*older) % self.runs.len().max(1)).copied()?;
+                self.spoken_of.insert(run);
                 if matches!(event, Happening::Ended(_)) {
                     self.unended.retain(|unended| *unended != run);
                 }
