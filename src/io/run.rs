@@ -80,6 +80,9 @@ const IDLE_SESSIONS_MAX: usize = 64;
 /// How long the last frames may take to get out when we were asked to leave.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
+/// How long the agents are waited for, which begin to leave when we do.
+const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
+
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
 const QUIET_TURNS: usize = 4;
@@ -106,7 +109,10 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let events = Events { lines, reports, written, lost, kept, resources: answered };
         let exit = sidecar.run(events).await;
         if !sidecar.leaves_at_once {
-            sidecar.agents.stop().await;
+            // Their guards see to it, whether or not we hear of it.
+            if tokio::time::timeout(AGENTS_WITHIN, sidecar.agents.stop()).await.is_err() {
+                tracing::warn!("agents take long to end");
+            }
         }
         let exit = exit?;
         match sidecar.unreadable {

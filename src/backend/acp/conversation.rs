@@ -121,7 +121,10 @@ enum Next {
 
 impl Conversation {
     async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<Self> {
-        let used = agent.start().await?;
+        // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
+        let starting = Arc::clone(agent);
+        let used =
+            tokio::spawn(async move { starting.start().await }).await.context("it was not started")??;
         let running = used.running();
         let mut ear = running.connection.listen();
         let (cwd, others) = directories(agent, &open)?;

@@ -512,7 +512,8 @@ async fn live(
                 match tokio::time::timeout(LAST_WORDS, &mut reading).await {
                     Ok(Some(why)) => break format!("{why}; {how}"),
                     Ok(None) => break how,
-                    Err(_) if shared.held_up.load(Ordering::Acquire) => {}
+                    // Nobody may be left to hear it when we have ended the agent.
+                    Err(_) if shared.held_up.load(Ordering::Acquire) && !shared.stop.is_cancelled() => {}
                     Err(_) => break how,
                 }
             }

@@ -1,7 +1,9 @@
 //! A client that does not read.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, Stdio};
+
+use rustix::process::{kill_process, Pid, Signal};
 
 use super::*;
 
@@ -16,11 +18,9 @@ fn number(pid: &str, file: &str, name: &str) -> usize {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The agent waits while nobody reads what the host writes, and goes on when somebody does.
-#[test]
-fn an_agent_is_not_read_while_the_client_does_not_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut host, cookie) = Setting::with(&[]).command(folder.path());
+/// A host whose agent has stopped because nobody reads what the host writes, and its agents' cookie.
+fn stalled(folder: &Path) -> (Child, ChildStdin, String) {
+    let (mut host, cookie) = Setting::with(&[]).command(folder);
     let mut host = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = host.stdin.take().unwrap();
     let turn = json!({ "type": "chat/turnStarted", "turnId": "t", "startedAt": "2026-01-01T00:00:00Z",
@@ -55,7 +55,14 @@ fn an_agent_is_not_read_while_the_client_does_not_read() {
     assert!(written < LINES * LINE_BYTES / 2, "the agent was read to {written} bytes");
     let resident = number(&host.id().to_string(), "status", "VmRSS") << 10;
     assert!(resident < 300 << 20, "{resident} bytes in memory");
+    (host, stdin, cookie)
+}
 
+/// The agent waits while nobody reads what the host writes, and goes on when somebody does.
+#[test]
+fn an_agent_is_not_read_while_the_client_does_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut host, stdin, cookie) = stalled(folder.path());
     drop(stdin);
     let mut said = 0;
     let mut last = String::new();
@@ -69,4 +76,22 @@ fn an_agent_is_not_read_while_the_client_does_not_read() {
     assert_eq!((said, last.as_str()), (LINES * LINE_BYTES + 3, "chat/turnComplete"));
     assert_eq!(host.wait().unwrap().code(), Some(0));
     assert_eq!(bearers(&cookie), Vec::<String>::new());
+}
+
+/// What the agent has said and nobody has heard does not keep the host from leaving.
+#[test]
+fn a_host_that_nobody_reads_leaves_with_its_agents() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut host, _stdin, cookie) = stalled(folder.path());
+    let pid = Pid::from_raw(host.id().try_into().unwrap()).unwrap();
+    let start = Instant::now();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(host.wait().unwrap().code(), Some(0));
+    // Two seconds, on a machine that has nothing else to do.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let start = Instant::now();
+    while !bearers(&cookie).is_empty() {
+        assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
+        thread::sleep(Duration::from_millis(5));
+    }
 }
