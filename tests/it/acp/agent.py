@@ -185,6 +185,13 @@ def step_ask_and_finish(session, rest):
     permission(session, "ask_1", title="Too late", kind="edit")
 
 
+def step_ask_and_withdraw(session, rest):
+    request = permission(session, "ask_1", title="Never mind", kind="edit")
+    say(method="$/cancel_request", params={"requestId": request})
+    answer = wait_for_answer(request)
+    text(session, f"code {answer['error']['code']}")
+
+
 def step_sleep(session, rest):
     time.sleep(float(rest))
 

@@ -239,3 +239,33 @@ fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
     assert_eq!((&done["success"], &done["content"][0]["text"]), (&json!(false), &json!("a\nb\n")));
     watched.leave();
 }
+
+#[test]
+fn a_question_that_the_agent_withdraws_is_shown_no_longer() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    assert_eq!(watched.turn("t1", "ask_and_withdraw"), "code -32800");
+    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    watched.leave();
+}
+
+/// At the end of the input the turn goes on, and what nobody can answer any more is declined.
+#[test]
+fn a_permission_that_nobody_can_give_is_declined() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "ask");
+    watched.action("chat/toolCallReady");
+    watched.process.end();
+    let rest = watched.process.rest();
+    assert!(
+        rest.iter().any(|message| message["params"]["action"]["part"]["content"] == "answered no"),
+        "{rest:?}"
+    );
+    assert!(
+        rest.iter().any(|message| message["params"]["action"]["type"] == "chat/turnComplete"),
+        "{rest:?}"
+    );
+    assert_eq!(watched.process.wait().code(), Some(4));
+    assert_eq!(watched.agents(), Vec::<String>::new());
+}
