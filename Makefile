@@ -2,7 +2,7 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: help demo test soak lint bless bench test-node test-versions
+.PHONY: help demo test soak lint bless bench test-node test-agents test-versions
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -40,3 +40,8 @@ test-node: ## run the TypeScript example of the README, if node is there
 		awk '/^```ts/{on=1;next} /^```/{on=0} on' README.md > target/readme-example.mjs && \
 		PATH="$$PWD/target/release:$$PATH" node target/readme-example.mjs; \
 	else echo "skipped: node is not installed"; fi
+
+test-agents: ## real agents from npm behind the host, against a scripted model, if node and python3 are there
+	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
+		$(CARGO) build --quiet && python3 tests/agents/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/agents $(AGENTS); \
+	else echo "skipped: node, npm or python3 is not installed"; fi

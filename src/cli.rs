@@ -3,6 +3,7 @@
 //! Owns: flags, their defaults, and what is wrong with them.
 //! Never: does what a flag asks for.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use percent_encoding::{percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use tracing_subscriber::filter::Targets;
 
+use crate::backend::acp::AgentSpec;
+use crate::config;
 use crate::host::effects::Shutdown;
 use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
@@ -40,11 +43,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// An agent that speaks ACP (not available yet)
+    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
+    /// a shell would split it, but no shell runs it
     #[arg(long, value_name = "NAME=COMMAND LINE")]
     agent: Vec<String>,
 
-    /// A configuration file (not available yet)
+    /// A configuration file (TOML) that describes agents in more detail
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -115,7 +119,17 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 pub enum Command {
     /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
     Sessions(Sessions),
+    /// Guard an agent: what this program starts itself with
+    #[command(name = GUARD, hide = true)]
+    Guard {
+        /// The agent's command
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
 }
+
+/// The name of the mode in which this program guards an agent.
+pub const GUARD: &str = "guard-agent";
 
 const EXAMPLE: &str = r#"Try it:
   printf '%s\n' \
@@ -126,7 +140,7 @@ const EXAMPLE: &str = r#"Try it:
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
   1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
-  2  wrong usage
+  2  wrong usage, or a configuration that cannot be understood
   3  the state folder is unusable or held by another ahp-sidecar, or there is no home for it
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
 
@@ -160,17 +174,19 @@ impl Cli {
         }
     }
 
+    /// The agents that speak ACP.
+    ///
+    /// # Errors
+    /// When one of them is not described well.
+    pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
+        config::agents(&self.agent, self.config.as_deref())
+    }
+
     /// How to serve.
     ///
     /// # Errors
     /// When a flag asks for something that is not there, or for a folder that is none.
     pub fn options(&self) -> anyhow::Result<Options> {
-        if !self.agent.is_empty() {
-            bail!("--agent is not available yet: the only agent of this version is `script`");
-        }
-        if self.config.is_some() {
-            bail!("--config is not available yet");
-        }
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
                 directory

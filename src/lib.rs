@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
 //! stands between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process),
-//! [`io`] (everything that waits), [`cli`] and [`sessions`] (the store, for people).
+//! [`io`] (everything that waits), [`cli`] and [`config`] (what is asked for), [`sessions`] (the store, for people).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
 //! read no clock; stdout carries nothing but frames.
@@ -13,6 +13,7 @@ compile_error!("ahp-sidecar runs on Unix only so far: see `io::stdio` and `io::w
 
 pub mod backend;
 pub mod cli;
+pub mod config;
 pub mod host;
 pub mod io;
 pub mod sessions;

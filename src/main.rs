@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
+use ahp_sidecar::backend::acp::process::GuardProgram;
+use ahp_sidecar::backend::acp::{guard, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
-use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
+use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
@@ -13,6 +15,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Command::Guard { command }) = &cli.command {
+        return ExitCode::from(guard::run(command));
+    }
     if let Err(error) = signals::outlive_file_limits() {
         complain(&format_args!("cannot catch SIGXFSZ: {error}"));
         return ExitCode::from(EXIT_FAILURE);
@@ -26,8 +31,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let ((filter, complaint), options) =
-        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?))) {
+    let ((filter, complaint), options, agents) =
+        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?, cli.agents()?))) {
             Ok(parsed) => parsed,
             Err(error) => {
                 complain(&format_args!("{error:#}"));
@@ -42,7 +47,11 @@ fn main() -> ExitCode {
         Some(resource) => Box::new(GuardedScript { resource }),
         None => Box::new(Script),
     };
-    let status = match serve(options, vec![script]) {
+    let mut backends = vec![script];
+    for agent in agents {
+        backends.push(Box::new(Acp::new(agent, this_program())));
+    }
+    let status = match serve(options, backends) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),
         Err(error) => {
@@ -56,6 +65,13 @@ fn main() -> ExitCode {
     };
     log.flush_briefly();
     status
+}
+
+/// This program as a guard, also when its file has been replaced since it was started.
+fn this_program() -> GuardProgram {
+    let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
+    let path = path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into());
+    GuardProgram { path, arguments: vec![GUARD.to_owned()] }
 }
 
 fn complain(error: &dyn std::fmt::Display) {

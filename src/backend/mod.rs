@@ -8,6 +8,7 @@
 //! in the list that `io::run` is given. A conversation reads its commands at all times, also while it waits
 //! for room to report in, because a cancellation may be among them.
 
+pub mod acp;
 pub mod script;
 
 use std::collections::HashMap;
@@ -31,10 +32,18 @@ pub trait Backend: Send {
     /// It first reports [`Event::Opened`] or [`Event::OpenFailed`]. When it returns an error before it is
     /// told to close, that is reported as its death.
     fn converse(&self, open: OpenConversation, line: Line) -> Conversation;
+
+    /// Ends whatever it has started outside of this process, for good.
+    fn stop(&self) -> Stopping {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// A running conversation.
 pub type Conversation = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+/// The end of a backend: ready when nothing of it is left.
+pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A conversation's line to the host.
 #[derive(Debug)]
@@ -142,10 +151,23 @@ impl Agents {
         if self.open.get(&chat)?.conversation != conversation {
             return None;
         }
-        if matches!(event, Event::OpenFailed { .. } | Event::Died { .. }) {
+        if matches!(event, Event::OpenFailed { .. } | Event::Left | Event::Died { .. }) {
             self.open.remove(&chat);
         }
         Some((chat, event))
+    }
+
+    /// Has every backend end what it has started, all at once; ready when nothing of it is left. Must be called
+    /// inside a tokio runtime.
+    pub fn stop(&self) -> Stopping {
+        let all: Vec<_> = self.backends.iter().map(|backend| tokio::spawn(backend.stop())).collect();
+        Box::pin(async move {
+            for stopping in all {
+                if let Err(error) = stopping.await {
+                    tracing::error!(%error, "an agent could not be stopped");
+                }
+            }
+        })
     }
 
     fn open(&mut self, chat: ChatKey, open: OpenConversation) {

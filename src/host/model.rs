@@ -141,6 +141,8 @@ pub(super) struct Chat {
     pub(super) attached: Attached,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
+    /// What the agent calls the conversation, while what it knows of it is what we know.
+    pub(super) handle: Option<String>,
     /// What the store knows of this chat.
     pub(super) saved: Saved,
     /// The language of the client that asked for a turn last.
@@ -170,6 +172,7 @@ impl Chat {
             consumed: HashSet::new(),
             attached: Attached::default(),
             progress: Default::default(),
+            handle: None,
             saved: Saved { row_due: true, ..Saved::default() },
             language: Language::default(),
             queue_held: false,
@@ -207,6 +210,8 @@ pub(super) struct Run {
     pub(super) id: RunId,
     pub(super) turn_id: String,
     pub(super) phase: RunPhase,
+    /// The turn has run before.
+    pub(super) resumes: bool,
     /// When this attempt was accepted, by the clock that never goes back.
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
@@ -248,6 +253,7 @@ impl Run {
             id,
             turn_id,
             phase: RunPhase::Waiting { resume: false },
+            resumes: false,
             accepted_ms,
             lasted_ms: 0,
             by: None,
@@ -261,7 +267,7 @@ impl Run {
     /// Another attempt at a turn that has lasted so long.
     pub(super) fn again(id: RunId, turn_id: String, accepted_ms: u64, lasted_ms: u64) -> Self {
         let phase = RunPhase::Waiting { resume: true };
-        Self { phase, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
+        Self { phase, resumes: true, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
     }
 }
 

@@ -84,6 +84,8 @@ struct ChatBody {
     context_turns: usize,
     #[serde(default)]
     attached: Attached,
+    #[serde(default)]
+    handle: Option<String>,
 }
 
 impl Host {
@@ -427,6 +429,7 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
         "removedTurns": removed.collect::<BTreeSet<_>>(),
         "consumed": chat.consumed.iter().collect::<BTreeSet<_>>(),
         "progress": chat.progress,
+        "handle": chat.handle,
     });
     let mut body = body;
     if context_turns > 0 {
@@ -515,6 +518,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         consumed,
         attached: body.attached,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
+        handle: body.handle,
         saved: Saved {
             context: true,
             turns: turn_count,

@@ -16,7 +16,7 @@ use ahp_types::actions::{
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
-    SessionLifecycle,
+    SessionLifecycle, SystemNotificationResponsePart,
 };
 
 use super::calls::{CallRef, Readiness};
@@ -126,6 +126,8 @@ impl Host {
         if let Some(chat) = self.chats.get_mut(&key) {
             let turns = &chat.conversation.state().turns;
             chat.progress.retain(|id, _| turns.iter().any(|turn| turn.id == *id));
+            // What the agent calls by it is longer than what is left.
+            chat.handle = None;
         }
         self.sync_chat(step, key);
         if !self.is_creating(key) {
@@ -228,6 +230,7 @@ impl Host {
                 Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
                 _ => None,
             },
+            handle: chat.handle.clone(),
         };
         step.say(Output::Agent(key, Box::new(Command::Open(open))));
     }
@@ -328,6 +331,14 @@ impl Host {
             }
             Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
             Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
+            Event::Handle(handle) => {
+                if chat.handle.as_ref() != Some(&handle) {
+                    chat.handle = Some(handle);
+                    chat.saved.row_due = true;
+                    self.unsaved.chats.insert(key);
+                }
+            }
+            Event::Left => self.agent_has_left(step, key),
             Event::Title(title) => {
                 let session = chat.session;
                 if let Some(title) = catalogue::title_from(&title) {
@@ -351,6 +362,21 @@ impl Host {
                 _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
             },
         }
+    }
+
+    /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
+    fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let fresh = self.fresh_run();
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+            return;
+        };
+        chat.agent = AgentLink::Closed;
+        chat.settling = None;
+        if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
+            run.id = fresh;
+            run.phase = RunPhase::Waiting { resume: run.resumes };
+        }
+        self.advance(step, key);
     }
 
     /// The agent could not be started, or is gone: whatever waited for it fails.
@@ -384,6 +410,7 @@ impl Host {
         match event {
             TurnEvent::Text(kind, text) => self.append_text(step, key, run, turn_id, kind, text),
             TurnEvent::Part(kind, text) => self.open_part(step, key, turn_id, kind, text),
+            TurnEvent::Notice(text) => self.notice(step, key, turn_id, text),
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::Progress(progress) => {
@@ -489,6 +516,14 @@ impl Host {
             TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
             TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
         };
+        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
+        self.sequence(step, Target::Chat(key), action, None);
+    }
+
+    fn notice(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: String, text: String) {
+        self.end_part(key);
+        let part = SystemNotificationResponsePart { content: text.into(), meta: None };
+        let part = ResponsePart::SystemNotification(part);
         let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
         self.sequence(step, Target::Chat(key), action, None);
     }

@@ -156,7 +156,7 @@ fn refusal(uri: &str, error: &std::io::Error) -> RpcError {
 }
 
 /// The path of a `file:` URI.
-pub(super) fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
+pub(crate) fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     let rest = uri.strip_prefix("file:").ok_or_else(|| RpcError::resource_not_found(uri))?;
     let path = match rest.strip_prefix("//") {
         Some(rest) => rest.strip_prefix("localhost").unwrap_or(rest),

@@ -82,6 +82,9 @@ const IDLE_SESSIONS_MAX: usize = 64;
 /// How long the last frames may take to get out when we were asked to leave.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
+/// How long the agents are waited for, which begin to leave when we do.
+const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
+
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
 const QUIET_TURNS: usize = 4;
@@ -106,7 +109,14 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let (resources, answered) = Resources::new();
         let mut sidecar = Sidecar::new(options, agents, writer, keeper, start, resources);
         let events = Events { lines, reports, written, lost, kept, resources: answered };
-        let exit = sidecar.run(events).await?;
+        let exit = sidecar.run(events).await;
+        if !sidecar.leaves_at_once {
+            // Their guards see to it, whether or not we hear of it.
+            if tokio::time::timeout(AGENTS_WITHIN, sidecar.agents.stop()).await.is_err() {
+                tracing::warn!("agents take long to end");
+            }
+        }
+        let exit = exit?;
         match sidecar.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
@@ -176,6 +186,8 @@ struct Sidecar {
     unreadable: Option<std::io::Error>,
     /// Set when we were asked to leave: by when.
     leave_by: Option<Instant>,
+    /// We were asked to leave twice.
+    leaves_at_once: bool,
     /// The time that turns were given after the end of input is up.
     drained: bool,
 }
@@ -230,6 +242,7 @@ impl Sidecar {
             done: None,
             unreadable: None,
             leave_by: None,
+            leaves_at_once: false,
             drained: false,
         }
     }
@@ -482,10 +495,13 @@ impl Sidecar {
     fn leave(&mut self, why: &str) -> bool {
         tracing::info!(why, "leaving");
         if self.leave_by.is_some() {
+            self.leaves_at_once = true;
             return true;
         }
         self.leave_by = Some(Instant::now() + LEAVE_WITHIN);
         self.feed(Input::Shutdown(Shutdown::Cancel));
+        // While what waits is written.
+        tokio::spawn(self.agents.stop());
         false
     }
 

@@ -7,6 +7,7 @@
     reason = "a test says what is wrong by failing"
 )]
 
+mod acp;
 mod active_clients;
 mod agents;
 mod chats;
@@ -14,6 +15,7 @@ mod client;
 mod crash;
 mod credentials;
 mod directories;
+mod guard;
 mod home;
 mod judges;
 mod keeping;

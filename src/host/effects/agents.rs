@@ -183,6 +183,8 @@ pub struct OpenConversation {
     pub tokens: Tokens,
     /// What was said before, when the conversation must be taken up anew or goes on from another one.
     pub history: Vec<Turn>,
+    /// The last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
+    pub handle: Option<String>,
     /// What was said in chats that the user attached to messages of the history, by the id of the turn: of the
     /// newest ones, as far as they are kept.
     pub attached: BTreeMap<String, Vec<Transcript>>,
@@ -223,6 +225,8 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
+    /// What the agent calls the conversation: kept, and given back when it is opened again.
+    Handle(String),
     /// The agent gives the session a name.
     Title(String),
     /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is
@@ -233,6 +237,9 @@ pub enum Event {
     },
     /// Something about a run.
     Turn(RunId, TurnEvent),
+    /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.
+    /// It is opened anew for the next turn, and nobody needs to notice.
+    Left,
     /// The backend is gone without a word; every run with it. It is opened anew for the next turn.
     Died {
         /// What is known of the death, for people.
@@ -247,6 +254,8 @@ pub enum TurnEvent {
     Part(TextKind, String),
     /// Text that goes on in the part of its kind if that is the last one, else in a new one.
     Text(TextKind, String),
+    /// Something that is said of the conversation, and not by the agent.
+    Notice(String),
     /// What the agent is doing now.
     Activity(Option<String>),
     /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.

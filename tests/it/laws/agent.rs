@@ -31,6 +31,8 @@ pub struct Agent {
     /// Those of this conversation that it has not reported the end of.
     unended: Vec<RunId>,
     known: HashSet<RunId>,
+    /// Runs that it has said something of.
+    spoken_of: HashSet<RunId>,
     /// What it was handed and has not taken in, the newest last.
     steering: Vec<(RunId, String)>,
     /// What it has taken in, in runs that were its own to end.
@@ -142,10 +144,21 @@ impl Agent {
                 self.close();
                 Event::Died { reason: "exit status 1".to_owned() }
             }
+            // It has not heard of what runs.
+            Report::Left
+                if self.state == State::Open
+                    && self.unended.iter().all(|run| !self.spoken_of.contains(run)) =>
+            {
+                self.close();
+                Event::Left
+            }
+            Report::Left => return None,
+            Report::Handle(index) => Event::Handle(text(*index).to_owned()),
             Report::Title(index) => Event::Title(text(*index).to_owned()),
             Report::Turn { older, event } => {
                 let run =
                     self.runs.iter().rev().nth(usize::from(*older) % self.runs.len().max(1)).copied()?;
+                self.spoken_of.insert(run);
                 if matches!(event, Happening::Ended(_)) {
                     self.unended.retain(|unended| *unended != run);
                 }
@@ -195,6 +208,7 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
         Happening::Part { thought, text: index } => TurnEvent::Part(kind(*thought), text(*index).to_owned()),
         Happening::Text { thought, text: index } => TurnEvent::Text(kind(*thought), text(*index).to_owned()),
         Happening::Activity(activity) => TurnEvent::Activity(activity.map(|index| text(index).to_owned())),
+        Happening::Notice(index) => TurnEvent::Notice(text(*index).to_owned()),
         Happening::Usage(tokens) => TurnEvent::Usage(UsageInfo {
             input_tokens: Some(i64::from(*tokens)),
             output_tokens: None,

@@ -283,6 +283,8 @@ pub enum Report {
     },
     OpenFailed,
     Died,
+    Left,
+    Handle(u8),
     Title(u8),
     /// About the newest run, or an older one.
     Turn {
@@ -303,6 +305,7 @@ pub enum Happening {
         text: u8,
     },
     Activity(Option<u8>),
+    Notice(u8),
     Usage(u8),
     Started {
         call: u8,
@@ -704,6 +707,8 @@ fn report() -> impl Strategy<Value = Report> {
         1 => (index(), index()).prop_map(|(done, of)| Report::Opening { done, of }),
         1 => Just(Report::OpenFailed),
         1 => Just(Report::Died),
+        1 => Just(Report::Left),
+        1 => index().prop_map(Report::Handle),
         1 => index().prop_map(Report::Title),
         45 => (older, happening()).prop_map(|(older, event)| Report::Turn { older, event }),
     ]
@@ -715,6 +720,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (any::<bool>(), index()).prop_map(|(thought, text)| Happening::Part { thought, text }),
         6 => (any::<bool>(), index()).prop_map(|(thought, text)| Happening::Text { thought, text }),
         2 => maybe().prop_map(Happening::Activity),
+        1 => index().prop_map(Happening::Notice),
         1 => index().prop_map(Happening::Usage),
         4 => index().prop_map(|call| Happening::Started { call }),
         2 => (index(), index()).prop_map(|(call, text)| Happening::Input { call, text }),

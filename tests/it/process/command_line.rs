@@ -51,7 +51,6 @@ fn help_and_version_are_said_on_stdout() {
 
 #[test]
 fn what_cannot_be_done_is_refused_before_anything_is_served() {
-    let not_yet = "is not available yet";
     for (arguments, said) in [
         (&["--frobnicate"][..], "--frobnicate"),
         (&["surplus"], "surplus"),
@@ -59,8 +58,9 @@ fn what_cannot_be_done_is_refused_before_anything_is_served() {
         (&["--drain-timeout", "soon"], "soon"),
         (&["--max-frame-bytes", "-1"], "-1"),
         (&["--state-dir", "x", "--ephemeral"], "--ephemeral"),
-        (&["--agent", "a=b"], not_yet),
-        (&["--config", "x"], not_yet),
+        (&["--agent", "a"], "NAME=COMMAND LINE"),
+        (&["--agent", "script=x"], "two agents with the name `script`"),
+        (&["--config", "/no/such/file"], "/no/such/file"),
         (&["--log", "ahp_sidecar=shout"], "--log"),
         (&["--default-directory", "/no/such/folder"], "/no/such/folder"),
         (&["--default-directory", "/dev/null"], "is not a folder"),

@@ -1,0 +1,287 @@
+//! An agent: one process that all of its conversations share, started when it is needed.
+//!
+//! Owns: starting it and shaking hands, starting it again after a death (with growing waits, and not for ever),
+//! stopping it when it is not used, and stopping it at the end.
+//! Never: knows a conversation.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_client_protocol_schema::ProtocolVersion;
+use agent_client_protocol_schema::{
+    AgentCapabilities, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
+};
+use anyhow::{anyhow, bail, Context};
+use tokio::time::{timeout, Instant};
+
+use super::peer::{Connection, Ear, Said};
+use super::process::{GuardProgram, Process};
+use super::AgentSpec;
+
+/// How long is waited before an agent is started again that has died so many times in a row.
+const WAITS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
+
+/// How long an agent that has died more often than that is not started at all.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// An agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// What its operator says of it.
+    pub spec: AgentSpec,
+    guard: GuardProgram,
+    /// Held by the one who starts it, so that others wait for that rather than start another.
+    current: tokio::sync::Mutex<Option<Arc<Running>>>,
+    past: Mutex<Past>,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    /// How often it has died or failed to start since it last did anything well.
+    deaths: usize,
+    last_death: Option<(Instant, String)>,
+    /// Those that have not ended, as far as is known.
+    connections: Vec<Connection>,
+    /// It is not to be started any more.
+    closed: bool,
+}
+
+/// A running agent that has shaken hands.
+#[derive(Debug)]
+pub struct Running {
+    /// The connection to it.
+    pub connection: Connection,
+    /// What it can do.
+    pub capabilities: AgentCapabilities,
+    uses: Mutex<Uses>,
+}
+
+#[derive(Debug)]
+struct Uses {
+    count: usize,
+    since: Instant,
+    /// Why we have ended it, for people.
+    ended_by_us: Option<&'static str>,
+}
+
+/// Somebody needs a running agent: while this is there it is not stopped for idleness.
+#[derive(Debug)]
+pub struct Use(Arc<Running>);
+
+impl Use {
+    /// What is used.
+    pub fn running(&self) -> Arc<Running> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut uses = self.0.uses();
+        uses.count -= 1;
+        uses.since = Instant::now();
+    }
+}
+
+impl Running {
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to use it; none when it is being ended.
+    pub fn begin_use(self: &Arc<Self>) -> Option<Use> {
+        let mut uses = self.uses();
+        if uses.ended_by_us.is_some() || self.connection.is_over() {
+            return None;
+        }
+        uses.count += 1;
+        Some(Use(Arc::clone(self)))
+    }
+
+    /// Ends it; says why to those who lose by it.
+    pub fn end(&self, why: &'static str) {
+        self.uses().ended_by_us.get_or_insert(why);
+        self.connection.stop();
+    }
+
+    /// Waits until it has ended; says how it did.
+    pub async fn ended(&self) -> String {
+        let how = self.connection.ended().await;
+        match self.uses().ended_by_us {
+            Some(why) => why.to_owned(),
+            None => how,
+        }
+    }
+
+    /// Ends it when it was not used for so long.
+    async fn watch(self: Arc<Self>, idle_limit: Duration) {
+        loop {
+            let next = {
+                let mut uses = self.uses();
+                let idle_at = uses.since + idle_limit;
+                if uses.count == 0 && idle_at <= Instant::now() {
+                    uses.ended_by_us.get_or_insert("it was not used");
+                    break;
+                }
+                if uses.count == 0 {
+                    idle_at
+                } else {
+                    Instant::now() + idle_limit
+                }
+            };
+            tokio::select! {
+                _ = self.connection.ended() => return,
+                () = tokio::time::sleep_until(next) => {}
+            }
+        }
+        tracing::info!("an agent that was not used is stopped");
+        self.connection.stop();
+    }
+}
+
+impl Agent {
+    /// An agent that is not running.
+    pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
+        Self { spec, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The running agent, started if it is not.
+    ///
+    /// # Errors
+    /// When it cannot be started, or has died too often.
+    pub async fn start(&self) -> anyhow::Result<Use> {
+        let mut current = self.current.lock().await;
+        if let Some(running) = current.as_ref() {
+            if let Some(used) = running.begin_use() {
+                return Ok(used);
+            }
+            let how = running.ended().await;
+            if running.uses().ended_by_us.is_none() {
+                self.has_died(how);
+            }
+            *current = None;
+        }
+        self.wait_for_its_turn().await?;
+        match self.start_anew().await {
+            Ok(running) => {
+                let running = Arc::new(running);
+                *current = Some(Arc::clone(&running));
+                tokio::spawn(Arc::clone(&running).watch(self.spec.idle_limit));
+                running.begin_use().context("it ended as soon as it was started")
+            }
+            Err(error) => {
+                self.has_died(format!("{error:#}"));
+                Err(error)
+            }
+        }
+    }
+
+    /// It has done something well: earlier deaths are forgiven.
+    pub fn has_worked(&self) {
+        self.past().deaths = 0;
+    }
+
+    /// Ends it, for good; done when nothing of it is left.
+    pub async fn stop(&self) {
+        let connections = {
+            let mut past = self.past();
+            past.closed = true;
+            past.connections.clone()
+        };
+        for connection in &connections {
+            connection.stop();
+        }
+        for connection in &connections {
+            connection.ended().await;
+        }
+    }
+
+    fn has_died(&self, how: String) {
+        let mut past = self.past();
+        past.deaths += 1;
+        past.last_death = Some((Instant::now(), how));
+    }
+
+    async fn wait_for_its_turn(&self) -> anyhow::Result<()> {
+        let wait = {
+            let past = self.past();
+            let deaths = past.deaths;
+            let Some((at, how)) = past.last_death.as_ref().filter(|_| deaths > 0) else { return Ok(()) };
+            let ago = at.elapsed();
+            match WAITS.get(deaths - 1) {
+                Some(wait) => wait.saturating_sub(ago),
+                None if ago >= REFUSED_FOR => Duration::ZERO,
+                None => {
+                    let seconds = (REFUSED_FOR - ago).as_secs() + 1;
+                    bail!(
+                        "it has died {deaths} times in a row and is not started again for {seconds} s; {how}"
+                    );
+                }
+            }
+        };
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+
+    async fn start_anew(&self) -> anyhow::Result<Running> {
+        let name = &self.spec.name;
+        let connection = {
+            let mut past = self.past();
+            if past.closed {
+                bail!("the host is leaving");
+            }
+            let (process, stdin, stdout) = Process::start(&self.guard, &self.spec)?;
+            let connection = Connection::start(name.clone(), stdin, stdout, process.ended());
+            past.connections.retain(|connection| !connection.has_ended());
+            past.connections.push(connection.clone());
+            connection
+        };
+        let mut ear = connection.listen();
+        let shaken = timeout(self.spec.start_limit, shake_hands(&mut ear)).await;
+        let failure = match shaken {
+            Ok(Ok(Some(capabilities))) => {
+                let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
+                return Ok(Running { connection, capabilities, uses: Mutex::new(uses) });
+            }
+            Ok(Ok(None)) => None,
+            Ok(Err(error)) => Some(error),
+            Err(_) => {
+                let limit = self.spec.start_limit;
+                Some(anyhow!("it did not answer `initialize` within {limit:?}"))
+            }
+        };
+        connection.stop();
+        let how = connection.ended().await;
+        Err(match failure {
+            Some(error) => anyhow!("{error:#}; {how}"),
+            None => anyhow!("{how}"),
+        })
+    }
+}
+
+/// Says what we are; hears what the agent is. None when it ends instead.
+async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<AgentCapabilities>> {
+    let hello = InitializeRequest::new(ProtocolVersion::V1)
+        .client_capabilities(ClientCapabilities::new())
+        .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
+    let id = ear.request("initialize", &hello);
+    loop {
+        match ear.hear().await {
+            Some(Said::Answer(about, answer)) if about == id => {
+                let answer = answer.map_err(|failure| anyhow!("it answered `initialize` with: {failure}"))?;
+                let hello: InitializeResponse =
+                    serde_json::from_str(answer.get()).context("its answer to `initialize` does not fit")?;
+                if hello.protocol_version != ProtocolVersion::V1 {
+                    bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
+                }
+                return Ok(Some(hello.agent_capabilities));
+            }
+            Some(_) => {}
+            None => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Content: what a user's message is for an agent, and what an agent's content is for clients.
+//!
+//! Owns: content blocks in both directions, diffs as text, and the transcript that an agent is told which does
+//! not remember.
+//! Never: opens a file. What an agent cannot be given is named to it.
+
+use std::collections::BTreeMap;
+
+use agent_client_protocol_schema::{
+    AudioContent, BlobResourceContents, ContentBlock, Diff, EmbeddedResource, EmbeddedResourceResource,
+    ImageContent, PromptCapabilities, ResourceLink, TextResourceContents, ToolCallContent,
+};
+use ahp_types::state::{
+    Message, MessageAttachment, ResponsePart, ToolCallState, ToolResultContent,
+    ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTextContent, Turn,
+};
+use base64::prelude::{Engine, BASE64_STANDARD};
+
+use crate::host::effects::Transcript;
+
+/// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
+const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
+
+/// So many lines that are equal are shown around a change.
+const DIFF_CONTEXT_LINES: usize = 3;
+
+/// A user's message, as far as the agent can take it.
+pub fn prompt(message: &Message, chats: &[Transcript], can: &PromptCapabilities) -> Vec<ContentBlock> {
+    let mut blocks = Vec::new();
+    if !message.text.is_empty() {
+        blocks.push(message.text.as_str().into());
+    }
+    for attachment in message.attachments.iter().flatten() {
+        blocks.extend(attached(attachment, can));
+    }
+    blocks.extend(chats.iter().map(|chat| attached_chat(chat).into()));
+    if blocks.is_empty() {
+        // Some agents do not survive a prompt without content.
+        blocks.push(" ".into());
+    }
+    blocks
+}
+
+/// What was said in a chat that is attached.
+fn attached_chat(Transcript { label, text, cut, .. }: &Transcript) -> String {
+    let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
+    format!("This was said in the conversation \"{label}\", which the user has attached:\n\n{cut}{text}\n")
+}
+
+fn attached(attachment: &MessageAttachment, can: &PromptCapabilities) -> Option<ContentBlock> {
+    match attachment {
+        MessageAttachment::Simple(simple) => {
+            let text = simple.model_representation.as_ref().unwrap_or(&simple.label);
+            Some(text.as_str().into())
+        }
+        MessageAttachment::Resource(resource) => {
+            let mut link = ResourceLink::new(resource.label.clone(), resource.uri.to_string());
+            link.mime_type.clone_from(&resource.content_type);
+            link.size = resource.size_hint;
+            Some(ContentBlock::ResourceLink(link))
+        }
+        MessageAttachment::EmbeddedResource(resource) => {
+            let (data, kind) = (&resource.data, &resource.content_type);
+            Some(if kind.starts_with("image/") && can.image {
+                ContentBlock::Image(ImageContent::new(data.clone(), kind.clone()))
+            } else if kind.starts_with("audio/") && can.audio {
+                ContentBlock::Audio(AudioContent::new(data.clone(), kind.clone()))
+            } else {
+                embedded(&resource.label, data, kind, can)
+            })
+        }
+        MessageAttachment::Annotations(annotations) => {
+            let text = format!("(The user has attached annotations: {})", annotations.label);
+            Some(text.as_str().into())
+        }
+        // Refused before an agent is told.
+        MessageAttachment::Chat(_) => None,
+        MessageAttachment::Unknown(attachment) => {
+            tracing::warn!("an attachment that nobody knows was not given to the agent: {attachment}");
+            None
+        }
+    }
+}
+
+fn embedded(label: &str, data: &str, kind: &str, can: &PromptCapabilities) -> ContentBlock {
+    let uri = format!(
+        "attachment:///{}",
+        percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC)
+    );
+    let text = BASE64_STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    match text {
+        Some(text) if can.embedded_context => {
+            let mut contents = TextResourceContents::new(text, uri);
+            contents.mime_type = Some(kind.to_owned());
+            let contents = EmbeddedResourceResource::TextResourceContents(contents);
+            ContentBlock::Resource(EmbeddedResource::new(contents))
+        }
+        Some(text) => format!("{label}:\n{text}").as_str().into(),
+        None if can.embedded_context => {
+            let mut contents = BlobResourceContents::new(data, uri);
+            contents.mime_type = Some(kind.to_owned());
+            let contents = EmbeddedResourceResource::BlobResourceContents(contents);
+            ContentBlock::Resource(EmbeddedResource::new(contents))
+        }
+        None => format!("(The user has attached {label}, of type {kind}, which cannot be shown here.)")
+            .as_str()
+            .into(),
+    }
+}
+
+/// A content block of an answer, as markdown.
+pub fn markdown(block: ContentBlock) -> String {
+    match block {
+        ContentBlock::Text(text) => text.text,
+        ContentBlock::Image(image) => format!("![image](data:{};base64,{})", image.mime_type, image.data),
+        ContentBlock::Audio(audio) => format!("[audio](data:{};base64,{})", audio.mime_type, audio.data),
+        ContentBlock::ResourceLink(link) => format!("[{}]({})", link.title.unwrap_or(link.name), link.uri),
+        ContentBlock::Resource(resource) => match resource.resource {
+            EmbeddedResourceResource::TextResourceContents(contents) => {
+                format!("[{}]({})\n\n{}", contents.uri, contents.uri, contents.text)
+            }
+            EmbeddedResourceResource::BlobResourceContents(contents) => {
+                let kind = contents.mime_type.as_deref().unwrap_or("application/octet-stream");
+                format!("[{}](data:{kind};base64,{})", contents.uri, contents.blob)
+            }
+            _ => String::new(),
+        },
+        _ => String::new(),
+    }
+}
+
+/// What a tool call has produced, as clients are shown it; none for what is told in other ways.
+pub fn produced(content: ToolCallContent) -> Option<ToolResultContent> {
+    match content {
+        ToolCallContent::Content(content) => Some(produced_block(content.content)),
+        ToolCallContent::Diff(diff) => Some(text(diff_text(&diff))),
+        _ => None,
+    }
+}
+
+fn produced_block(block: ContentBlock) -> ToolResultContent {
+    let embedded = |data, content_type| {
+        ToolResultContent::EmbeddedResource(ToolResultEmbeddedResourceContent { data, content_type })
+    };
+    match block {
+        ContentBlock::Image(image) => embedded(image.data, image.mime_type),
+        ContentBlock::Audio(audio) => embedded(audio.data, audio.mime_type),
+        ContentBlock::ResourceLink(link) => ToolResultContent::Resource(ToolResultResourceContent {
+            uri: link.uri,
+            size_hint: link.size,
+            content_type: link.mime_type,
+            nonce: None,
+        }),
+        ContentBlock::Resource(resource) => match resource.resource {
+            EmbeddedResourceResource::TextResourceContents(contents) => text(contents.text),
+            EmbeddedResourceResource::BlobResourceContents(contents) => {
+                let kind = contents.mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());
+                embedded(contents.blob, kind)
+            }
+            _ => text(String::new()),
+        },
+        block => text(markdown(block)),
+    }
+}
+
+/// Text that a tool call has produced.
+pub fn text(text: String) -> ToolResultContent {
+    ToolResultContent::Text(ToolResultTextContent { text })
+}
+
+/// A change of a file: what was between the lines that both sides share at their ends, and what is now.
+fn diff_text(diff: &Diff) -> String {
+    let old: Vec<&str> = diff.old_text.as_deref().unwrap_or_default().lines().collect();
+    let new: Vec<&str> = diff.new_text.lines().collect();
+    let before = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let shared = old[before..].iter().rev().zip(new[before..].iter().rev());
+    let after = shared.take_while(|(old, new)| old == new).count();
+    let path = diff.path.display();
+    let from = if diff.old_text.is_some() { path.to_string() } else { "/dev/null".to_owned() };
+    let first = before.saturating_sub(DIFF_CONTEXT_LINES);
+    let shown_after = after.min(DIFF_CONTEXT_LINES);
+    let length = |side: &[&str]| side.len() - after - first + shown_after;
+    // As diffs have it: a side without lines begins before its first.
+    let start = |side: &[&str]| if length(side) == 0 { first } else { first + 1 };
+    let mut text = format!(
+        "--- {from}\n+++ {path}\n@@ -{},{} +{},{} @@\n",
+        start(&old),
+        length(&old),
+        start(&new),
+        length(&new)
+    );
+    let lines = (old[first..before].iter().map(|line| (' ', line)))
+        .chain(old[before..old.len() - after].iter().map(|line| ('-', line)))
+        .chain(new[before..new.len() - after].iter().map(|line| ('+', line)))
+        .chain(new[new.len() - after..][..shown_after].iter().map(|line| (' ', line)));
+    for (mark, line) in lines {
+        text.push(mark);
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+/// What was said before, for an agent that does not remember it; what was attached to the turns goes with them.
+pub fn transcript(history: &[Turn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
+    let mut said = Vec::new();
+    let mut bytes = 0;
+    for turn in history.iter().rev() {
+        let told = told(turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
+        bytes += told.len();
+        if bytes > TRANSCRIPT_BYTES_MAX {
+            said.push("(What was said before that is left out.)\n".to_owned());
+            break;
+        }
+        said.push(told);
+    }
+    said.reverse();
+    format!(
+        "This conversation began before you joined it. This is what was said so far; go on from there.\n\n{}\n\
+         That was what was said so far. The user's new message follows.",
+        said.concat()
+    )
+}
+
+fn told(turn: &Turn, chats: &[Transcript]) -> String {
+    let attached: String = chats.iter().map(|chat| attached_chat(chat) + "\n").collect();
+    let mut told = format!("The user:\n{}\n\n{attached}You:\n", turn.message.text);
+    for part in &turn.response_parts {
+        match part {
+            ResponsePart::Markdown(part) => {
+                told.push_str(&part.content);
+                told.push('\n');
+            }
+            ResponsePart::ToolCall(part) => {
+                let name = match &part.tool_call {
+                    ToolCallState::Completed(call) => &call.display_name,
+                    ToolCallState::Cancelled(call) => &call.display_name,
+                    _ => continue,
+                };
+                told.push_str(&format!("(You used the tool {name}.)\n"));
+            }
+            _ => {}
+        }
+    }
+    told.push('\n');
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_shown_with_what_is_around_it() {
+        let old = "a\nb\nc\nd\nold\ne\nf\ng\nh\n";
+        let new = old.replace("old", "new\nnewer");
+        let told = diff_text(&Diff::new("/x/y", new).old_text(old.to_owned()));
+        assert_eq!(told, "--- /x/y\n+++ /x/y\n@@ -2,7 +2,8 @@\n b\n c\n d\n-old\n+new\n+newer\n e\n f\n g\n");
+        let told = diff_text(&Diff::new("/x/y", "a\nb"));
+        assert_eq!(told, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n");
+        let told = diff_text(&Diff::new("/x", "same\n").old_text("same\n".to_owned()));
+        assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,1 @@\n same\n");
+        let told = diff_text(&Diff::new("/x", "a\na\n").old_text("a\n".to_owned()));
+        assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,2 @@\n a\n+a\n");
+    }
+}

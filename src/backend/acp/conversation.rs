@@ -1,0 +1,611 @@
+//! A chat's conversation with an agent: one ACP session.
+//!
+//! Owns: opening the session (by `session/resume`, `session/load` or `session/new`, whichever keeps most of what
+//! was said), one prompt at a time, cancelling, and what each of the session's messages becomes.
+//! Never: lets what is said between turns touch a turn, or waits without hearing a cancellation.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol_schema::MaybeUndefined;
+use agent_client_protocol_schema::{
+    CancelNotification, CloseSessionRequest, ContentBlock, LoadSessionRequest, NewSessionRequest,
+    NewSessionResponse, PlanEntryStatus, PromptRequest, PromptResponse, RequestPermissionOutcome,
+    RequestPermissionResponse, ResumeSessionRequest, SelectedPermissionOutcome, SessionId, SessionUpdate,
+    StopReason,
+};
+use ahp_types::state::{Message, UsageInfo};
+use anyhow::{anyhow, bail, Context};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, timeout, Instant};
+
+use super::agent::{Agent, Running, Use};
+use super::calls::{Asks, Calls};
+use super::content;
+use super::peer::{AgentRequest, Ear, Failure, Said};
+use crate::backend::{Line, Reports};
+use crate::host::effects::{
+    Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
+};
+use crate::io::resources::path_of;
+
+/// ACP: the user must log in first.
+const AUTH_REQUIRED: i64 = -32000;
+/// JSON-RPC: the parameters do not fit.
+const INVALID_PARAMS: i64 = -32602;
+/// JSON-RPC: the request was withdrawn.
+const WITHDRAWN: i64 = -32800;
+
+/// How often it is looked whether an agent that we do not read is read again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What the user sees when the agent has to be told what was said before.
+const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
+
+/// Runs a conversation until it is closed.
+///
+/// # Errors
+/// When the agent dies during a turn: how it did.
+pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> anyhow::Result<()> {
+    let Line { mut commands, reports } = line;
+    let name = agent.spec.name.clone();
+    let opened = tokio::select! {
+        opened = Conversation::open(&agent, open) => opened,
+        () = closed(&mut commands) => return Ok(()),
+    };
+    match opened {
+        Ok(mut conversation) => {
+            conversation.pending.push_back(Event::Opened);
+            conversation.pending.push_back(Event::Handle(conversation.session.to_string()));
+            for update in std::mem::take(&mut conversation.early) {
+                conversation.updated(&update);
+            }
+            let ended = conversation.serve(commands, reports).await;
+            ended.with_context(|| format!("the agent `{name}` has died"))
+        }
+        Err(error) => {
+            reports.report(Event::OpenFailed { reason: format!("the agent `{name}`: {error:#}") }).await;
+            Ok(())
+        }
+    }
+}
+
+/// Waits until the conversation is closed.
+async fn closed(commands: &mut mpsc::UnboundedReceiver<Command>) {
+    while !matches!(commands.recv().await, None | Some(Command::Close)) {}
+}
+
+struct Conversation {
+    agent: Arc<Agent>,
+    running: Arc<Running>,
+    ear: Ear,
+    session: SessionId,
+    /// What the agent said of the session before we knew of it.
+    early: Vec<Box<RawValue>>,
+    /// What the agent has to be told before the next prompt, because it does not remember it.
+    transcript: Option<String>,
+    calls: Calls,
+    run: Option<Run>,
+    /// What is to be reported, in order. While there is any, the agent is not heard.
+    pending: VecDeque<Event>,
+}
+
+struct Run {
+    id: RunId,
+    /// The prompt that the agent has not answered.
+    prompt: u64,
+    _use: Use,
+    /// By when it must have been given up, once it was cancelled.
+    cancelled: Option<Instant>,
+    usage: UsageInfo,
+    /// What text goes on.
+    speaking: Option<(TextKind, Option<String>)>,
+    /// What the user has added, for when the agent is done with what it does.
+    steering: VecDeque<(String, Message, Vec<Transcript>)>,
+}
+
+/// What the schema does not know of a tool call.
+#[derive(Deserialize)]
+struct Named {
+    name: Option<String>,
+}
+
+/// What a conversation does next.
+enum Next {
+    Hear,
+    Leave,
+}
+
+impl Conversation {
+    async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<Self> {
+        // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
+        let starting = Arc::clone(agent);
+        let used =
+            tokio::spawn(async move { starting.start().await }).await.context("it was not started")??;
+        let running = used.running();
+        let mut ear = running.connection.listen();
+        let (cwd, others) = directories(agent, &open)?;
+        let capabilities = &running.capabilities.session_capabilities;
+        let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
+        let limit = agent.spec.start_limit;
+        let mut taken_up = None;
+        if let Some(session) = &open.handle {
+            let id = SessionId::new(session.as_str());
+            let (method, answer) = if capabilities.resume.is_some() {
+                let params =
+                    ResumeSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
+                ear.follow(session);
+                ("session/resume", Some(ask(&mut ear, "session/resume", &params, limit).await?))
+            } else if running.capabilities.load_session {
+                let params = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
+                ear.follow(session);
+                ("session/load", Some(ask(&mut ear, "session/load", &params, limit).await?))
+            } else {
+                ("", None)
+            };
+            match answer {
+                Some(Ok(_)) => taken_up = Some(id),
+                Some(Err(failure)) => {
+                    tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
+                }
+                None => {}
+            }
+        }
+        let (session, early, transcript) = match taken_up {
+            Some(session) => (session, Vec::new(), None),
+            None => {
+                let params = NewSessionRequest::new(&cwd).additional_directories(others);
+                let answer = ask(&mut ear, "session/new", &params, limit).await?;
+                let answer = answer.map_err(|failure| refused("session/new", &failure))?;
+                let made: NewSessionResponse =
+                    serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
+                let session = made.session_id;
+                let early = ear.follow(&session.0);
+                let history = &open.history;
+                (session, early, (!history.is_empty()).then(|| content::transcript(history, &open.attached)))
+            }
+        };
+        Ok(Self {
+            agent: Arc::clone(agent),
+            running,
+            ear,
+            session,
+            early,
+            transcript,
+            calls: Calls::default(),
+            run: None,
+            pending: VecDeque::new(),
+        })
+    }
+
+    async fn serve(
+        &mut self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        reports: Reports,
+    ) -> anyhow::Result<()> {
+        loop {
+            let deadline = self.run.as_ref().and_then(|run| run.cancelled);
+            let next = tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    None | Some(Command::Close) => {
+                        self.close();
+                        return Ok(());
+                    }
+                    Some(command) => self.obey(command),
+                },
+                room = reports.room(), if !self.pending.is_empty() => {
+                    let Some(room) = room else { return Ok(()) };
+                    if let Some(event) = self.pending.pop_front() {
+                        room.report(event);
+                    }
+                    Next::Hear
+                }
+                said = self.ear.hear(), if self.pending.is_empty() => match said {
+                    Some(said) => self.hear(said),
+                    None => self.agent_has_ended().await?,
+                },
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    self.cancelled_for_too_long();
+                    Next::Hear
+                }
+            };
+            if matches!(next, Next::Leave) {
+                break;
+            }
+        }
+        // What is left to be told, and that nothing follows.
+        self.pending.push_back(Event::Left);
+        while let Some(event) = self.pending.pop_front() {
+            reports.report(event).await;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, command: Command) -> Next {
+        let current = self.run.as_ref().map(|run| run.id);
+        match command {
+            Command::StartTurn { run, message, attached } => return self.start(run, &message, &attached),
+            Command::ResumeTurn { run, .. } => {
+                // No turn of an agent is ever said to be resumable.
+                self.fail(run, "cannotResume", "this agent cannot go on with a turn".to_owned());
+            }
+            Command::Cancel { run } if current == Some(run) => self.cancel(),
+            Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
+                self.decided(&tool_call_id, option, approved);
+            }
+            Command::Steer { run, id, message, attached } if current == Some(run) => {
+                if let Some(run) = &mut self.run {
+                    run.steering.push_back((id, message, attached));
+                }
+            }
+            command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
+        }
+        Next::Hear
+    }
+
+    fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
+        let Some(used) = self.running.begin_use() else {
+            // It is being stopped: the turn is started again when it has been.
+            return Next::Leave;
+        };
+        let mut blocks: Vec<ContentBlock> = Vec::new();
+        if let Some(transcript) = self.transcript.take() {
+            blocks.push(transcript.as_str().into());
+            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
+        }
+        blocks.extend(content::prompt(message, attached, &self.running.capabilities.prompt_capabilities));
+        let prompt = self.prompt(blocks);
+        self.run = Some(Run {
+            id: run,
+            prompt,
+            _use: used,
+            cancelled: None,
+            usage: UsageInfo {
+                input_tokens: None,
+                output_tokens: None,
+                model: None,
+                cache_read_tokens: None,
+                meta: None,
+            },
+            speaking: None,
+            steering: VecDeque::new(),
+        });
+        Next::Hear
+    }
+
+    fn prompt(&self, blocks: Vec<ContentBlock>) -> u64 {
+        self.ear.request("session/prompt", &PromptRequest::new(self.session.clone(), blocks))
+    }
+
+    fn cancel(&mut self) {
+        let limit = self.agent.spec.cancel_limit;
+        let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
+        run.cancelled = Some(Instant::now() + limit);
+        run.steering.clear();
+        // Nobody wants to hear of the run any more.
+        self.pending.retain(|event| !matches!(event, Event::Turn(..)));
+        self.answer_unanswered(true);
+        self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+    }
+
+    /// The agent goes on with what was cancelled: it is ended. While we do not hear it, it cannot be blamed.
+    fn cancelled_for_too_long(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        run.cancelled = Some(Instant::now() + LOOK_AGAIN);
+        if !self.running.connection.is_held_up() {
+            tracing::warn!(agent = self.agent.spec.name, "an agent that did not cancel its turn is stopped");
+            self.running.end("it did not give up a turn that was cancelled, and was stopped");
+        }
+    }
+
+    fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
+        let Some((request, told)) = self.calls.decided(call, approved) else { return };
+        self.answer_permission(&request, option);
+        self.tell_all(told);
+        self.answer_unanswered(false);
+    }
+
+    fn answer_permission(&self, request: &AgentRequest, option: Option<String>) {
+        let outcome = match option {
+            Some(option) => RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(option)),
+            None => RequestPermissionOutcome::Cancelled,
+        };
+        // Cannot fail: it is plain data.
+        let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
+        self.ear.answer(request, Ok(answer));
+    }
+
+    fn answer_unanswered(&mut self, all: bool) {
+        for request in self.calls.unanswered(all) {
+            self.answer_permission(&request, None);
+        }
+    }
+
+    fn hear(&mut self, said: Said) -> Next {
+        match said {
+            Said::Update(update) => self.updated(&update),
+            Said::Request { id, params, .. } => self.asked(id, &params),
+            Said::Withdrawn(request) => {
+                let told = self.calls.withdrawn(&request);
+                self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));
+                self.tell_all(told);
+            }
+            Said::Answer(id, answer) => {
+                if self.run.as_ref().is_some_and(|run| run.prompt == id) {
+                    self.answered(answer);
+                }
+            }
+        }
+        Next::Hear
+    }
+
+    fn asked(&mut self, request: AgentRequest, params: &RawValue) {
+        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
+            return self.answer_permission(&request, None);
+        }
+        match serde_json::from_str::<Asks>(params.get()) {
+            Ok(asks) => {
+                let (asked, told) = self.calls.asks(request.clone(), asks);
+                self.tell_all(told);
+                if !asked {
+                    self.answer_permission(&request, None);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(agent = self.agent.spec.name, %error, "a request that does not fit");
+                self.ear.answer(&request, Err((INVALID_PARAMS, "the parameters do not fit")));
+            }
+        }
+    }
+
+    /// Takes in a `session/update`.
+    fn updated(&mut self, raw: &RawValue) {
+        let update = match serde_json::from_str(raw.get()) {
+            Ok(update) => update,
+            Err(error) => {
+                tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
+                return;
+            }
+        };
+        if let SessionUpdate::SessionInfoUpdate(info) = update {
+            if let MaybeUndefined::Value(title) = info.title {
+                self.pending.push_back(Event::Title(title));
+            }
+            return;
+        }
+        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
+            tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}");
+            return;
+        }
+        match update {
+            SessionUpdate::AgentMessageChunk(chunk) => {
+                let id = chunk.message_id.map(|id| id.to_string());
+                self.speak(TextKind::Markdown, id, content::markdown(chunk.content));
+            }
+            SessionUpdate::AgentThoughtChunk(chunk) => {
+                let id = chunk.message_id.map(|id| id.to_string());
+                self.speak(TextKind::Reasoning, id, content::markdown(chunk.content));
+            }
+            SessionUpdate::ToolCall(call) => {
+                // Newer than the schema.
+                let name = serde_json::from_str::<Named>(raw.get()).ok().and_then(|named| named.name);
+                let told = self.calls.begun(call, name);
+                self.tell_of_calls(told);
+            }
+            SessionUpdate::ToolCallUpdate(update) => {
+                let told = self.calls.updated(update);
+                self.tell_of_calls(told);
+            }
+            SessionUpdate::Plan(plan) => {
+                let at_work = plan.entries.into_iter().find(|it| it.status == PlanEntryStatus::InProgress);
+                self.tell(TurnEvent::Activity(at_work.map(|entry| entry.content)));
+            }
+            SessionUpdate::UsageUpdate(usage) => {
+                // The size of the context and the cost have no place of their own.
+                let context = json!({ "used": usage.used, "size": usage.size, "cost": usage.cost });
+                self.tell_usage(|known| {
+                    known.meta.get_or_insert_default().insert("acp.context".to_owned(), context);
+                });
+            }
+            _ => tracing::debug!(agent = self.agent.spec.name, "an update that is not shown: {raw}"),
+        }
+    }
+
+    fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
+        if told.iter().any(|event| matches!(event, TurnEvent::ToolStarted { .. })) {
+            if let Some(run) = &mut self.run {
+                run.speaking = None;
+            }
+        }
+        self.tell_all(told);
+        self.answer_unanswered(false);
+    }
+
+    /// More of the answer, or of the thoughts that led to it: a message with another name begins a new part.
+    fn speak(&mut self, kind: TextKind, message: Option<String>, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        let Some(run) = &mut self.run else { return };
+        let goes_on = match &run.speaking {
+            Some((before, name)) => *before != kind || *name == message,
+            None => true,
+        };
+        run.speaking = Some((kind, message));
+        self.tell(if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) });
+    }
+
+    fn tell(&mut self, event: TurnEvent) {
+        if let Some(run) = self.run.as_ref().filter(|run| run.cancelled.is_none()) {
+            self.pending.push_back(Event::Turn(run.id, event));
+        }
+    }
+
+    fn tell_all(&mut self, events: Vec<TurnEvent>) {
+        for event in events {
+            self.tell(event);
+        }
+    }
+
+    /// The agent is done with a prompt. What the user has added meanwhile is the next, in the same turn.
+    fn answered(&mut self, answer: Result<Box<RawValue>, Failure>) {
+        let end = match answer {
+            Ok(answer) => {
+                self.agent.has_worked();
+                match serde_json::from_str::<PromptResponse>(answer.get()) {
+                    Ok(answer) => {
+                        if let Some(usage) = answer.usage {
+                            let count = |tokens: u64| i64::try_from(tokens).ok();
+                            self.tell_usage(|known| {
+                                known.input_tokens = count(usage.input_tokens);
+                                known.output_tokens = count(usage.output_tokens);
+                                known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
+                            });
+                        }
+                        ending(answer.stop_reason)
+                    }
+                    Err(error) => {
+                        // It has answered, so it is done; why it stopped is not known.
+                        tracing::warn!(agent = self.agent.spec.name, %error, "an answer to a prompt: {answer}");
+                        TurnEnd::Complete
+                    }
+                }
+            }
+            Err(failure) if failure.code == AUTH_REQUIRED => {
+                let message = refused("session/prompt", &failure).to_string();
+                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable: false }
+            }
+            Err(failure) => TurnEnd::Failed {
+                kind: "agentError".to_owned(),
+                message: failure.to_string(),
+                resumable: false,
+            },
+        };
+        let Some(run) = &mut self.run else { return };
+        if run.cancelled.is_some() {
+            return self.end(TurnEnd::Cancelled);
+        }
+        match run.steering.pop_front() {
+            Some((id, message, attached)) if end == TurnEnd::Complete => {
+                run.speaking = None;
+                let blocks =
+                    content::prompt(&message, &attached, &self.running.capabilities.prompt_capabilities);
+                let prompt = self.prompt(blocks);
+                if let Some(run) = &mut self.run {
+                    run.prompt = prompt;
+                }
+                self.tell(TurnEvent::Steered(id));
+            }
+            _ => self.end(end),
+        }
+    }
+
+    /// Tells all that is known of the turn's usage, now that more is.
+    fn tell_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
+        let Some(run) = &mut self.run else { return };
+        learn(&mut run.usage);
+        let usage = run.usage.clone();
+        self.tell(TurnEvent::Usage(usage));
+    }
+
+    fn end(&mut self, end: TurnEnd) {
+        self.answer_unanswered(true);
+        self.calls.end_turn();
+        if let Some(run) = self.run.take() {
+            self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
+        }
+    }
+
+    fn fail(&mut self, run: RunId, kind: &str, message: String) {
+        let end = TurnEnd::Failed { kind: kind.to_owned(), message, resumable: false };
+        self.pending.push_back(Event::Turn(run, TurnEvent::Ended(end)));
+    }
+
+    /// What the end of the agent is for the conversation: a turn that runs ends with it.
+    async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
+        let how = self.running.ended().await;
+        match &self.run {
+            Some(run) if run.cancelled.is_some() => self.end(TurnEnd::Cancelled),
+            Some(_) => bail!(how),
+            None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
+        }
+        Ok(Next::Leave)
+    }
+
+    /// The conversation is closed: the agent need not keep it in mind.
+    fn close(&mut self) {
+        self.answer_unanswered(true);
+        if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
+            self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+        }
+        if self.running.capabilities.session_capabilities.close.is_some() {
+            self.ear.request("session/close", &CloseSessionRequest::new(self.session.clone()));
+        }
+    }
+}
+
+/// Asks something and waits for the answer; what is said meanwhile is of what was said before.
+async fn ask(
+    ear: &mut Ear,
+    method: &str,
+    params: &impl Serialize,
+    limit: Duration,
+) -> anyhow::Result<Result<Box<RawValue>, Failure>> {
+    let id = ear.request(method, params);
+    let answered = timeout(limit, async {
+        loop {
+            match ear.hear().await {
+                Some(Said::Answer(about, answer)) if about == id => return Some(answer),
+                Some(Said::Request { id, .. }) => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Some(_) => {}
+                None => return None,
+            }
+        }
+    });
+    match answered.await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => bail!("it ended while it was asked for `{method}`: {}", ear.connection().ended().await),
+        Err(_) => bail!("it did not answer `{method}` within {limit:?}"),
+    }
+}
+
+fn refused(method: &str, failure: &Failure) -> anyhow::Error {
+    if failure.code == AUTH_REQUIRED {
+        return anyhow!("you must log in to it first: {failure}");
+    }
+    anyhow!("it answered `{method}` with: {failure}")
+}
+
+fn ending(reason: StopReason) -> TurnEnd {
+    let (kind, message) = match reason {
+        StopReason::Cancelled => return TurnEnd::Cancelled,
+        StopReason::MaxTokens => ("maxTokens", "the agent has said as much as it may"),
+        StopReason::MaxTurnRequests => {
+            ("maxTurnRequests", "the agent has asked its model as often as it may")
+        }
+        StopReason::Refusal => ("refusal", "the agent refuses to go on"),
+        _ => return TurnEnd::Complete,
+    };
+    TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }
+}
+
+/// Where the agent works, and the other folders.
+fn directories(agent: &Agent, open: &OpenConversation) -> anyhow::Result<(PathBuf, Vec<PathBuf>)> {
+    let folder = |uri: &String| path_of(uri).map_err(|error| anyhow!("`{uri}`: {}", error.message));
+    let mut folders = open.working_directories.iter().map(folder).collect::<anyhow::Result<VecDeque<_>>>()?;
+    let first = match (folders.pop_front(), &agent.spec.directory) {
+        (Some(folder), _) => folder,
+        (None, Some(folder)) => folder.clone(),
+        (None, None) => std::env::current_dir().context("there is no folder to work in")?,
+    };
+    if !Path::new(&first).is_dir() {
+        bail!("`{}` is not a folder", first.display());
+    }
+    Ok((first, folders.into()))
+}

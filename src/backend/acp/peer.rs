@@ -1,0 +1,593 @@
+//! A connection to an agent: JSON-RPC, one message a line, on its stdin and stdout.
+//!
+//! Owns: reading in order, in one task, and giving each message to the one [`Ear`] that it is for; keeping what
+//! is said of a session before anybody has heard of it; telling junk from messages; bounds.
+//! Never: knows what a method means, beyond which members name the session that it is about. A message that
+//! nobody takes is not read past: the agent waits as long as we do.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+use tokio_util::codec::Decoder;
+use tokio_util::sync::CancellationToken;
+
+use super::junk::Junk;
+use crate::io::codec::{Line, LineCodec};
+
+/// The longest line that is read from an agent, in bytes.
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// So much is read at once, in bytes.
+const READ_BYTES: usize = 64 << 10;
+
+/// So many places of a line that is no message are tried for the beginning of one.
+const BRACES_MAX: usize = 8;
+
+/// So many messages wait for each listener before the agent is not read any more.
+const INBOX_MAX: usize = 64;
+
+/// So much is kept of what is said of sessions that nobody has heard of.
+const UNCLAIMED_MAX: usize = 1000;
+const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
+
+/// An agent that lets so many bytes of answers wait does not read any more.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// How long after an agent's end its output may go on.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// JSON-RPC: no such method.
+const METHOD_NOT_FOUND: i64 = -32601;
+/// JSON-RPC: the parameters do not fit.
+const INVALID_PARAMS: i64 = -32602;
+
+/// A message from the agent, for one listener.
+#[derive(Debug)]
+pub enum Said {
+    /// A `session/update`: its `update`.
+    Update(Box<RawValue>),
+    /// A request about a session.
+    Request {
+        /// To be given back with the answer.
+        id: AgentRequest,
+        /// Its method.
+        method: String,
+        /// Its parameters.
+        params: Box<RawValue>,
+    },
+    /// The agent does not want to have this request answered any more.
+    Withdrawn(AgentRequest),
+    /// The answer to a request of ours.
+    Answer(u64, Result<Box<RawValue>, Failure>),
+}
+
+/// The id of a request of the agent's, as it wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AgentRequest(String);
+
+/// An error that was answered.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Failure {
+    /// JSON-RPC's code, or the agent's own.
+    #[serde(default)]
+    pub code: i64,
+    /// What went wrong, for people.
+    #[serde(default)]
+    pub message: String,
+    /// More about it.
+    #[serde(default)]
+    pub data: Option<Value>,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let said = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
+        write!(f, "{said} ({})", self.code)?;
+        let details = match &self.data {
+            Some(Value::String(text)) => Some(text.as_str()),
+            Some(Value::Object(data)) => {
+                ["details", "message"].iter().find_map(|name| data.get(*name)?.as_str())
+            }
+            _ => None,
+        };
+        match details.filter(|details| *details != said) {
+            Some(details) => write!(f, ": {details}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A connection; it ends with the last clone of it, or with the agent.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+    ended: watch::Receiver<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    agent: String,
+    routes: Mutex<Routes>,
+    outgoing: mpsc::UnboundedSender<Bytes>,
+    waiting_bytes: AtomicUsize,
+    /// The reader waits for a listener.
+    held_up: AtomicBool,
+    /// Ends the agent's input.
+    stop: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Routes {
+    last_request: u64,
+    last_ear: u64,
+    ears: HashMap<u64, mpsc::Sender<Said>>,
+    /// Whose requests are not answered yet.
+    requests: HashMap<u64, u64>,
+    /// Whom the agent's requests were given to that are not answered yet.
+    asked: HashMap<AgentRequest, u64>,
+    sessions: HashMap<String, u64>,
+    /// Sessions that nobody wants to hear of any more.
+    left: HashSet<String>,
+    unclaimed: VecDeque<(String, Box<RawValue>)>,
+    unclaimed_bytes: usize,
+    /// Nothing more will be heard.
+    closed: bool,
+}
+
+/// One who listens to the answers to its own requests and to what is said of its sessions.
+#[derive(Debug)]
+pub struct Ear {
+    connection: Connection,
+    id: u64,
+    inbox: mpsc::Receiver<Said>,
+}
+
+impl Connection {
+    /// A connection over these pipes. `ending` says how the agent ended, once it has; when its output ends
+    /// before, its input is ended too.
+    pub fn start(
+        agent: String,
+        input: impl AsyncWrite + Unpin + Send + 'static,
+        output: impl AsyncRead + Unpin + Send + 'static,
+        ending: impl std::future::Future<Output = String> + Send + 'static,
+    ) -> Self {
+        let (outgoing, lines) = mpsc::unbounded_channel();
+        let (sender, ended) = watch::channel(None);
+        let shared = Arc::new(Shared {
+            agent,
+            routes: Mutex::default(),
+            outgoing,
+            waiting_bytes: AtomicUsize::new(0),
+            held_up: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+        });
+        tokio::spawn(write(input, lines, Arc::clone(&shared)));
+        tokio::spawn(live(output, ending, Arc::clone(&shared), sender));
+        Self { shared, ended }
+    }
+
+    /// A new listener.
+    pub fn listen(&self) -> Ear {
+        let (sender, inbox) = mpsc::channel(INBOX_MAX);
+        let mut routes = self.shared.routes();
+        routes.last_ear += 1;
+        let id = routes.last_ear;
+        if !routes.closed {
+            routes.ears.insert(id, sender);
+        }
+        Ear { connection: self.clone(), id, inbox }
+    }
+
+    /// Closes the agent's input, which ends it.
+    pub fn stop(&self) {
+        self.shared.stop.cancel();
+    }
+
+    /// Whether the agent is being ended or has ended.
+    pub fn is_over(&self) -> bool {
+        self.shared.stop.is_cancelled() || self.ended.borrow().is_some()
+    }
+
+    /// Whether the agent has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    /// Whether the agent waits for us to take what it has said.
+    pub fn is_held_up(&self) -> bool {
+        self.shared.held_up.load(Ordering::Acquire)
+    }
+
+    /// Waits until the agent has ended; says how it did.
+    pub async fn ended(&self) -> String {
+        let mut ended = self.ended.clone();
+        let told = ended.wait_for(Option::is_some).await.map(|how| how.clone());
+        told.ok().flatten().unwrap_or_else(|| "it ended".to_owned())
+    }
+}
+
+impl Ear {
+    /// Sends a request; the answer is heard under the id that this gives back.
+    pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
+        let id = {
+            let mut routes = self.connection.shared.routes();
+            routes.last_request += 1;
+            let id = routes.last_request;
+            routes.requests.insert(id, self.id);
+            id
+        };
+        self.connection
+            .shared
+            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        id
+    }
+
+    /// Sends a notification.
+    pub fn notify(&self, method: &str, params: &impl Serialize) {
+        self.connection.shared.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    }
+
+    /// Answers a request of the agent's, once.
+    pub fn answer(&self, id: &AgentRequest, answer: Result<Value, (i64, &str)>) {
+        if self.connection.shared.routes().asked.remove(id).is_some() {
+            self.connection.shared.answer(id, answer);
+        }
+    }
+
+    /// From now on hears what is said of a session; gives back what was said of it before.
+    pub fn follow(&self, session: &str) -> Vec<Box<RawValue>> {
+        let mut routes = self.connection.shared.routes();
+        routes.left.remove(session);
+        routes.sessions.insert(session.to_owned(), self.id);
+        let all = std::mem::take(&mut routes.unclaimed);
+        let (claimed, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| name == session);
+        routes.unclaimed = others.into();
+        routes.unclaimed_bytes = routes.unclaimed.iter().map(|(_, update)| update.get().len()).sum();
+        claimed.into_iter().map(|(_, update)| update).collect()
+    }
+
+    /// The next message; none when the agent has ended and all that it had said was heard.
+    pub async fn hear(&mut self) -> Option<Said> {
+        self.inbox.recv().await
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        let shared = &self.connection.shared;
+        let mut routes = shared.routes();
+        let id = self.id;
+        routes.ears.remove(&id);
+        routes.requests.retain(|_, ear| *ear != id);
+        let left: Vec<String> =
+            routes.sessions.iter().filter(|(_, ear)| **ear == id).map(|(name, _)| name.clone()).collect();
+        for session in left {
+            routes.sessions.remove(&session);
+            routes.left.insert(session);
+        }
+        let open: Vec<AgentRequest> =
+            routes.asked.iter().filter(|(_, ear)| **ear == id).map(|(request, _)| request.clone()).collect();
+        for request in &open {
+            routes.asked.remove(request);
+        }
+        drop(routes);
+        for request in open {
+            shared.answer(&request, Err((INVALID_PARAMS, "the session is closed")));
+        }
+    }
+}
+
+impl Shared {
+    fn routes(&self) -> MutexGuard<'_, Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, message: &Value) {
+        let mut line = message.to_string();
+        tracing::trace!(agent = self.agent, "> {line}");
+        line.push('\n');
+        self.waiting_bytes.fetch_add(line.len(), Ordering::AcqRel);
+        if self.outgoing.send(line.into()).is_err() {
+            tracing::debug!(agent = self.agent, "a message came too late for the agent");
+        }
+    }
+
+    fn answer(&self, id: &AgentRequest, answer: Result<Value, (i64, &str)>) {
+        // It came as JSON.
+        let id: Value = serde_json::from_str(&id.0).unwrap_or_default();
+        self.send(&match answer {
+            Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+            Err((code, message)) => {
+                json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+            }
+        });
+    }
+
+    /// Gives a message to a listener, waiting for it to take it.
+    async fn give(&self, ear: u64, said: Said) {
+        let Some(sender) = self.routes().ears.get(&ear).cloned() else { return };
+        let late = match sender.try_send(said) {
+            Ok(()) => false,
+            Err(mpsc::error::TrySendError::Closed(_)) => true,
+            Err(mpsc::error::TrySendError::Full(said)) => {
+                self.held_up.store(true, Ordering::Release);
+                let late = sender.send(said).await.is_err();
+                self.held_up.store(false, Ordering::Release);
+                late
+            }
+        };
+        if late {
+            tracing::debug!(agent = self.agent, "a message came too late for its listener");
+        }
+    }
+
+    /// Keeps what is said of a session that nobody has heard of yet.
+    fn keep(&self, session: &str, update: &RawValue) {
+        let mut routes = self.routes();
+        if routes.left.contains(session) {
+            tracing::debug!(agent = self.agent, session, "an update of a session that was left was ignored");
+            return;
+        }
+        routes.unclaimed_bytes += update.get().len();
+        routes.unclaimed.push_back((session.to_owned(), update.to_owned()));
+        while routes.unclaimed.len() > UNCLAIMED_MAX || routes.unclaimed_bytes > UNCLAIMED_BYTES_MAX {
+            let Some((session, lost)) = routes.unclaimed.pop_front() else { return };
+            routes.unclaimed_bytes -= lost.get().len();
+            tracing::warn!(
+                agent = self.agent,
+                session,
+                "an update of a session that nobody knows was dropped"
+            );
+        }
+    }
+
+    /// Takes in a message; false when it is none.
+    async fn take_in(&self, frame: Frame<'_>) -> bool {
+        match (frame.method, frame.id) {
+            (Some(method), None) => self.notified(&method, frame.params).await,
+            (Some(method), Some(id)) => {
+                let id = AgentRequest(id.get().to_owned());
+                self.requested(id, method.into_owned(), frame.params).await;
+            }
+            (None, Some(id)) => {
+                let answer = match frame.error {
+                    Some(failure) => Err(failure),
+                    None => Ok(frame.result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
+                };
+                let asked = id.get().parse().ok().and_then(|id: u64| {
+                    let ear = self.routes().requests.remove(&id)?;
+                    Some((id, ear))
+                });
+                match asked {
+                    Some((id, ear)) => self.give(ear, Said::Answer(id, answer)).await,
+                    None => {
+                        tracing::debug!(agent = self.agent, id = id.get(), "nobody asked for this answer")
+                    }
+                }
+            }
+            (None, None) => return false,
+        }
+        true
+    }
+
+    async fn notified(&self, method: &str, params: Option<&RawValue>) {
+        let params = params.map_or("", RawValue::get);
+        match method {
+            "session/update" => match serde_json::from_str::<Update<'_>>(params) {
+                Ok(Update { session, update }) => {
+                    let ear = self.routes().sessions.get(session.as_ref()).copied();
+                    match ear {
+                        Some(ear) => self.give(ear, Said::Update(update.to_owned())).await,
+                        None => self.keep(&session, update),
+                    }
+                }
+                Err(error) => tracing::warn!(agent = self.agent, %error, "an update that does not fit"),
+            },
+            "$/cancel_request" => {
+                let Ok(Withdrawal { request }) = serde_json::from_str(params) else { return };
+                let request = AgentRequest(request.get().to_owned());
+                let ear = self.routes().asked.get(&request).copied();
+                if let Some(ear) = ear {
+                    self.give(ear, Said::Withdrawn(request)).await;
+                }
+            }
+            method => tracing::debug!(agent = self.agent, method, "a notification that nobody knows"),
+        }
+    }
+
+    async fn requested(&self, id: AgentRequest, method: String, params: Option<&RawValue>) {
+        if method != "session/request_permission" {
+            tracing::debug!(agent = self.agent, method, "a request that is not served");
+            return self.answer(&id, Err((METHOD_NOT_FOUND, "this method is not served")));
+        }
+        let about = params.and_then(|params| serde_json::from_str::<About<'_>>(params.get()).ok());
+        let ear = about.and_then(|about| self.routes().sessions.get(about.session.as_ref()).copied());
+        match (ear, params) {
+            (Some(ear), Some(params)) => {
+                self.routes().asked.insert(id.clone(), ear);
+                self.give(ear, Said::Request { id, method, params: params.to_owned() }).await;
+            }
+            _ => self.answer(&id, Err((INVALID_PARAMS, "no such session"))),
+        }
+    }
+
+    /// Nothing more will be heard.
+    fn close(&self) {
+        let mut routes = self.routes();
+        routes.closed = true;
+        routes.ears.clear();
+        routes.requests.clear();
+        routes.asked.clear();
+        routes.unclaimed.clear();
+    }
+}
+
+#[derive(Deserialize)]
+struct Frame<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+    #[serde(default)]
+    error: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Update<'a> {
+    #[serde(borrow, rename = "sessionId")]
+    session: Cow<'a, str>,
+    #[serde(borrow)]
+    update: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct About<'a> {
+    #[serde(borrow, rename = "sessionId")]
+    session: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Withdrawal<'a> {
+    #[serde(borrow, rename = "requestId")]
+    request: &'a RawValue,
+}
+
+async fn write(
+    mut input: impl AsyncWrite + Unpin,
+    mut lines: mpsc::UnboundedReceiver<Bytes>,
+    shared: Arc<Shared>,
+) {
+    let writing = async {
+        while let Some(line) = lines.recv().await {
+            if let Err(error) = input.write_all(&line).await {
+                tracing::debug!(agent = shared.agent, %error, "the agent takes nothing more");
+                return;
+            }
+            shared.waiting_bytes.fetch_sub(line.len(), Ordering::AcqRel);
+        }
+    };
+    tokio::select! {
+        () = shared.stop.cancelled() => {}
+        () = writing => {}
+    }
+    // A pipe that broke does not mean that the agent has ended; its input ends here in any case.
+}
+
+/// Reads until the agent has ended, and tells everybody how it did.
+async fn live(
+    output: impl AsyncRead + Unpin,
+    ending: impl std::future::Future<Output = String>,
+    shared: Arc<Shared>,
+    ended: watch::Sender<Option<String>>,
+) {
+    let how = {
+        let mut reading = std::pin::pin!(read(output, &shared));
+        let mut ending = std::pin::pin!(ending);
+        tokio::select! {
+            why = &mut reading => {
+                shared.stop.cancel();
+                let how = ending.await;
+                why.map_or_else(|| how.clone(), |why| format!("{why}; {how}"))
+            }
+            how = &mut ending => loop {
+                // What it said last is still in the pipe, which another process may hold open.
+                match tokio::time::timeout(LAST_WORDS, &mut reading).await {
+                    Ok(Some(why)) => break format!("{why}; {how}"),
+                    Ok(None) => break how,
+                    // Nobody may be left to hear it when we have ended the agent.
+                    Err(_) if shared.held_up.load(Ordering::Acquire) && !shared.stop.is_cancelled() => {}
+                    Err(_) => break how,
+                }
+            }
+        }
+    };
+    shared.stop.cancel();
+    ended.send_replace(Some(how));
+    shared.close();
+}
+
+/// Reads to the end of the output; says why, if it stopped before.
+async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<String> {
+    let (mut codec, mut buffer) = (LineCodec::new(LINE_BYTES_MAX), BytesMut::with_capacity(READ_BYTES));
+    let mut junk = Junk::new(&shared.agent);
+    let mut more = true;
+    while more {
+        buffer.reserve(READ_BYTES);
+        more = match output.read_buf(&mut buffer).await {
+            Ok(count) => count > 0,
+            Err(error) => return Some(format!("its output cannot be read: {error}")),
+        };
+        loop {
+            let line = if more { codec.decode(&mut buffer) } else { codec.decode_eof(&mut buffer) };
+            match line {
+                Ok(None) => break,
+                Ok(Some(Line::Complete(line) | Line::Unterminated(line))) => {
+                    if let Some(reason) = read_line(&line, shared, &mut junk).await {
+                        return Some(reason);
+                    }
+                }
+                Ok(Some(Line::TooLong)) => {
+                    if let Some(reason) = junk.note(b"(a line that is too long)") {
+                        return Some(reason);
+                    }
+                }
+                Err(error) => return Some(format!("its output cannot be read: {error}")),
+            }
+        }
+        if shared.waiting_bytes.load(Ordering::Acquire) > WAITING_BYTES_MAX {
+            return Some("it does not read what it is told".to_owned());
+        }
+    }
+    junk.all()
+}
+
+/// Takes in a line; says why the agent is given up when it must be.
+async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
+    let taken = match serde_json::from_slice(line) {
+        Ok(frame) => shared.take_in(frame).await,
+        Err(_) => match find_message(line).as_deref().map(serde_json::from_str) {
+            Some(Ok(frame)) => {
+                junk.inside(line);
+                shared.take_in(frame).await
+            }
+            _ => false,
+        },
+    };
+    if taken {
+        junk.heard();
+        return None;
+    }
+    junk.note(line)
+}
+
+/// The message in a line that is more than one: something stands before it, such as escape codes, or not all
+/// of its bytes are text.
+fn find_message(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let mut starts = text.match_indices('{').map(|(at, _)| at).take(BRACES_MAX);
+    starts.find_map(|at| {
+        let rest = &text[at..];
+        serde_json::from_str::<&RawValue>(rest).is_ok().then(|| rest.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! Which agents there are: what the operator says on the command line and in the configuration file.
+//!
+//! Owns: both forms, their defaults, and what is wrong with them.
+//! Never: starts an agent. A command line is split as a shell would split it, and no shell ever sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, Context};
+use serde::Deserialize;
+
+use crate::backend::acp::AgentSpec;
+use crate::backend::script;
+
+/// How long an agent may take to answer when it starts or opens a session.
+const START_SECONDS: f64 = 30.0;
+/// How long an agent may take to give up what was cancelled.
+const CANCEL_SECONDS: f64 = 5.0;
+/// How long an agent is kept running when it is not used.
+const IDLE_SECONDS: f64 = 30.0 * 60.0;
+
+/// A configuration file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    agents: BTreeMap<String, Agent>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Agent {
+    command: PathBuf,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    title: Option<String>,
+    description: Option<String>,
+    directory: Option<PathBuf>,
+    #[serde(default = "start_seconds")]
+    start_seconds: f64,
+    #[serde(default = "cancel_seconds")]
+    cancel_seconds: f64,
+    #[serde(default = "idle_seconds")]
+    idle_seconds: f64,
+}
+
+fn start_seconds() -> f64 {
+    START_SECONDS
+}
+
+fn cancel_seconds() -> f64 {
+    CANCEL_SECONDS
+}
+
+fn idle_seconds() -> f64 {
+    IDLE_SECONDS
+}
+
+/// The agents of the flags, in their order, then those of the file, in the order of their names.
+///
+/// # Errors
+/// When a flag or the file cannot be understood, or two agents have one name.
+pub fn agents(flags: &[String], file: Option<&Path>) -> anyhow::Result<Vec<AgentSpec>> {
+    let mut agents = Vec::new();
+    for flag in flags {
+        agents.push(from_flag(flag).with_context(|| format!("--agent: `{flag}`"))?);
+    }
+    if let Some(path) = file {
+        let read = || {
+            let text = std::fs::read_to_string(path)?;
+            from_file(&text, path.parent().unwrap_or(Path::new("")))
+        };
+        agents.extend(read().with_context(|| format!("--config: `{}`", path.display()))?);
+    }
+    let mut names = BTreeSet::from([script::PROVIDER]);
+    for agent in &agents {
+        if !names.insert(&agent.name) {
+            bail!("there are two agents with the name `{}`", agent.name);
+        }
+    }
+    Ok(agents)
+}
+
+fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
+    let (name, command_line) = flag.split_once('=').context("it is not NAME=COMMAND LINE")?;
+    let mut words = shell_words::split(command_line).context("the command line cannot be split")?.into_iter();
+    let command = words.next().filter(|command| !command.is_empty()).context("there is no command")?;
+    let agent = Agent {
+        command: command.into(),
+        args: words.collect(),
+        env: BTreeMap::new(),
+        title: None,
+        description: None,
+        directory: None,
+        start_seconds: START_SECONDS,
+        cancel_seconds: CANCEL_SECONDS,
+        idle_seconds: IDLE_SECONDS,
+    };
+    described(name.to_owned(), agent)
+}
+
+/// Paths in the file that are relative are relative to its folder, but for a command that is just a name: that
+/// is looked for on the search path.
+fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
+    let file: File = toml::from_str(text)?;
+    let agents = file.agents.into_iter().map(|(name, mut agent)| {
+        let place = format!("[agents.{name}]");
+        if agent.command.components().count() > 1 {
+            agent.command = folder.join(agent.command);
+        }
+        agent.directory = agent.directory.map(|directory| folder.join(directory));
+        described(name, agent).context(place)
+    });
+    agents.collect()
+}
+
+fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
+    let fits = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    if !name.starts_with(|first: char| first.is_ascii_alphabetic()) || !name.chars().all(fits) {
+        bail!("the name `{name}` is not a letter followed by letters, digits, `-`, `_` and `.`");
+    }
+    if agent.command.as_os_str().is_empty() {
+        bail!("there is no command");
+    }
+    // Whoever runs it elsewhere must still find it.
+    let program = if agent.command.components().count() > 1 {
+        std::path::absolute(&agent.command)?
+    } else {
+        agent.command
+    };
+    let directory = agent
+        .directory
+        .map(|directory| {
+            let found = directory.canonicalize().with_context(|| format!("`{}`", directory.display()))?;
+            if !found.is_dir() {
+                bail!("`{}` is not a folder", found.display());
+            }
+            Ok(found)
+        })
+        .transpose()?;
+    Ok(AgentSpec {
+        name,
+        title: agent.title,
+        description: agent.description,
+        program,
+        arguments: agent.args.into_iter().map(Into::into).collect(),
+        environment: agent.env,
+        directory,
+        start_limit: limit("start_seconds", agent.start_seconds)?,
+        cancel_limit: limit("cancel_seconds", agent.cancel_seconds)?,
+        idle_limit: limit("idle_seconds", agent.idle_seconds)?,
+    })
+}
+
+fn limit(name: &str, seconds: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|limit| !limit.is_zero())
+        .with_context(|| format!("`{name}` must be a number of seconds above 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(flags: &[&str]) -> String {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        format!("{:#}", agents(&flags, None).unwrap_err())
+    }
+
+    #[test]
+    fn a_command_line_is_split_as_a_shell_would() {
+        let agent = from_flag(r#"my-agent=npx -y "an agent" 'a $HOME; b' c\ d x=y"#).unwrap();
+        assert_eq!((agent.name.as_str(), agent.program.as_path()), ("my-agent", Path::new("npx")));
+        assert_eq!(agent.arguments, ["-y", "an agent", "a $HOME; b", "c d", "x=y"]);
+        assert_eq!(agent.start_limit, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_flag_is_said() {
+        assert!(failure(&["no command"]).contains("NAME=COMMAND LINE"));
+        assert!(failure(&["a="]).contains("there is no command"));
+        assert!(failure(&["a='x"]).contains("cannot be split"));
+        assert!(failure(&["a b=x"]).contains("the name `a b`"));
+        assert!(failure(&["=x"]).contains("the name ``"));
+        assert!(failure(&["script=x"]).contains("two agents with the name `script`"));
+        assert!(failure(&["a=x", "a=y"]).contains("two agents with the name `a`"));
+    }
+
+    #[test]
+    fn a_file_says_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        let text = r#"
+            [agents.two]
+            command = "bin/two"
+            [agents.one]
+            command = "one"
+            args = ["--acp", "a b"]
+            env = { KEY = "value" }
+            title = "The one"
+            description = "Does it"
+            directory = "."
+            start_seconds = 1.5
+            cancel_seconds = 2
+            idle_seconds = 60
+        "#;
+        std::fs::write(&file, text).unwrap();
+        let agents = agents(&[], Some(&file)).unwrap();
+        let [one, two] = &agents[..] else { panic!("{agents:?}") };
+        assert_eq!((one.name.as_str(), one.program.as_path()), ("one", Path::new("one")));
+        assert_eq!(one.arguments, ["--acp", "a b"]);
+        assert_eq!(one.environment["KEY"], "value");
+        assert_eq!(one.title.as_deref(), Some("The one"));
+        assert_eq!(one.directory, Some(folder.path().canonicalize().unwrap()));
+        assert_eq!(
+            (one.start_limit, one.cancel_limit),
+            (Duration::from_millis(1500), Duration::from_secs(2))
+        );
+        assert_eq!(two.program, folder.path().join("bin/two"));
+        assert_eq!(two.idle_limit, Duration::from_secs(1800));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said() {
+        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/")).unwrap_err());
+        assert!(failure("[agents.a]").contains("command"));
+        assert!(failure("[agents.a]\ncommand = 'x'\nworking = 1").contains("working"));
+        assert!(failure("[agent.a]\ncommand = 'x'").contains("agent"));
+        assert!(failure("[agents.a]\ncommand = 'x'\nstart_seconds = -1").contains("start_seconds"));
+        assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
+    }
+}

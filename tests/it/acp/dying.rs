@@ -1,0 +1,87 @@
+//! Agents that die, that do not obey, and that cannot be started.
+
+use super::*;
+
+#[test]
+fn a_death_ends_the_turn_with_all_that_is_known_of_it_and_the_next_turn_works() {
+    for (script, how) in [
+        ("say a\nstderr no more money\ndie 3", ["status 3", "no more money"]),
+        ("tool_left_open c1\nkill", ["signal 9", "died"]),
+        ("say a\nhalf", ["status 0", "died"]),
+        ("ask_and_finish\nclose_stdout", ["died", "a0"]),
+        ("child\ndie 4", ["status 4", "died"]),
+    ] {
+        let mut watched = Setting::with(&[]).start();
+        watched.session();
+        watched.begin("t1", script);
+        let ending = watched.ending("t1");
+        assert_eq!(ending["part"]["error"]["errorType"], "agentDied", "{ending}");
+        let message = ending["part"]["error"]["message"].as_str().unwrap();
+        assert!(how.iter().all(|part| message.contains(part)), "{script}: {message}");
+        assert!(watched.turn("t2", "say ok").ends_with("ok"), "after {script}");
+        watched.leave();
+    }
+}
+
+#[test]
+fn a_cancelled_turn_is_over_at_once_and_the_agent_goes_on_with_the_next() {
+    for script in ["hang", "say a\nhang", "tool_left_open c\nhang", "ask", "ask_thrice", "chatty", "deaf"] {
+        let mut watched = Setting::with(&["--can", "load"]).limit("cancel_seconds = 0.3\n").start();
+        watched.session();
+        watched.action("session/ready");
+        watched.begin("t1", &format!("say begun\n{script}"));
+        if script.starts_with("ask") {
+            watched.action("chat/toolCallReady");
+        } else {
+            watched
+                .action_where(|action| action["part"]["content"] == "begun" || action["content"] == "begun");
+        }
+        watched.cancel("t1");
+        assert_eq!(watched.ending("t1")["type"], "chat/turnCancelled", "{script}");
+        let said = watched.turn("t2", "say ok");
+        assert!(said.ends_with("ok"), "after {script}: {said}");
+        watched.leave();
+    }
+}
+
+#[test]
+fn an_agent_that_dies_again_and_again_is_not_started_for_ever() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let mut ends = Vec::new();
+    for turn in 1..=6 {
+        watched.begin(&format!("t{turn}"), "die 1");
+        let ending = watched.ending(&format!("t{turn}"));
+        ends.push(ending["part"]["error"]["message"].as_str().unwrap().to_owned());
+    }
+    assert!(ends[..4].iter().all(|end| end.contains("has died: it ended with status 1")), "{ends:#?}");
+    assert!(
+        ends[4..].iter().all(|end| end.contains("4 times in a row and is not started again")),
+        "{ends:#?}"
+    );
+    watched.leave();
+}
+
+#[test]
+fn a_program_that_is_not_there_fails_the_session_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = program();
+    host.args(["--ephemeral", "--agent", "none=/no/such/program --flag"]);
+    let mut watched = Watched {
+        process: Process::spawn(host),
+        cookie: uuid::Uuid::new_v4().to_string(),
+        sequence: 0,
+        folder: Some(folder),
+        heard: Vec::new(),
+    };
+    watched.say(json!({ "id": 1, "method": "initialize", "params":
+        { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } }));
+    watched.create(SESSION, "none");
+    watched.subscribe(SESSION);
+    let failed = watched.action("session/creationFailed");
+    assert!(
+        failed["error"]["message"].as_str().unwrap().contains("`/no/such/program` cannot be started"),
+        "{failed}"
+    );
+    watched.leave();
+}

@@ -1,0 +1,65 @@
+//! What an agent writes that is no message.
+
+use super::*;
+
+#[test]
+fn junk_is_skipped_wherever_it_is() {
+    let mut watched = Setting::with(&["--before-hello", "junk"]).start();
+    watched.session();
+    let script = [
+        "say a",
+        r"raw \n\n\x1b[31m",
+        "say b",
+        r"raw \xff\xfe\x00\n",
+        r"raw {}\n[1]\nnull\n\x22x\x22\n",
+        "say c",
+        r#"raw {"jsonrpc":"2.0","id":77,"result":{}}\n"#,
+        "lines 3000",
+        "say d",
+        "junk 70000000",
+        "say e",
+        r#"raw {"jsonrpc":"2.0","method":"session/update","params":{}}\n"#,
+        r#"raw {"jsonrpc":"2.0","method":"_other/thing"}\n"#,
+        "say f",
+    ];
+    assert_eq!(watched.turn("t1", &script.join("\n")), "abcdef");
+    watched.leave();
+}
+
+#[test]
+fn a_request_that_nobody_serves_is_answered_and_the_turn_goes_on() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script = r#"raw {"jsonrpc":"2.0","id":"x","method":"craft/something","params":{}}\n"#;
+    assert_eq!(watched.turn("t1", &format!("{script}\nsay ok")), "ok");
+    watched.leave();
+}
+
+/// How the creation of a session fails.
+fn failure(setting: Setting) -> String {
+    let mut watched = setting.start();
+    watched.session();
+    let failed = watched.action("session/creationFailed");
+    watched.leave();
+    failed["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_agent_that_says_nothing_but_junk_is_quoted() {
+    let message = failure(Setting::with(&["--before-hello", "only-junk"]));
+    for part in ["`a0`", "does not speak ACP", "Usage: agent [OPTIONS]", "status 2"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_begin_says_why() {
+    let message = failure(Setting::with(&["--before-hello", "die"]));
+    assert!(message.contains("status 5") && message.contains("there is no model"), "{message}");
+    let message = failure(Setting::with(&["--before-hello", "silence"]).limit("start_seconds = 0.5\n"));
+    assert!(message.contains("did not answer `initialize` within 500ms"), "{message}");
+    let message = failure(Setting::with(&["--before-hello", "version"]));
+    assert!(message.contains("version 2"), "{message}");
+    let message = failure(Setting::with(&["--can", "no-session"]));
+    assert!(message.contains("log in") && message.contains("Authentication required"), "{message}");
+}

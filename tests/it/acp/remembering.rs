@@ -1,0 +1,129 @@
+//! Conversations that go on although the agent that held them has ended.
+
+use super::*;
+
+/// What the agent knows in the turn after its process has died.
+fn after_a_death(can: &str) -> (String, Vec<Value>) {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = memory(folder.path());
+    let arguments = ["--can", can, "--memory", memory.to_str().unwrap()];
+    let mut watched = Setting::with(&arguments).start_in(folder);
+    watched.session();
+    watched.turn("t1", "say the first answer");
+    watched.begin("t2", "die 1");
+    watched.ending("t2");
+    let said = watched.turn("t3", "remembers");
+    let heard = watched.heard.clone();
+    watched.leave();
+    (said, heard)
+}
+
+#[test]
+fn an_agent_that_can_resume_or_load_goes_on_where_it_was_and_nothing_is_told_twice() {
+    for can in ["resume", "load"] {
+        let (said, heard) = after_a_death(can);
+        assert!(said.contains("| say the first answer | die 1 | remembers"), "{can}: {said}");
+        let told = format!("{heard:?}");
+        assert!(!told.contains("replay") && !told.contains("systemNotification"), "{can}: {told}");
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.turn("t1", "say the first answer");
+    watched.begin("t2", "die 1");
+    watched.ending("t2");
+    let said = watched.turn("t3", "prompt");
+    assert!(
+        said.contains("The user:\\nsay the first answer") && said.contains("You:\\nthe first answer"),
+        "{said}"
+    );
+    let notices: Vec<_> = watched
+        .heard("chat/responsePart")
+        .into_iter()
+        .filter(|it| it["part"]["kind"] == "systemNotification")
+        .collect();
+    assert_eq!(notices.len(), 1, "{:?}", watched.heard);
+    // Once is enough.
+    assert!(!watched.turn("t4", "prompt").contains("the first answer"));
+    watched.leave();
+}
+
+#[test]
+fn an_agent_that_has_forgotten_a_session_is_told_what_was_said() {
+    // It says that it can load, and remembers nothing.
+    let mut watched = Setting::with(&["--can", "load"]).start();
+    watched.session();
+    watched.turn("t1", "say the first answer");
+    watched.begin("t2", "die 1");
+    watched.ending("t2");
+    assert!(watched.turn("t3", "prompt").contains("the first answer"));
+    watched.leave();
+}
+
+#[test]
+fn turns_that_were_taken_back_are_not_remembered() {
+    let mut watched = Setting::with(&["--can", "resume"]).start();
+    watched.session();
+    watched.turn("t1", "say one");
+    watched.turn("t2", "say two");
+    watched.dispatch(json!({ "type": "chat/truncated", "turnId": "t1" }));
+    watched.action("chat/truncated");
+    let said = watched.turn("t3", "prompt");
+    assert!(said.contains("say one") && !said.contains("say two"), "{said}");
+    watched.leave();
+}
+
+#[test]
+fn a_conversation_goes_on_after_the_end_of_the_host() {
+    let mut folder = tempfile::tempdir().unwrap();
+    for (turn, script, expected) in [("t1", "say one", "one"), ("t2", "remembers", "| say one | remembers")] {
+        let memory = memory(folder.path());
+        let state = folder.path().join("state");
+        let mut setting = Setting::with(&["--can", "load", "--memory", memory.to_str().unwrap()]);
+        setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
+        let mut watched = setting.start_in(folder);
+        if turn == "t1" {
+            watched.session();
+        } else {
+            watched.subscribe(SESSION);
+        }
+        let said = watched.turn(turn, script);
+        assert!(said.ends_with(expected), "{said}");
+        assert!(!said.contains("replay"), "{said}");
+        folder = watched.leave().unwrap();
+    }
+}
+
+/// A turn that the end of the host has cut is over; nothing runs twice by itself.
+#[test]
+fn a_turn_that_was_cut_is_ended_and_is_not_run_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = memory(folder.path());
+    let state = folder.path().join("state");
+    let setting = || {
+        let mut setting = Setting::with(&["--can", "load", "--memory", memory.to_str().unwrap()]);
+        setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
+        setting
+    };
+    let mut watched = setting().start_in(folder);
+    watched.session();
+    watched.begin("t1", "say begun\nhang");
+    watched.action_where(|action| action["part"]["content"] == "begun");
+    watched.process.child.kill().unwrap();
+    watched.process.wait();
+    watched.wait_for_agents(0);
+    let folder = watched.folder.take().unwrap();
+
+    let mut watched = setting().start_in(folder);
+    watched.say(json!({ "id": 7, "method": "subscribe", "params": { "channel": default_chat_of(SESSION) } }));
+    let told = watched.process.until(|message| message["id"] == 7);
+    let turn = &told.last().unwrap()["result"]["snapshot"]["state"]["turns"][0];
+    assert_eq!(turn["state"], "error", "{turn}");
+    assert!(watched.agents().is_empty());
+    let said = watched.turn("t2", "remembers");
+    assert_eq!(said.matches("hang").count(), 1, "{said}");
+    watched.leave();
+}

@@ -1,0 +1,271 @@
+//! What an agent says, and what it is told.
+
+use super::*;
+
+#[test]
+fn an_agent_is_known_before_it_is_started_and_started_by_the_first_session() {
+    let mut watched = Setting::with(&[]).limit("title = \"Agent A\"\ndescription = \"For tests\"\n").start();
+    let hello = watched.process.next();
+    let agents = hello["result"]["snapshots"][0]["state"]["agents"].as_array().unwrap();
+    let agent = agents.iter().find(|agent| agent["provider"] == "a0").unwrap();
+    assert_eq!((&agent["displayName"], &agent["description"]), (&json!("Agent A"), &json!("For tests")));
+    watched.say(json!({ "id": 5, "method": "listSessions", "params": { "channel": "ahp-root://" } }));
+    watched.process.until(|message| message["id"] == 5);
+    assert!(watched.agents().is_empty());
+
+    watched.session().action("session/ready");
+    // The guard and the agent.
+    assert_eq!(watched.agents().len(), 1 + 1 - usize::from(!watched.agents()[0].contains("guard")));
+    let said = watched.turn("t1", "say Hello\nremembers");
+    let cwd = watched.folder.as_ref().unwrap().path().to_str().unwrap().to_owned();
+    assert!(said.starts_with("Hello") && said.contains(&cwd), "{said}");
+    watched.leave();
+}
+
+#[test]
+fn text_and_thoughts_come_in_parts_and_each_piece_once() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script =
+        "think one \nthink two\nmessage m1 Hello\nmessage m1 , you\nmessage m2 Again\nsay !\nstream 500 100";
+    let said = watched.turn("t1", script);
+    assert_eq!(watched.text_of("reasoning"), "one two");
+    let numbers: String = (0..500)
+        .map(|n| format!("{n:09} ").chars().chain(".".repeat(90).chars()).collect::<String>())
+        .collect();
+    assert_eq!(said, format!("Hello, youAgain!{numbers}"));
+    let parts = watched.heard("chat/responsePart");
+    let parts: Vec<&str> = parts.iter().filter_map(|part| part["part"]["content"].as_str()).collect();
+    assert!(parts.contains(&"Hello") && parts.contains(&"Again"), "{parts:?}");
+    watched.leave();
+}
+
+#[test]
+fn what_has_no_part_of_its_own_is_told_in_other_ways() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script = [
+        r#"block {"type":"resource_link","name":"a file","uri":"file:///x"}"#,
+        r#"block {"type":"image","mimeType":"image/png","data":"AAAA"}"#,
+        r#"block {"type":"a block that nobody knows"}"#,
+        r#"update {"sessionUpdate":"an update that nobody knows","x":1}"#,
+        r#"update {"sessionUpdate":"plan","entries":[{"content":"think","priority":"high","status":"completed"},{"content":"work","priority":"low","status":"in_progress"}]}"#,
+        r#"update {"sessionUpdate":"usage_update","used":10,"size":100,"cost":{"amount":0.5,"currency":"EUR"}}"#,
+        r#"update {"sessionUpdate":"session_info_update","title":"A good title"}"#,
+        r#"usage {"totalTokens":12,"inputTokens":7,"outputTokens":5,"cachedReadTokens":3}"#,
+    ];
+    let said = watched.turn("t1", &script.join("\n"));
+    assert_eq!(said, "[a file](file:///x)![image](data:image/png;base64,AAAA)");
+    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "work");
+    assert_eq!(watched.heard("session/titleChanged").last().unwrap()["title"], "A good title");
+    let context = json!({ "used": 10, "size": 100, "cost": { "amount": 0.5, "currency": "EUR" } });
+    assert_eq!(
+        watched.heard("chat/usage").last().unwrap()["usage"],
+        json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": { "acp.context": context } })
+    );
+    watched.leave();
+}
+
+#[test]
+fn a_tool_call_is_one_call_and_the_next_turn_may_use_its_name_again() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    for turn in ["t1", "t2"] {
+        watched.turn(turn, "tool\nsay done");
+        assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
+        let ready = watched.heard("chat/toolCallReady");
+        assert_eq!(
+            (&ready[0]["toolInput"], &ready[0]["confirmed"]),
+            (&json!(r#"{"path":"/x"}"#), &json!("not-needed"))
+        );
+        assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][0]["text"], "some");
+        let done = watched.heard("chat/toolCallComplete");
+        assert_eq!(done[0]["result"]["content"], json!([{ "type": "text", "text": "some more" }]));
+        assert_eq!(done[0]["result"]["success"], true);
+    }
+    watched.leave();
+}
+
+#[test]
+fn a_call_that_is_left_open_is_closed_with_the_turn_and_stays_closed() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.turn("t1", "tool_left_open call_1");
+    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    // What is said of it in the next turn is of the turn that is over.
+    let late = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"call_1","status":"completed"}"#;
+    watched.turn("t2", late);
+    assert!(
+        watched.heard("chat/toolCallStart").is_empty() && watched.heard("chat/toolCallComplete").is_empty()
+    );
+    watched.leave();
+}
+
+#[test]
+fn a_permission_is_answered_with_the_option_that_was_chosen() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "ask");
+    let ready = watched.action("chat/toolCallReady");
+    let labels: Vec<&Value> =
+        ready["options"].as_array().unwrap().iter().map(|option| &option["id"]).collect();
+    assert_eq!(labels, ["yes", "yes/project", "yes/user", "no"]);
+    watched.decide("t1", "ask_1", true, "yes/user");
+    assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
+    assert_eq!(watched.said(), "answered yes/user");
+    let diff = &watched.heard("chat/toolCallComplete")[0]["result"]["content"][0]["text"];
+    assert_eq!(diff, "--- /x\n+++ /x\n@@ -1,1 +1,1 @@\n-a\n+b\n");
+
+    watched.begin("t2", "ask");
+    watched.action("chat/toolCallReady");
+    watched.decide("t2", "ask_1", false, "no");
+    watched.ending("t2");
+    assert_eq!(watched.said(), "answered no");
+    watched.leave();
+}
+
+#[test]
+fn several_permissions_are_answered_each_on_its_own() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "ask_thrice");
+    for _ in 0..3 {
+        let ready = watched.action("chat/toolCallReady");
+        assert!(ready["options"].is_array(), "a status wiped a question: {ready}");
+    }
+    for (number, approved, option) in [(2, true, "yes"), (3, false, "no"), (1, true, "yes/project")] {
+        watched.decide("t1", &format!("ask_{number}"), approved, option);
+    }
+    watched.ending("t1");
+    assert_eq!(watched.said(), "2: yes; 3: no; 1: yes/project; ");
+    watched.leave();
+}
+
+#[test]
+fn what_the_user_adds_is_told_when_the_agent_is_done_with_what_it_does() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "say first \nsleep 0.3");
+    watched.action_where(|action| action["part"]["content"] == "first ");
+    watched.dispatch(json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "m1",
+        "message": { "text": "say second", "origin": { "kind": "user" } } }));
+    assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
+    assert_eq!(watched.said(), "first second");
+    watched.leave();
+}
+
+#[test]
+fn attachments_are_given_as_the_agent_can_take_them() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.heard.clear();
+    watched.dispatch(
+        json!({ "type": "chat/turnStarted", "turnId": "t1", "startedAt": "2026-01-01T00:00:00Z",
+        "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
+            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain" },
+            { "type": "embeddedResource", "label": "pic", "data": "AAAA", "contentType": "image/png" },
+            { "type": "embeddedResource", "label": "note", "data": "aGVsbG8=", "contentType": "text/plain" },
+            { "type": "simple", "label": "prompt", "modelRepresentation": "prompt" },
+        ] } }),
+    );
+    watched.ending("t1");
+    let blocks: Value = serde_json::from_str(&watched.said()).unwrap();
+    assert_eq!(
+        blocks,
+        json!([
+            { "type": "text", "text": "Look" },
+            { "type": "resource_link", "name": "x.txt", "uri": "file:///x.txt", "mimeType": "text/plain" },
+            { "type": "image", "mimeType": "image/png", "data": "AAAA" },
+            { "type": "text", "text": "note:\nhello" },
+            { "type": "text", "text": "prompt" },
+        ])
+    );
+    watched.leave();
+}
+
+#[test]
+fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    // Said before the session was answered for.
+    assert_eq!(watched.action("session/titleChanged")["title"], "An early title");
+    watched.begin("t1", "update_other nobody\ntool\nafter too late");
+    watched.ending("t1");
+    assert_eq!(watched.said(), "");
+    assert_eq!(watched.action("session/titleChanged")["title"], "A late title");
+    assert_eq!(watched.turn("t2", "say ok"), "ok");
+    watched.leave();
+}
+
+#[test]
+fn failures_and_other_ends_are_told() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    for (script, kind, text) in [
+        ("error -32603 The model is ill", "agentError", "The model is ill (-32603)"),
+        ("error 401 Who are you", "agentError", "Who are you (401)"),
+        ("error -32000 Please log in", "authRequired", "log in"),
+        ("end refusal", "refusal", "refuses"),
+        ("end max_tokens", "maxTokens", "as much as it may"),
+        ("end max_turn_requests", "maxTurnRequests", "as often as it may"),
+    ] {
+        let turn = script.replace(' ', "-");
+        watched.begin(&turn, script);
+        let ending = watched.ending(&turn);
+        assert_eq!(ending["part"]["error"]["errorType"], kind, "{ending}");
+        assert!(ending["part"]["error"]["message"].as_str().unwrap().contains(text), "{ending}");
+    }
+    watched.begin("c", "end cancelled");
+    assert_eq!(watched.ending("c")["type"], "chat/turnCancelled");
+    watched.begin("k", "end a_reason_that_nobody_knows");
+    assert_eq!(watched.ending("k")["type"], "chat/turnComplete");
+    assert_eq!(watched.turn("t", "say ok"), "ok");
+    watched.leave();
+}
+
+#[test]
+fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script = [
+        r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"ls","kind":"execute","name":"Bash","status":"in_progress","rawInput":{"command":"ls"},"content":[{"type":"terminal","terminalId":"t"}]}"#,
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","_meta":{"terminal_output_delta":{"terminal_id":"t","data":"a\n"}}}"#,
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","_meta":{"terminal_output_delta":{"terminal_id":"t","data":"b\n"}}}"#,
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"exit":1}}"#,
+    ];
+    watched.turn("t1", &script.join("\n"));
+    assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "Bash");
+    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    assert_eq!((&done["success"], &done["content"][0]["text"]), (&json!(false), &json!("a\nb\n")));
+    watched.leave();
+}
+
+#[test]
+fn a_question_that_the_agent_withdraws_is_shown_no_longer() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    assert_eq!(watched.turn("t1", "ask_and_withdraw"), "code -32800");
+    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    watched.leave();
+}
+
+/// At the end of the input the turn goes on, and what nobody can answer any more is declined.
+#[test]
+fn a_permission_that_nobody_can_give_is_declined() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "ask");
+    watched.action("chat/toolCallReady");
+    watched.process.end();
+    let rest = watched.process.rest();
+    assert!(
+        rest.iter().any(|message| message["params"]["action"]["part"]["content"] == "answered no"),
+        "{rest:?}"
+    );
+    assert!(
+        rest.iter().any(|message| message["params"]["action"]["type"] == "chat/turnComplete"),
+        "{rest:?}"
+    );
+    assert_eq!(watched.process.wait().code(), Some(4));
+    assert_eq!(watched.agents(), Vec::<String>::new());
+}
