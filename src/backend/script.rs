@@ -4,16 +4,16 @@
 //! Never: needs a model, a network, or a clock other than the timers that a script asks for.
 
 mod clients;
+mod steps;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion,
-    ChatInputResponseKind, Message, MultipleChatsCapability, MultipleWorkingDirectoriesCapability,
-    ResponsePart, SessionConfigPropertySchema, SessionConfigSchema, ToolCallResult, ToolResultContent,
-    ToolResultTextContent, UsageInfo,
+    AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputResponseKind, Message, MultipleChatsCapability,
+    MultipleWorkingDirectoriesCapability, ResponsePart, SessionConfigPropertySchema, SessionConfigSchema,
+    ToolCallResult,
 };
 use anyhow::bail;
 use serde_json::Value;
@@ -23,9 +23,10 @@ pub use clients::GuardedScript;
 
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
-    AgentCommand, AgentDescription, Command, Event, OpenConversation, PermissionKind, PermissionOption,
-    RunId, TextKind, Tokens, ToolGate, ToolOutcome, Transcript, TurnEnd, TurnEvent,
+    AgentCommand, AgentDescription, Command, Event, OpenConversation, RunId, TextKind, Tokens, Transcript,
+    TurnEnd, TurnEvent,
 };
+use steps::Gate;
 
 /// The provider id.
 pub const PROVIDER: &str = "script";
@@ -407,154 +408,6 @@ impl Agent {
         }
     }
 
-    async fn stream_words(&mut self, text: &str) -> Result<(), Stop> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
-        let mut words = text.split_inclusive(' ').peekable();
-        while let Some(word) = words.next() {
-            let event = TurnEvent::Text(TextKind::Markdown, word.to_owned());
-            if words.peek().is_some() {
-                self.tell(event).await?;
-            } else {
-                self.finish(event).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Digits that go on from delta to delta, so that a lost or misplaced one shows.
-    async fn stream(&mut self, rest: &str) -> Result<(), Stop> {
-        let mut words = rest.split_whitespace();
-        let count: usize = number("/stream COUNT", words.next().unwrap_or_default())?;
-        let size: usize = number("/stream COUNT SIZE", words.next().unwrap_or_default())?;
-        let delay_ms: u64 = words.next().map_or(Ok(0), |word| number("/stream COUNT SIZE DELAY_MS", word))?;
-        if size > DELTA_BYTES_MAX {
-            return Err(Stop::mistake(format!("/stream: SIZE is {DELTA_BYTES_MAX} at most")));
-        }
-        let digits: String = "0123456789".chars().cycle().take(size + 10).collect();
-        self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
-        let mut start = 0;
-        for number in 1..=count {
-            let delta = digits[start..start + size].to_owned();
-            let event = TurnEvent::Text(TextKind::Markdown, delta);
-            if number < count {
-                self.tell(event).await?;
-            } else {
-                self.finish(event).await?;
-            }
-            start = (start + size) % 10;
-            if delay_ms > 0 {
-                self.sleep(delay_ms).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn call(&mut self, rest: &str, gate: Gate, review: bool) -> Result<(), Stop> {
-        let (name, input) = tool_and_input(rest)?;
-        let id = self.begin_call(name, input).await?;
-        let asks = matches!(gate, Gate::Ask) && !self.allows_all && !self.allowed.contains(name);
-        let gate = match gate {
-            Gate::None => ToolGate::Open,
-            Gate::Ask if !asks => ToolGate::AllowedBefore,
-            Gate::Ask => ToolGate::Ask(permission_options()),
-        };
-        self.ready(&id, name, input, gate).await?;
-        if asks {
-            let reply = self.reply_about(&id).await?;
-            let Reply::Permission { option, approved: true } = reply else { return Ok(()) };
-            if option.as_deref() == Some(ALLOW_ALWAYS) {
-                self.allowed.insert(name.to_owned());
-            }
-        }
-        let content = text_content(input);
-        self.tell(TurnEvent::ToolContent { id: id.clone(), content: content.clone() }).await?;
-        let message = format!("Ran {name}").into();
-        let outcome = ToolOutcome { success: true, message, content, error: None };
-        let done = TurnEvent::ToolDone { id: id.clone(), outcome, review };
-        if !review {
-            return self.finish(done).await;
-        }
-        self.tell(done).await?;
-        self.reply_about(&id).await.map(|_| ())
-    }
-
-    async fn fail_call(&mut self, rest: &str) -> Result<(), Stop> {
-        let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        if name.is_empty() {
-            return Err(Stop::mistake("a tool call needs the NAME of a tool"));
-        }
-        let id = self.begin_call(name, "{}").await?;
-        self.ready(&id, name, "{}", ToolGate::Open).await?;
-        let outcome = ToolOutcome {
-            success: false,
-            message: format!("{name} failed").into(),
-            content: text_content(text),
-            error: Some(text.to_owned()),
-        };
-        self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
-    }
-
-    /// Starts a tool call and streams its input.
-    async fn begin_call(&mut self, name: &str, input: &str) -> Result<String, Stop> {
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
-        let (tool, display_name) = (name.to_owned(), name.to_owned());
-        self.tell(TurnEvent::ToolStarted { id: id.clone(), name: tool, display_name }).await?;
-        let characters: Vec<char> = input.chars().collect();
-        for piece in characters.chunks(INPUT_PIECE_CHARS) {
-            let delta = piece.iter().collect();
-            self.tell(TurnEvent::ToolInput { id: id.clone(), delta }).await?;
-        }
-        Ok(id)
-    }
-
-    async fn ready(&mut self, id: &str, name: &str, input: &str, gate: ToolGate) -> Result<(), Stop> {
-        let message = format!("Run {name}").into();
-        self.tell(TurnEvent::ToolReady { id: id.to_owned(), input: input.to_owned(), message, gate }).await
-    }
-
-    async fn question(&mut self, rest: &str) -> Result<(), Stop> {
-        let questions: Vec<ChatInputQuestion> = serde_json::from_str(rest)
-            .map_err(|error| Stop::mistake(format!("/question: not an array of questions: {error}")))?;
-        if let Some(ChatInputQuestion::Unknown(question)) =
-            questions.iter().find(|question| matches!(question, ChatInputQuestion::Unknown(_)))
-        {
-            return Err(Stop::mistake(format!("/question: not a question: {question}")));
-        }
-        self.turn.calls += 1;
-        let id = format!("question-{}", self.turn.calls);
-        self.tell(TurnEvent::Question { id: id.clone(), questions }).await?;
-        let Reply::Answers { response, answers } = self.reply_about(&id).await? else { return Ok(()) };
-        let said = match response {
-            ChatInputResponseKind::Accept => {
-                let answers: Vec<_> =
-                    answers.iter().map(|(id, answer)| format!("{id}: {}", spoken(answer))).collect();
-                answers.join("\n")
-            }
-            ChatInputResponseKind::Decline => "(declined)".to_owned(),
-            ChatInputResponseKind::Cancel => "(cancelled)".to_owned(),
-        };
-        self.finish(TurnEvent::Part(TextKind::Markdown, said)).await
-    }
-
-    async fn usage(&mut self, rest: &str) -> Result<(), Stop> {
-        let mut words = rest.split_whitespace();
-        // Counts: never negative.
-        let input_tokens: u32 = number("/usage INPUT", words.next().unwrap_or_default())?;
-        let output_tokens: u32 = number("/usage INPUT OUTPUT", words.next().unwrap_or_default())?;
-        self.tell(TurnEvent::Usage(UsageInfo {
-            input_tokens: Some(input_tokens.into()),
-            output_tokens: Some(output_tokens.into()),
-            model: None,
-            cache_read_tokens: None,
-            meta: None,
-        }))
-        .await
-    }
-
     async fn sleep(&mut self, ms: u64) -> Result<(), Stop> {
         let deadline = Instant::now() + Duration::from_millis(ms);
         loop {
@@ -675,24 +528,6 @@ impl Agent {
     }
 }
 
-/// Whether a call asks before it runs.
-#[derive(Clone, Copy)]
-enum Gate {
-    None,
-    Ask,
-}
-
-const ALLOW_ALWAYS: &str = "allow-always";
-
-fn permission_options() -> Vec<PermissionOption> {
-    let option = |id: &str, kind| PermissionOption { id: id.to_owned(), label: None, kind };
-    vec![
-        option("allow-once", PermissionKind::AllowOnce),
-        option(ALLOW_ALWAYS, PermissionKind::AllowAlways),
-        option("reject-once", PermissionKind::RejectOnce),
-    ]
-}
-
 /// Which model and agent a message is for, in words.
 fn chosen_by(message: &Message) -> String {
     let mut chosen = Vec::new();
@@ -709,10 +544,6 @@ fn chosen_by(message: &Message) -> String {
     }
 }
 
-fn text_content(text: &str) -> Vec<ToolResultContent> {
-    vec![ToolResultContent::Text(ToolResultTextContent { text: text.to_owned() })]
-}
-
 fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
     word.parse().map_err(|_| Stop::mistake(format!("{what}: `{word}` is not a number that fits")))
 }
@@ -720,41 +551,4 @@ fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
 /// An attached chat as the agent remembers it.
 fn attached_text(transcript: &Transcript) -> String {
     format!("attached {}:\n{}", transcript.label, transcript.text.trim_end())
-}
-
-/// The tool that a step names, and its input.
-fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
-    let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
-    if name.is_empty() {
-        return Err(Stop::mistake("a tool call needs the NAME of a tool"));
-    }
-    match serde_json::from_str::<Value>(input) {
-        Ok(_) => Ok((name, input)),
-        Err(error) => Err(Stop::mistake(format!("the input of tool `{name}` is not JSON: {error}"))),
-    }
-}
-
-/// An answer as words.
-fn spoken(answer: &ChatInputAnswer) -> String {
-    let value = match answer {
-        ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer) => &answer.value,
-        ChatInputAnswer::Skipped(_) => return "(skipped)".to_owned(),
-    };
-    match value {
-        ChatInputAnswerValue::Text(value) => value.value.clone(),
-        ChatInputAnswerValue::Number(value) => value.value.to_string(),
-        ChatInputAnswerValue::Boolean(value) => value.value.to_string(),
-        ChatInputAnswerValue::Selected(value) => {
-            let freeform = value.freeform_values.iter().flatten();
-            std::iter::once(&value.value).chain(freeform).cloned().collect::<Vec<_>>().join(", ")
-        }
-        ChatInputAnswerValue::SelectedMany(value) => value
-            .value
-            .iter()
-            .chain(value.freeform_values.iter().flatten())
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(", "),
-        ChatInputAnswerValue::Unknown(value) => value.to_string(),
-    }
 }

@@ -4,6 +4,8 @@
 //! written, timers, signals, and the end of the process.
 //! Never: answers a client by itself, except when serving it failed inside.
 
+mod recall;
+
 use std::collections::BTreeSet;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
@@ -22,17 +24,15 @@ use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Failing, Frame, Ids, Input, Output, SessionKey, Shutdown, Timer};
+use crate::host::effects::{ConnectionId, Frame, Ids, Input, Output, Shutdown, Timer};
 use crate::host::log::Window;
 use crate::host::{self, directories_in, Findings, Host, Start};
 use crate::store::folder;
 use crate::store::memory::Memory;
-use crate::store::sqlite::Reader;
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Line as Told};
 use crate::wire::errors::RpcError;
-use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
 
 /// How a process serves.
@@ -349,48 +349,6 @@ impl Sidecar {
         self.outbox.has_room_for_clients(self.keeper.held_bytes() + self.unsettled_bytes)
     }
 
-    /// Ends, once, what ran when the process before this one ended.
-    fn end_interrupted_turns(&mut self) {
-        let interrupted = match self.keeper.reader().map(Reader::interrupted) {
-            Some(Ok(keys)) => keys,
-            Some(Err(error)) => {
-                tracing::error!(%error, "interrupted turns cannot be looked for");
-                return;
-            }
-            None => return,
-        };
-        for key in interrupted {
-            self.bring_back(key, "an interrupted session".to_owned());
-        }
-    }
-
-    /// Brings a session from the store into memory.
-    fn bring_back(&mut self, key: SessionKey, uri: String) {
-        let Some(reader) = self.keeper.reader() else { return };
-        let input = match reader.load(key) {
-            Ok(Some(saved)) => Input::Restored(Box::new(saved)),
-            Ok(None) => return,
-            Err(error) => {
-                tracing::error!(%error, uri, "a session cannot be read");
-                Input::Unreadable { uris: vec![uri], reason: error.to_string() }
-            }
-        };
-        self.feed(input);
-    }
-
-    /// Looks in the store for the version that a client spoke last.
-    fn look_up_client(&mut self, client: String) {
-        match self.keeper.reader().map(|reader| reader.client_version(&client)) {
-            Some(Ok(version)) => {
-                if let Some(dialect) = version.as_deref().and_then(Dialect::from_name) {
-                    self.edges.remember(client, dialect);
-                }
-            }
-            Some(Err(error)) => tracing::error!(%error, "the version of a client cannot be looked up"),
-            None => {}
-        }
-    }
-
     /// Sends a frame, as the connection's version says it.
     fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         self.edges.down(connection, frame, &mut self.told);
@@ -400,80 +358,6 @@ impl Sidecar {
                     self.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
                 }
                 _ => self.outbox.push(line.bytes, line.delta),
-            }
-        }
-    }
-
-    /// Brings what a message needs from the store into memory.
-    async fn prepare(&mut self, message: &Incoming, events: &mut Events) {
-        if self.keeper.reader().is_none() {
-            return;
-        }
-        let absent = self.host.absent(message);
-        let cursor = self.host.cursor_into_the_past(message);
-        if absent.is_empty() && cursor.is_none() {
-            return;
-        }
-        // What was let out of memory a moment ago is not in the store before its step is.
-        self.end_step();
-        while absent.iter().any(|uri| self.keeper.holds(uri)) && !self.keeper.is_failing() {
-            let Some(kept) = events.kept.recv().await else { return };
-            self.hear_keeper(kept);
-        }
-        let Some(reader) = self.keeper.reader() else { return };
-        if let Some(cursor) = cursor {
-            let past = reader.actions_since(cursor).unwrap_or_else(|error| {
-                tracing::error!(%error, "old actions cannot be read");
-                None
-            });
-            self.feed(Input::Past(past));
-        }
-        for uri in absent {
-            if self.keeper.holds(&uri) {
-                let reason = "its newest state is not kept yet".to_owned();
-                self.feed(Input::Unreadable { uris: vec![uri], reason });
-                continue;
-            }
-            match self.keeper.reader().map(|reader| reader.find(&uri)) {
-                Some(Ok(Some(key))) => self.bring_back(key, uri),
-                Some(Err(error)) => {
-                    let reason = error.to_string();
-                    self.feed(Input::Unreadable { uris: vec![uri], reason });
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn hear_keeper(&mut self, kept: Kept) {
-        let was_failing = self.keeper.is_failing();
-        match kept {
-            Kept::Safe(step) => {
-                for output in self.keeper.release(step) {
-                    self.carry_out(output);
-                }
-                if was_failing {
-                    tracing::warn!("everything is kept again");
-                    self.feed(Input::Failing(None));
-                }
-            }
-            Kept::Listed(id, listed) => {
-                self.keeper.listed();
-                let frame = match listed {
-                    Ok(listed) => {
-                        let result = host::listing(&listed.summaries, listed.next.as_ref());
-                        Frame::Result { id, method: Method::ListSessions, result }
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the list of sessions cannot be read");
-                        Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
-                    }
-                };
-                self.tell(STDIO, &frame);
-            }
-            Kept::Failing(reason) => {
-                let safe = self.keeper.fail();
-                self.feed(Input::Failing(Some(Failing { reason, safe })));
             }
         }
     }

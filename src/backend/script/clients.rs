@@ -6,7 +6,8 @@
 use ahp_types::state::{ToolCallResult, ToolResultContent};
 use serde_json::{json, Value};
 
-use super::{converse, tool_and_input, Agent, Reply, Script, Stop};
+use super::steps::tool_and_input;
+use super::{converse, Agent, Reply, Script, Stop};
 use crate::backend::{Backend, Conversation, Line};
 use crate::host::effects::{AgentDescription, Event, OpenConversation, TextKind, TurnEvent};
 
