@@ -105,7 +105,7 @@ fn first_page(client: &mut Client) -> Outcome<Duration> {
         client.say(line.as_bytes())?;
         let answer = client.line()?;
         times.push(start.elapsed());
-        if memchr::memmem::find_iter(answer, b"\"resource\":").count() != PAGE {
+        if memchr::memmem::find_iter(answer, b"\"createdAt\":").count() != PAGE {
             return Err(format!("that is no page: {}", excerpt(answer)).into());
         }
     }
