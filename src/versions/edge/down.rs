@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::Edges;
+use super::{Edges, Peer};
 use crate::host::effects::{ConnectionId, Frame};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
@@ -68,26 +69,7 @@ impl Edges {
                     self.release(connection, &chat);
                 }
             }
-            Frame::Answer(line) => {
-                let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
-                let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
-                let before = lines.len();
-                // What was refused may be anything, and goes back as it came.
-                if said.is_none() || rejection_reason.is_none() {
-                    let Some(envelope) = lane::read::<Envelope>(line) else { return };
-                    // Older turns, that are loaded.
-                    if origin.is_none() {
-                        lane.apply(line);
-                    }
-                    for (_, envelope) in lane.envelopes(envelope, false) {
-                        lines.push(Line::of(notification_line("action", &to_json(&envelope))));
-                    }
-                }
-                if let (Some(origin), Some(said), true) = (origin, said, lines.len() == before) {
-                    let reason = rejection_reason.as_deref();
-                    lines.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
-                }
-            }
+            Frame::Answer(line) => answer_alone(lane, peer, line, lines),
             Frame::Notification { method, params } => {
                 let Ok(mut params) = serde_json::from_slice::<Object>(params) else { return };
                 if let Some(Value::String(channel)) = params.get_mut("channel") {
@@ -143,6 +125,28 @@ fn plain(frame: &Frame, version: &Value) -> Line {
             Line::of(result_line(id, &to_json(&result)))
         }
         Frame::Result { id, result, .. } => Line::of(result_line(id, result)),
+    }
+}
+
+/// What one client alone is told: what became of its action, or older turns that it asked for.
+fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, lines: &mut Vec<Line>) {
+    let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
+    let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
+    let before = lines.len();
+    // What was refused may be anything, and goes back as it came.
+    if said.is_none() || rejection_reason.is_none() {
+        let Some(envelope) = lane::read::<Envelope>(line) else { return };
+        // Older turns, that are loaded.
+        if origin.is_none() {
+            lane.apply(line);
+        }
+        for (_, envelope) in lane.envelopes(envelope, false) {
+            lines.push(Line::of(notification_line("action", &to_json(&envelope))));
+        }
+    }
+    if let (Some(origin), Some(said), true) = (origin, said, lines.len() == before) {
+        let reason = rejection_reason.as_deref();
+        lines.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
     }
 }
 
