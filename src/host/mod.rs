@@ -30,6 +30,7 @@ mod handlers;
 mod locale;
 pub mod log;
 mod model;
+mod origins;
 mod pending;
 mod progress;
 pub mod reduce;

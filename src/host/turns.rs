@@ -212,6 +212,7 @@ impl Host {
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let working_directories = self.effective_directories(key);
         let tokens = self.tokens_for(step, key);
+        let copy_of = self.copyable_origin(key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
         chat.agent = AgentLink::Opening;
@@ -230,6 +231,7 @@ impl Host {
                 Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
                 _ => None,
             },
+            copy_of,
             handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
         };
         step.say(Output::Agent(key, Box::new(Command::Open(open))));

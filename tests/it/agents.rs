@@ -51,6 +51,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
             config: serde_json::Map::new(),
             history: Vec::new(),
             handle: None,
+            copy_of: None,
         }),
     );
     let script = r#"/question [{"kind":"text","id":"name","message":"Who?"}]"#;

@@ -52,6 +52,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// What the user sees when the agent has to be told what was said before.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
 
+/// What the agent is told before the part that a side chat is about.
+const ABOUT: &str =
+    "The user has chosen this part of what was said, and the message that follows is about it:";
+
 /// Runs a conversation until it is closed.
 ///
 /// # Errors
@@ -94,6 +98,8 @@ struct Conversation {
     early: Vec<Box<RawValue>>,
     /// What the agent has to be told before the next prompt, because it does not remember it.
     transcript: Option<String>,
+    /// The part of what was said that the conversation is about, until the agent has been told.
+    selection: Option<String>,
     /// The agent has just made the session: it has heard nothing of what was said in the chat.
     is_new: bool,
     /// The host does not know the session's id yet, because the agent does not know what was said.
@@ -206,6 +212,9 @@ impl Conversation {
         if let Some(transcript) = self.transcript.take() {
             blocks.push(transcript.as_str().into());
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
+        }
+        if let Some(selection) = self.selection.take() {
+            blocks.push(format!("{ABOUT}\n\n{selection}").as_str().into());
         }
         blocks.extend(request);
         let prompt = self.prompt(blocks);

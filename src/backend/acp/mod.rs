@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahp_types::state::{AgentInfo, SessionConfigSchema};
+use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
 use self::process::GuardProgram;
@@ -78,7 +78,10 @@ impl Backend for Acp {
                 models: Vec::new(),
                 protected_resources: None,
                 customizations: None,
-                capabilities: None,
+                capabilities: Some(AgentCapabilities {
+                    multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
+                    ..AgentCapabilities::default()
+                }),
             },
             config: SessionConfigSchema {
                 r#type: "object".to_owned(),

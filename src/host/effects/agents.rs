@@ -186,6 +186,9 @@ pub struct OpenConversation {
     pub history: Vec<Turn>,
     /// The name of the last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
     pub handle: Option<String>,
+    /// The name of the conversation that this one goes on from, while the agent knows of that just what the
+    /// history is: a copy of it needs not be told.
+    pub copy_of: Option<String>,
     /// What was said in chats that the user attached to messages of the history, by the id of the turn: of the
     /// newest ones, as far as they are kept.
     pub attached: BTreeMap<String, Vec<Transcript>>,

@@ -333,7 +333,7 @@ def answer(message):
                 listen()
         assert params["protocolVersion"] == 1, params
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
-        can["sessionCapabilities"] = {name: {} for name in ("resume", "close") if name in OPTIONS.can}
+        can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
         version = 2 if OPTIONS.before_hello == "version" else 1
         return {"result": {"protocolVersion": version, "agentCapabilities": can}}
     if method == "session/new":
@@ -344,6 +344,16 @@ def answer(message):
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=[])
         update(session, "session_info_update", title="An early title")
+        return {"result": {"sessionId": session}}
+    if method == "session/fork":
+        if params["sessionId"] not in SESSIONS or "refuse-forks" in OPTIONS.can:
+            return {"error": {"code": -32602, "message": "this session cannot be forked"}}
+        session = f"fork-{os.getpid()}-{len(SESSIONS)}"
+        SESSIONS[session] = SESSIONS[params["sessionId"]] + ["forked"]
+        remember()
+        for said in SESSIONS[session]:
+            text(session, said, "user_message_chunk")
+            text(session, "a replay that nobody may see")
         return {"result": {"sessionId": session}}
     if method in ("session/load", "session/resume"):
         if params["sessionId"] not in SESSIONS:

@@ -1,7 +1,7 @@
-//! Opening a conversation: an ACP session, by `session/resume`, `session/load` or `session/new`, whichever keeps
-//! most of what was said.
+//! Opening a conversation: an ACP session, by `session/resume`, `session/load`, `session/fork` or `session/new`,
+//! whichever keeps most of what was said.
 //!
-//! Owns: which of the three, the folders that the agent is told, and what its failures are for people.
+//! Owns: which of them, the folders that the agent is told, and what its failures are for people.
 //! Never: starts a turn.
 
 use std::collections::VecDeque;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::{
-    LoadSessionRequest, NewSessionRequest, NewSessionResponse, ResumeSessionRequest, SessionId,
+    ForkSessionRequest, ForkSessionResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
+    ResumeSessionRequest, SessionId,
 };
 use anyhow::{anyhow, bail, Context};
 use serde::Serialize;
@@ -61,8 +62,13 @@ impl Conversation {
             }
         }
         let is_new = taken_up.is_none();
-        let (session, early, transcript) = match taken_up {
-            Some(session) => (session, Vec::new(), None),
+        let mut copied = None;
+        if let Some(source) = open.copy_of.filter(|_| is_new && capabilities.fork.is_some()) {
+            let params = ForkSessionRequest::new(source, &cwd).additional_directories(others.clone());
+            copied = fork(&mut ear, &params, limit).await?;
+        }
+        let (session, early, transcript) = match taken_up.map(|session| (session, Vec::new())).or(copied) {
+            Some((session, early)) => (session, early, None),
             None => {
                 let params = NewSessionRequest::new(&cwd).additional_directories(others);
                 let answer = ask(&mut ear, "session/new", &params, limit).await?;
@@ -82,6 +88,7 @@ impl Conversation {
             session,
             early,
             is_new,
+            selection: open.selection.filter(|_| is_new),
             unnamed: false,
             transcript,
             calls: Calls::default(),
@@ -89,6 +96,26 @@ impl Conversation {
             pending: VecDeque::new(),
         })
     }
+}
+
+/// A copy of a session, if the agent makes one, and what it has said of it. Some tell all that was said in it, which
+/// is no part of any turn.
+async fn fork(
+    ear: &mut Ear,
+    params: &ForkSessionRequest,
+    limit: Duration,
+) -> anyhow::Result<Option<(SessionId, Vec<Box<RawValue>>)>> {
+    let answer = match ask(ear, "session/fork", params, limit).await? {
+        Ok(answer) => answer,
+        Err(failure) => {
+            tracing::info!(%failure, "a session is not copied");
+            return Ok(None);
+        }
+    };
+    let made: ForkSessionResponse =
+        serde_json::from_str(answer.get()).context("its answer to `session/fork` does not fit")?;
+    let early = ear.follow(&made.session_id.0);
+    Ok(Some((made.session_id, early)))
 }
 
 /// Asks something and waits for the answer; what is said meanwhile is of what was said before.

@@ -1,0 +1,34 @@
+//! Chats that go on from others, as far as their agents can begin with what they know of those.
+//!
+//! Owns: whether an agent's conversation is just what a new chat begins with, so that a copy of it would be.
+//! Never: makes a chat; that is in `handlers::chats`.
+
+use ahp_types::state::ChatOrigin;
+
+use super::effects::ChatKey;
+use super::model::Target;
+use super::Host;
+
+impl Host {
+    /// What the agent calls the conversation that a chat goes on from: while that is over where this chat begins,
+    /// and nothing has been said here. Else what was said must be told.
+    pub(super) fn copyable_origin(&self, key: ChatKey) -> Option<String> {
+        let chat = self.chats.get(&key)?;
+        let state = chat.conversation.state();
+        let (Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }), None) =
+            (&state.origin, &chat.handle)
+        else {
+            return None;
+        };
+        let Some(Target::Chat(from)) = self.find(uri) else { return None };
+        let source = self.chats.get(&from)?;
+        let provider = |key| self.agent_of(key).map(|agent| &agent.info.provider);
+        let is_quiet = source.run.is_none() && source.settling.is_none();
+        let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);
+        // Whole turns are compared: one that has gone on since has the same id.
+        let known = chat.context.iter().chain(&state.turns);
+        let knows = source.context.iter().chain(&source.conversation.state().turns);
+        let is_all = is_quiet && !resumes && known.eq(knows) && provider(key) == provider(from);
+        source.handle.as_ref().filter(|_| is_all).map(|handle| handle.name.clone())
+    }
+}

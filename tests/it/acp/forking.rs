@@ -1,0 +1,168 @@
+//! Chats that go on from others: by a copy that the agent makes of its session where that is all that was said,
+//! else by telling it.
+
+use super::*;
+
+const FORK: &str = "ahp-chat:/fork";
+
+/// What became of a turn in a chat: what was said, and how many notices of the host are in it.
+struct Told {
+    said: String,
+    notices: usize,
+}
+
+impl Watched {
+    fn create_chat(&mut self, source: Value) {
+        self.say(json!({ "id": 80, "method": "createChat", "params":
+            { "channel": SESSION, "chat": FORK, "source": source } }));
+        let told = self.process.until(|message| message["id"] == 80);
+        assert!(told.last().unwrap()["error"].is_null(), "{told:?}");
+        self.say(json!({ "id": 81, "method": "subscribe", "params": { "channel": FORK } }));
+    }
+
+    fn fork(&mut self, turn: &str) {
+        let source = json!({ "kind": "fork", "chat": default_chat_of(SESSION), "turnId": turn });
+        self.create_chat(source);
+    }
+
+    fn in_fork(&mut self, action: Value) {
+        self.sequence += 1;
+        self.say(json!({ "method": "dispatchAction", "params":
+            { "channel": FORK, "clientSeq": self.sequence, "action": action } }));
+    }
+
+    /// Runs a turn in the new chat.
+    fn turn_in_fork(&mut self, turn: &str, script: &str) -> Told {
+        self.heard.clear();
+        self.in_fork(
+            json!({ "type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00Z",
+            "message": { "text": script, "origin": { "kind": "user" } } }),
+        );
+        let ending = self.ending(turn);
+        assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
+        let parts = self.heard("chat/responsePart");
+        let notices = parts.iter().filter(|action| action["part"]["kind"] == "systemNotification").count();
+        let said = self.said();
+        assert!(!said.contains("replay"), "{said}");
+        Told { said, notices }
+    }
+}
+
+/// A session with an agent that can so much, in which two turns were run.
+fn begun(can: &[&str]) -> Watched {
+    let arguments: Vec<&str> = can.iter().flat_map(|can| ["--can", *can]).collect();
+    let mut watched = Setting::with(&arguments).start();
+    watched.session();
+    watched.turn("t1", "say the first");
+    watched.turn("t2", "say the second");
+    watched
+}
+
+#[test]
+fn a_fork_at_the_end_is_a_copy_where_the_agent_makes_one() {
+    let mut watched = begun(&["fork"]);
+    watched.fork("t2");
+    let told = watched.turn_in_fork("f1", "remembers");
+    assert!(told.said.ends_with("| say the first | say the second | forked | remembers"), "{}", told.said);
+    assert_eq!(told.notices, 0);
+    // Neither knows what is said in the other.
+    assert!(watched.turn("t3", "remembers").ends_with("| say the first | say the second | remembers"));
+    assert!(watched.turn_in_fork("f2", "remembers").said.ends_with("forked | remembers | remembers"));
+    watched.leave();
+}
+
+#[test]
+fn a_fork_that_is_no_copy_is_told_what_was_said_before_it_and_nothing_more() {
+    let cases: [(&[&str], &str, bool); 5] = [
+        (&[], "t2", false),
+        (&["resume"], "t2", false),
+        (&["fork", "refuse-forks"], "t2", false),
+        // A copy would know the second turn too.
+        (&["fork"], "t1", false),
+        // The chat that it comes from has gone on.
+        (&["fork"], "t2", true),
+    ];
+    for (can, turn, goes_on) in cases {
+        let mut watched = begun(can);
+        watched.fork(turn);
+        if goes_on {
+            watched.turn("t3", "say the third");
+        }
+        let told = watched.turn_in_fork("f1", "prompt");
+        let knows = |words: &str| told.said.contains(&format!("The user:\\nsay {words}"));
+        assert_eq!(
+            (knows("the first"), knows("the second"), knows("the third"), told.notices),
+            (true, turn == "t2", false, 1),
+            "{can:?} at {turn}: {}",
+            told.said
+        );
+        let again = watched.turn_in_fork("f2", "remembers");
+        assert!(!again.said.contains("forked") && again.notices == 0, "{}", again.said);
+        watched.leave();
+    }
+}
+
+#[test]
+fn a_side_chat_knows_what_was_said_and_what_it_is_about() {
+    for (can, notices) in [("fork", 0), ("nothing", 1)] {
+        let mut watched = begun(&[can]);
+        watched.create_chat(json!({ "kind": "sideChat", "chat": default_chat_of(SESSION), "turnId": "t2",
+            "selection": { "text": "the chosen words" } }));
+        let told = watched.turn_in_fork("f1", "prompt");
+        assert!(told.said.contains("the chosen words"), "{}", told.said);
+        assert_eq!((told.said.contains("say the first"), told.notices), (notices == 1, notices), "{can}");
+        let again = watched.turn_in_fork("f2", "remembers\nprompt");
+        assert_eq!(again.said.contains("say the second | forked"), can == "fork", "{}", again.said);
+        assert!(!again.said.contains("chosen"), "once is enough: {}", again.said);
+        watched.leave();
+    }
+}
+
+#[test]
+fn a_side_chat_of_a_turn_that_runs_is_told_what_it_holds_so_far() {
+    let mut watched = begun(&["fork"]);
+    watched.begin("t3", "say so far\nhang");
+    watched.action_where(|action| action["part"]["content"] == "so far");
+    watched.create_chat(json!({ "kind": "sideChat", "chat": default_chat_of(SESSION), "turnId": "t3" }));
+    watched.cancel("t3");
+    watched.ending("t3");
+    let told = watched.turn_in_fork("f1", "prompt");
+    assert!(told.said.contains("You:\\nso far") && told.notices == 1, "{}", told.said);
+    watched.leave();
+}
+
+#[test]
+fn a_fork_from_which_turns_were_taken_back_is_no_copy() {
+    let mut watched = begun(&["fork"]);
+    watched.fork("t2");
+    watched.in_fork(json!({ "type": "chat/truncated", "turnId": "t1" }));
+    watched.action("chat/truncated");
+    let told = watched.turn_in_fork("f1", "prompt");
+    assert!(told.said.contains("say the first") && !told.said.contains("say the second"), "{}", told.said);
+    watched.leave();
+}
+
+#[test]
+fn a_fork_goes_on_by_itself_after_the_end_of_the_host() {
+    let mut folder = tempfile::tempdir().unwrap();
+    for restarted in [false, true] {
+        let memory = memory(folder.path());
+        let state = folder.path().join("state");
+        let mut setting =
+            Setting::with(&["--can", "fork", "--can", "load", "--memory", memory.to_str().unwrap()]);
+        setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
+        let mut watched = setting.start_in(folder);
+        if restarted {
+            // The copy is made by a process that has not held the session before.
+            watched.say(json!({ "id": 81, "method": "subscribe", "params": { "channel": FORK } }));
+            let told = watched.turn_in_fork("f1", "remembers");
+            assert!(told.said.ends_with("| say the first | forked | remembers"), "{}", told.said);
+            assert_eq!(told.notices, 0);
+        } else {
+            watched.session();
+            watched.turn("t1", "say the first");
+            watched.fork("t1");
+        }
+        folder = watched.leave().unwrap();
+    }
+}
