@@ -18,7 +18,7 @@ use rusqlite::{params, Connection, ErrorCode};
 use rustix::process::{getrlimit, Resource};
 
 use super::rows::{self, signed, unsigned};
-use super::{clients, pack, schema, space, trash, trials, StoreOptions};
+use super::{agents, clients, pack, schema, space, trash, trials, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
@@ -113,6 +113,7 @@ impl Writer {
             sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
             continues: version > 0,
             agents: rows::number(&transaction, "agents")?.and_then(|sum| u32::try_from(sum).ok()),
+            said: agents::all(&transaction),
         };
         rows::put_life(&transaction, head)?;
         trials::begin_life(&transaction, options.deaths_max)?;
@@ -293,6 +294,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
+        Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Actions are kept in packs.
         Record::Action(..) | Record::Sync => Ok(()),
