@@ -137,7 +137,8 @@ impl Host {
         ))
     }
 
-    fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
+    /// Whose chat it is, if that agent is there.
+    pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
         let provider = &self.sessions.get(&self.chats.get(&key)?.session)?.state.provider;
         self.config.agents.iter().find(|agent| agent.info.provider == *provider)
     }

@@ -12,7 +12,7 @@ use ahp_types::state::{
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
-use super::effects::{ConnectionId, PermissionOption, RunId, TextKind, Token, Tokens};
+use super::effects::{ConnectionId, Handle, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
 use super::locale::Language;
 use super::progress::Opening;
@@ -142,7 +142,7 @@ pub(super) struct Chat {
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
     /// What the agent calls the conversation, while what it knows of it is what we know.
-    pub(super) handle: Option<String>,
+    pub(super) handle: Option<Handle>,
     /// What the store knows of this chat.
     pub(super) saved: Saved,
     /// The language of the client that asked for a turn last.

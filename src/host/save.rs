@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attached::{self, Attached};
 use super::catalogue::row_of;
-use super::effects::{ChatRow, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
+use super::effects::{ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
 use super::locale::Language;
 use super::model::{
     with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
@@ -86,6 +86,8 @@ struct ChatBody {
     attached: Attached,
     #[serde(default)]
     handle: Option<String>,
+    #[serde(default)]
+    resumes: bool,
 }
 
 impl Host {
@@ -346,13 +348,8 @@ impl Host {
         let session = chat.session;
         // Held back until what the recovery did is safe: then it was survived.
         step.say(Output::Timer(Timer::Recovered(session), RECOVERED_AFTER));
-        let provider = self.sessions.get(&session);
-        let provider = provider.map(|session| session.state.provider.clone());
-        let resumable = self
-            .config
-            .agents
-            .iter()
-            .any(|agent| Some(&agent.info.provider) == provider.as_ref() && agent.resumes);
+        let can_always = self.agent_of(key).map(|agent| agent.resumes);
+        let resumable = can_always.is_some_and(|always| always || self.can_be_taken_up(key));
         let message = "the host ended while the turn ran".to_owned();
         let ending = Ending::Failed { kind: "interrupted".to_owned(), message, resumable };
         self.end_turn_quietly(step, key, ending, None);
@@ -429,7 +426,8 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
         "removedTurns": removed.collect::<BTreeSet<_>>(),
         "consumed": chat.consumed.iter().collect::<BTreeSet<_>>(),
         "progress": chat.progress,
-        "handle": chat.handle,
+        "handle": chat.handle.as_ref().map(|handle| &handle.name),
+        "resumes": chat.handle.as_ref().is_some_and(|handle| handle.resumes),
     });
     let mut body = body;
     if context_turns > 0 {
@@ -518,7 +516,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         consumed,
         attached: body.attached,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
-        handle: body.handle,
+        handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),
         saved: Saved {
             context: true,
             turns: turn_count,

@@ -230,7 +230,7 @@ impl Host {
                 Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
                 _ => None,
             },
-            handle: chat.handle.clone(),
+            handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
         };
         step.say(Output::Agent(key, Box::new(Command::Open(open))));
     }
@@ -332,8 +332,8 @@ impl Host {
             Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
             Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
-                if chat.handle.as_ref() != Some(&handle) {
-                    chat.handle = Some(handle);
+                if chat.handle != handle {
+                    chat.handle = handle;
                     chat.saved.row_due = true;
                     self.unsaved.chats.insert(key);
                 }
@@ -389,7 +389,8 @@ impl Host {
         chat.agent = AgentLink::Closed;
         chat.settling = None;
         let session = chat.session;
-        let gone = || Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable: false };
+        let gone =
+            |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
         self.opening_is_over(step, key);
         if self.is_creating(key) {
@@ -397,10 +398,16 @@ impl Host {
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
             self.sequence(step, Target::Session(session), failed, None);
             for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
-                self.end_turn(step, other, gone(), None);
+                self.end_turn(step, other, gone(false), None);
             }
         }
-        self.end_turn(step, key, gone(), None);
+        let resumable = self.can_be_taken_up(key);
+        self.end_turn(step, key, gone(resumable), None);
+    }
+
+    /// Whether the agent can go on with what it was doing in this chat when it, or we, had ended.
+    pub(super) fn can_be_taken_up(&self, key: ChatKey) -> bool {
+        self.chats.get(&key).and_then(|chat| chat.handle.as_ref()).is_some_and(|handle| handle.resumes)
     }
 
     fn turn_reports(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, event: TurnEvent) {

@@ -1,13 +1,15 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
-//! to be), `updates` (what the agent tells), `requests` (what the agent asks).
+//! to be), `resuming` (going on with a turn that was cut), `updates` (what the agent tells), `requests` (what the
+//! agent asks).
 //!
 //! Owns: one prompt at a time, and what ends it.
 //! Never: waits without hearing a cancellation.
 
 mod opening;
 mod requests;
+mod resuming;
 mod updates;
 
 use std::collections::VecDeque;
@@ -25,6 +27,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
+use self::resuming::Renamed;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
 use super::content;
@@ -56,14 +59,14 @@ const TOLD_ANEW: &str = "The agent did not remember this conversation and was to
 pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> anyhow::Result<()> {
     let Line { mut commands, reports } = line;
     let name = agent.spec.name.clone();
+    let had_a_name = open.handle.is_some();
     let opened = tokio::select! {
         opened = Conversation::open(&agent, open) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     match opened {
         Ok(mut conversation) => {
-            conversation.pending.push_back(Event::Opened);
-            conversation.pending.push_back(Event::Handle(conversation.session.to_string()));
+            conversation.introduce(had_a_name);
             for update in std::mem::take(&mut conversation.early) {
                 conversation.updated(&update);
             }
@@ -91,6 +94,10 @@ struct Conversation {
     early: Vec<Box<RawValue>>,
     /// What the agent has to be told before the next prompt, because it does not remember it.
     transcript: Option<String>,
+    /// The agent has just made the session: it has heard nothing of what was said in the chat.
+    is_new: bool,
+    /// The host does not know the session's id yet, because the agent does not know what was said.
+    unnamed: bool,
     calls: Calls,
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
@@ -107,6 +114,8 @@ struct Run {
     usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
+    /// Which of its calls have another name in the turn.
+    renamed: Renamed,
     /// What the user has added, for when the agent is done with what it does.
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
@@ -166,9 +175,8 @@ impl Conversation {
         let current = self.run.as_ref().map(|run| run.id);
         match command {
             Command::StartTurn { run, message, attached } => return self.start(run, &message, &attached),
-            Command::ResumeTurn { run, .. } => {
-                // No turn of an agent is ever said to be resumable.
-                self.fail(run, "cannotResume", "this agent cannot go on with a turn".to_owned());
+            Command::ResumeTurn { run, message, attached, so_far, .. } => {
+                return self.resume(run, &message, &attached, &so_far);
             }
             Command::Cancel { run } if current == Some(run) => self.cancel(),
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
@@ -185,6 +193,11 @@ impl Conversation {
     }
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
+        let blocks = content::prompt(message, attached, &self.running.capabilities.prompt_capabilities);
+        self.begin(run, blocks, Renamed::default())
+    }
+
+    fn begin(&mut self, run: RunId, request: Vec<ContentBlock>, renamed: Renamed) -> Next {
         let Some(used) = self.running.begin_use() else {
             // It is being stopped: the turn is started again when it has been.
             return Next::Leave;
@@ -194,8 +207,9 @@ impl Conversation {
             blocks.push(transcript.as_str().into());
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
-        blocks.extend(content::prompt(message, attached, &self.running.capabilities.prompt_capabilities));
+        blocks.extend(request);
         let prompt = self.prompt(blocks);
+        self.is_new = false;
         self.run = Some(Run {
             id: run,
             prompt,
@@ -209,6 +223,7 @@ impl Conversation {
                 meta: None,
             },
             speaking: None,
+            renamed,
             steering: VecDeque::new(),
         });
         Next::Hear
@@ -258,9 +273,12 @@ impl Conversation {
     }
 
     fn tell(&mut self, event: TurnEvent) {
-        if let Some(run) = self.run.as_ref().filter(|run| run.cancelled.is_none()) {
-            self.pending.push_back(Event::Turn(run.id, event));
+        let Some(run) = self.run.as_ref().filter(|run| run.cancelled.is_none()) else { return };
+        let event = Event::Turn(run.id, run.renamed.shown(event));
+        if std::mem::take(&mut self.unnamed) {
+            self.name();
         }
+        self.pending.push_back(event);
     }
 
     fn tell_all(&mut self, events: Vec<TurnEvent>) {

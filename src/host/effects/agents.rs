@@ -26,7 +26,8 @@ pub struct AgentDescription {
     pub config: SessionConfigSchema,
     /// What a line of a message can begin with to mean something special, in the order to offer them.
     pub commands: Vec<AgentCommand>,
-    /// Whether it can go on with a turn that was interrupted by the end of the process.
+    /// Whether it can go on with any turn that was interrupted by the end of the process. Where that depends on
+    /// the conversation, its [`Handle`] tells.
     pub resumes: bool,
     /// Whether it may have settings that are not in the schema, because it has not said yet which it has.
     pub may_have_more_settings: bool,
@@ -208,7 +209,7 @@ pub struct OpenConversation {
     pub tokens: Tokens,
     /// What was said before, when the conversation must be taken up anew or goes on from another one.
     pub history: Vec<Turn>,
-    /// The last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
+    /// The name of the last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
     pub handle: Option<String>,
     /// What was said in chats that the user attached to messages of the history, by the id of the turn: of the
     /// newest ones, as far as they are kept.
@@ -250,8 +251,9 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
-    /// What the agent calls the conversation: kept, and given back when it is opened again.
-    Handle(String),
+    /// What the agent calls the conversation: kept, and given back when it is opened again. None when the agent
+    /// does not know any more, or not yet, what was said in it.
+    Handle(Option<Handle>),
     /// What the agent says of itself, for all of its sessions: what is new of it.
     Described(Box<SelfDescription>),
     /// The agent gives the session a name.
@@ -267,11 +269,22 @@ pub enum Event {
     /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.
     /// It is opened anew for the next turn, and nobody needs to notice.
     Left,
-    /// The backend is gone without a word; every run with it. It is opened anew for the next turn.
+    /// The backend is gone without a word; every run with it. It is opened anew for the next turn; if the
+    /// conversation's [`Handle`] says so, a run that was cut may be resumed.
     Died {
         /// What is known of the death, for people.
         reason: String,
     },
+}
+
+/// What an agent calls a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handle {
+    /// The name, which means nothing to anybody else.
+    pub name: String,
+    /// Whether the conversation can be taken up by it when the agent, or the host, has ended; and with it a turn
+    /// that was cut by that: such a turn may be resumed.
+    pub resumes: bool,
 }
 
 /// What a backend reports about a run.

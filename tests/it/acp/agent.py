@@ -2,7 +2,8 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows).
+resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows), `--goes-on STEPS` (what it does
+with a turn that was cut).
 """
 
 import argparse
@@ -298,6 +299,8 @@ def prompt(message):
     PROMPT = message["params"]["prompt"]
     CURRENT[0] = message["id"]
     said = PROMPT[-1].get("text", "") if PROMPT else ""
+    if OPTIONS.goes_on and PROMPT[0].get("text", "").startswith("You were interrupted"):
+        said = OPTIONS.goes_on
     SESSIONS[session].append(said)
     remember()
     try:
@@ -361,6 +364,7 @@ def main():
     parser.add_argument("--can", action="append", default=[])
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--memory")
+    parser.add_argument("--goes-on")
     parser.parse_args(namespace=OPTIONS)
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod dying;
+mod going_on;
 mod junk;
 mod leaving;
 mod remembering;

@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
-    Command, Event, PermissionKind, PermissionOption, RunId, TextKind, ToolGate, ToolOutcome, TurnEnd,
-    TurnEvent,
+    Command, Event, Handle, PermissionKind, PermissionOption, RunId, TextKind, ToolGate, ToolOutcome,
+    TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
 use anyhow::{bail, ensure, Result};
@@ -153,7 +153,9 @@ impl Agent {
                 Event::Left
             }
             Report::Left => return None,
-            Report::Handle(index) => Event::Handle(text(*index).to_owned()),
+            Report::Handle(index) => Event::Handle(
+                (index % 4 != 3).then(|| Handle { name: text(*index).to_owned(), resumes: index % 2 == 0 }),
+            ),
             Report::Title(index) => Event::Title(text(*index).to_owned()),
             Report::Turn { older, event } => {
                 let run =

@@ -60,6 +60,7 @@ impl Conversation {
                 None => {}
             }
         }
+        let is_new = taken_up.is_none();
         let (session, early, transcript) = match taken_up {
             Some(session) => (session, Vec::new(), None),
             None => {
@@ -80,6 +81,8 @@ impl Conversation {
             ear,
             session,
             early,
+            is_new,
+            unnamed: false,
             transcript,
             calls: Calls::default(),
             run: None,

@@ -1,0 +1,152 @@
+//! Going on with a turn that was cut, by the end of the agent or of the host.
+//!
+//! Owns: what the agent is told then (ACP has no word for it), and telling its tool calls from those that the turn
+//! holds already.
+//! Never: has anything of the turn done again by itself.
+
+use std::collections::BTreeMap;
+
+use ahp_types::state::{Message, ResponsePart, ToolCallState};
+
+use super::{Conversation, Next};
+use crate::backend::acp::content;
+use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
+use crate::host::reduce::tool_call_id;
+
+/// So much of what the turn holds is told, in bytes: the latest of it.
+const SO_FAR_BYTES_MAX: usize = 64 << 10;
+
+/// What the user sees when the agent cannot go on.
+const FORGOTTEN: &str =
+    "the agent does not know this conversation any more, so it cannot go on with the turn; with \
+    your next message it is told what was said";
+
+impl Conversation {
+    /// What the host is told first of a conversation that has just been opened.
+    pub(super) fn introduce(&mut self, had_a_name: bool) {
+        self.pending.push_back(Event::Opened);
+        self.unnamed = self.transcript.is_some();
+        if !self.unnamed {
+            self.name();
+        } else if had_a_name {
+            self.pending.push_back(Event::Handle(None));
+        }
+    }
+
+    /// Tells the host by what it can have this conversation again.
+    pub(super) fn name(&mut self) {
+        let can = &self.running.capabilities;
+        let resumes = can.session_capabilities.resume.is_some() || can.load_session;
+        let handle = Handle { name: self.session.to_string(), resumes };
+        self.pending.push_back(Event::Handle(Some(handle)));
+    }
+
+    pub(super) fn resume(
+        &mut self,
+        run: RunId,
+        message: &Message,
+        attached: &[Transcript],
+        so_far: &[ResponsePart],
+    ) -> Next {
+        if self.is_new {
+            self.fail(run, "cannotResume", FORGOTTEN.to_owned());
+            // What there is to be told has grown by this turn.
+            self.pending.push_back(Event::Handle(None));
+            self.close();
+            return Next::Leave;
+        }
+        let mut blocks = vec![interrupted(so_far).as_str().into()];
+        blocks.extend(content::prompt(message, attached, &self.running.capabilities.prompt_capabilities));
+        self.begin(run, blocks, Renamed::apart_from(so_far))
+    }
+}
+
+/// What the agent is told before the message of the turn: it may know all of it, or only some.
+fn interrupted(so_far: &[ResponsePart]) -> String {
+    let told = told(so_far);
+    let seen = if told.is_empty() {
+        "The user has not seen anything of an answer yet.".to_owned()
+    } else {
+        format!(
+            "This is what the user has seen of your answer so far:\n\n{told}\nThat was your answer so far."
+        )
+    };
+    format!(
+        "You were interrupted while you worked on the user's latest message, which follows again. Go on with it from \
+         where you were. Do not say again what you have said, and do not do again what you have done. What was being \
+         done then was cut off: look at what came of it before you rely on it.\n\n{seen} The user's message was:"
+    )
+}
+
+/// The answer so far, the latest of it.
+fn told(so_far: &[ResponsePart]) -> String {
+    let mut told = String::new();
+    for part in so_far {
+        match part {
+            ResponsePart::Markdown(part) => {
+                told.push_str(&part.content);
+                told.push('\n');
+            }
+            ResponsePart::ToolCall(part) => {
+                let (name, how) = match &part.tool_call {
+                    ToolCallState::Completed(call) if call.success => (&call.display_name, "used"),
+                    ToolCallState::Completed(call) => (&call.display_name, "failed with"),
+                    ToolCallState::Cancelled(call) => (&call.display_name, "did not get to the end with"),
+                    _ => continue,
+                };
+                told.push_str(&format!("(You {how} the tool {name}.)\n"));
+            }
+            _ => {}
+        }
+    }
+    let mut cut = told.len().saturating_sub(SO_FAR_BYTES_MAX);
+    if cut > 0 {
+        while !told.is_char_boundary(cut) {
+            cut += 1;
+        }
+        told.replace_range(..cut, "(The beginning is left out.)\n");
+    }
+    told
+}
+
+/// Names of tool calls in the turn, by what the agent calls them: some agents use the same names again, and a turn
+/// that was resumed holds calls of another process already.
+#[derive(Debug, Default)]
+pub(super) struct Renamed(BTreeMap<String, String>);
+
+impl Renamed {
+    /// Names that none of these calls has.
+    fn apart_from(parts: &[ResponsePart]) -> Self {
+        let ids = || {
+            parts.iter().filter_map(|part| match part {
+                ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call)),
+                _ => None,
+            })
+        };
+        let free = |id: &str| {
+            let mut names = (2_u64..).map(|number| format!("{id}+{number}"));
+            names.find(|name| !ids().any(|taken| taken == name))
+        };
+        Self(ids().filter_map(|id| Some((id.to_owned(), free(id)?))).collect())
+    }
+
+    /// An event as it is told.
+    pub(super) fn shown(&self, mut event: TurnEvent) -> TurnEvent {
+        if let TurnEvent::ToolStarted { id, .. }
+        | TurnEvent::ToolInput { id, .. }
+        | TurnEvent::ToolReady { id, .. }
+        | TurnEvent::ToolContent { id, .. }
+        | TurnEvent::ToolDone { id, .. } = &mut event
+        {
+            if let Some(name) = self.0.get(id) {
+                id.clone_from(name);
+            }
+        }
+        event
+    }
+
+    /// What the agent calls a call of the turn.
+    pub(super) fn meant<'a>(&'a self, shown: &'a str) -> &'a str {
+        self.0.iter().find(|(_, name)| *name == shown).map_or(shown, |(id, _)| id)
+    }
+}
