@@ -141,6 +141,8 @@ impl Backend for Script {
                 })
                 .collect(),
             resumes: true,
+            may_have_more_settings: false,
+            identity: String::new(),
         }
     }
 

@@ -12,10 +12,13 @@ use ahp_types::state::{
 };
 use serde_json::{Map, Value};
 
+use super::effects::AgentDescription;
+
 /// The configuration of a session, as clients are shown it: what was chosen, and what the schema says of the
 /// rest; none where there is nothing to configure.
-pub(super) fn shown(schema: &SessionConfigSchema, chosen: &JsonObject) -> Option<SessionConfigState> {
-    let is_something = !schema.properties.is_empty();
+pub(super) fn shown(agent: &AgentDescription, chosen: &JsonObject) -> Option<SessionConfigState> {
+    let schema = &agent.config;
+    let is_something = !schema.properties.is_empty() || agent.may_have_more_settings;
     is_something.then(|| SessionConfigState { schema: schema.clone(), values: resolved(schema, chosen) })
 }
 
@@ -29,11 +32,30 @@ pub(super) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
     values
 }
 
+/// Whether an agent may be asked for these values, as far as they go.
+///
+/// # Errors
+/// A sentence that names the first one, in the order of their names, that does not fit.
+pub(super) fn check_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
+    let known = |name: &String| !agent.may_have_more_settings || agent.config.properties.contains_key(name);
+    let known = values.iter().filter(|(name, _)| known(name));
+    check_values(&agent.config, &known.map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
+/// Whether an agent may be asked for these values, and for no others.
+///
+/// # Errors
+/// The same, or names the first required one that is missing.
+pub(super) fn check_all_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
+    check_chosen(agent, values)?;
+    check_complete(&agent.config, values)
+}
+
 /// Whether these values fit, as far as they go.
 ///
 /// # Errors
 /// A sentence that names the first one, in the order of their names, that does not.
-pub(super) fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
     let mut names: Vec<&String> = values.keys().collect();
     names.sort_unstable();
     for name in names {
@@ -47,12 +69,7 @@ pub(super) fn check_values(schema: &SessionConfigSchema, values: &JsonObject) ->
     Ok(())
 }
 
-/// Whether these values are a whole configuration.
-///
-/// # Errors
-/// The same, or names the first required one that is missing.
-pub(super) fn check_whole(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
-    check_values(schema, values)?;
+fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
         Some(name) => Err(format!("missing field `config.{name}`")),
         None => Ok(()),
@@ -72,7 +89,7 @@ pub(super) fn check_change(
     let mut names: Vec<&String> = values.keys().collect();
     if replaces {
         names.extend(config.values.keys());
-        check_whole(&config.schema, values)?;
+        check_complete(&config.schema, values)?;
     }
     names.sort_unstable();
     for name in names {

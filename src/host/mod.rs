@@ -10,8 +10,8 @@
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
-//! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `progress` (how far
-//! they are with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
+//! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
+//! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
 //! configured), `locale` (the host's own words), `windows` (which turns each client holds), `shutdown`, and
 //! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
@@ -23,6 +23,7 @@ mod catalogue;
 mod clients;
 mod config;
 mod credentials;
+mod described;
 mod directories;
 mod dispatch;
 pub mod effects;
@@ -45,13 +46,13 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
 use ahp_types::state::RootState;
+use bytes::Bytes;
 use jiff::Timestamp;
 
 use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Record, RunId, Timer};
 use model::{Channel, Chat, Connection, Session, SessionKey, Target};
 
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
@@ -66,7 +67,8 @@ pub struct Config {
     pub server_info: Implementation,
     /// The `file:` URI of the folder that clients start browsing at.
     pub default_directory: Option<String>,
-    /// The agents, in the order in which they are offered; the first one is the default.
+    /// The agents, in the order in which they are offered; the first one is the default. While the host runs:
+    /// with what they say of themselves.
     pub agents: Vec<AgentDescription>,
     /// How far back clients can catch up.
     pub replay_window: log::Window,
@@ -77,7 +79,7 @@ pub struct Config {
 }
 
 /// Where a host begins.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Start {
     /// The number before the first one that may be given.
     pub head: u64,
@@ -89,6 +91,8 @@ pub struct Start {
     pub continues: bool,
     /// The checksum of what clients were told of the agents, if any were told.
     pub agents: Option<u32>,
+    /// What agents have said of themselves, by their provider ids; JSON text.
+    pub said: Vec<(String, Bytes)>,
 }
 
 /// How many client ids are remembered, to know a client that comes back.
@@ -101,6 +105,8 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Host {
     config: Config,
+    /// What is known of each agent, and from whom; in the order of the agents.
+    described: Vec<described::Described>,
     /// The last sequence number given.
     head: u64,
     log: log::Log,
@@ -160,7 +166,10 @@ impl Step<'_> {
 
 impl Host {
     /// A host without sessions.
-    pub fn new(config: Config) -> Self {
+    pub fn new(mut config: Config) -> Self {
+        let described: Vec<_> =
+            config.agents.iter().map(|agent| described::Described::at_start(agent, &config.start)).collect();
+        config.agents = described.iter().map(described::Described::whole).collect();
         let root = RootState {
             agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
             active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
@@ -193,6 +202,7 @@ impl Host {
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
+            described,
             config,
         }
     }
@@ -236,13 +246,8 @@ impl Host {
     /// Tells what the agents are when they are not what the process before this one told. Its clients may come
     /// back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
-        let agents = self.root.agents.clone();
-        let sum = crc32fast::hash(&to_sorted_json(&agents));
-        if self.config.start.agents.replace(sum) == Some(sum) {
-            return;
-        }
-        step.say(Output::Record(Record::Agents(sum)));
-        if self.config.start.continues {
+        if self.note_agents(step) && self.config.start.continues {
+            let agents = self.root.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.sequence(step, Target::Root, changed, None);
         }

@@ -340,6 +340,7 @@ impl Host {
                     self.unsaved.chats.insert(key);
                 }
             }
+            Event::Described(news) => self.agent_describes_itself(step, key, *news),
             Event::Left => self.agent_has_left(step, key),
             Event::Title(title) => {
                 let session = chat.session;

@@ -31,7 +31,7 @@ enum Step {
 }
 
 /// The steps from each version to the next; the first one is from nothing to version 1.
-const STEPS: &[Step] = &[Step::Sql(VERSION_1), Step::Code(upgrade::to_version_2)];
+const STEPS: &[Step] = &[Step::Sql(VERSION_1), Step::Code(upgrade::to_version_2), Step::Sql(VERSION_3)];
 
 // In each table what is small stands before what is large, so that it is read without it. The sums are over
 // everything in a row that must not change unseen; `sqlite` and `rows` say what of.
@@ -67,6 +67,11 @@ pub(super) const VERSION_1: &str = "
     CREATE TABLE trials (
         session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL, given_up INTEGER NOT NULL
     );
+";
+
+const VERSION_3: &str = "
+    -- What each agent has said of itself.
+    CREATE TABLE agents (provider TEXT PRIMARY KEY, sum INTEGER NOT NULL, said BLOB NOT NULL);
 ";
 
 /// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database

@@ -14,6 +14,7 @@ mod chats;
 mod client;
 mod crash;
 mod credentials;
+mod described;
 mod directories;
 mod guard;
 mod home;

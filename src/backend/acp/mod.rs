@@ -69,7 +69,7 @@ impl Acp {
 
 impl Backend for Acp {
     fn describe(&self) -> AgentDescription {
-        let AgentSpec { name, title, description, .. } = &self.agent.spec;
+        let AgentSpec { name, title, description, program, arguments, .. } = &self.agent.spec;
         AgentDescription {
             info: AgentInfo {
                 provider: name.clone(),
@@ -90,6 +90,8 @@ impl Backend for Acp {
             },
             commands: Vec::new(),
             resumes: false,
+            may_have_more_settings: true,
+            identity: format!("{program:?} {arguments:?}"),
         }
     }
 

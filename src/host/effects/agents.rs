@@ -8,8 +8,9 @@ use std::fmt;
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
-    AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, ResponsePart,
-    SessionConfigSchema, ToolCallResult, ToolResultContent, Turn, UsageInfo,
+    AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message,
+    ProtectedResourceMetadata, ResponsePart, SessionConfigSchema, SessionModelInfo, ToolCallResult,
+    ToolResultContent, Turn, UsageInfo,
 };
 
 use serde::{Deserialize, Serialize};
@@ -28,10 +29,34 @@ pub struct AgentDescription {
     /// Whether it can go on with any turn that was interrupted by the end of the process. Where that depends on
     /// the conversation, its [`Handle`] tells.
     pub resumes: bool,
+    /// Whether it may have settings that are not in the schema, because it has not said yet which it has.
+    pub may_have_more_settings: bool,
+    /// What it is, beyond its provider id: what another agent of this id said of itself is not true of this one.
+    pub identity: String,
+}
+
+/// What an agent says of itself once it runs; members that it has said nothing of are none. What one report
+/// leaves out stays what it was. Kept, and true for the next process until the agent says otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SelfDescription {
+    /// What it calls itself, for people; what its operator calls it comes first.
+    pub title: Option<String>,
+    /// The models that a message can choose among.
+    pub models: Option<Vec<SessionModelInfo>>,
+    /// What its sessions can be configured by, with what a new one has unless told otherwise.
+    pub config: Option<SessionConfigSchema>,
+    /// What a line of a message can begin with to mean something special, in the order to offer them.
+    pub commands: Option<Vec<AgentCommand>>,
+    /// What it can do.
+    pub capabilities: Option<AgentCapabilities>,
+    /// What it needs tokens for.
+    pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
 }
 
 /// Something special that a user can say to an agent: `/` and the name, at the beginning of a line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentCommand {
     /// Its name.
     pub name: String,
@@ -232,6 +257,8 @@ pub enum Event {
     /// What the agent calls the conversation: kept, and given back when it is opened again. None when the agent
     /// does not know any more, or not yet, what was said in it.
     Handle(Option<Handle>),
+    /// What the agent says of itself, for all of its sessions: what is new of it.
+    Described(Box<SelfDescription>),
     /// The agent gives the session a name.
     Title(String),
     /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is

@@ -286,6 +286,13 @@ pub enum Record {
     },
     /// The checksum of what clients are told of the agents.
     Agents(u32),
+    /// What the agent of this provider id has said of itself; JSON text.
+    AgentSaid {
+        /// The provider id.
+        provider: String,
+        /// All that it has said.
+        said: Bytes,
+    },
     /// Something in this step must survive the loss of power.
     Sync,
 }
@@ -298,6 +305,7 @@ impl Record {
             Self::Session(row) => row.summary.len() + row.body.len(),
             Self::Chat(row) => row.body.len(),
             Self::Turn(_, _, turn) => turn.len(),
+            Self::AgentSaid { said, .. } => said.len(),
             _ => 0,
         }
     }

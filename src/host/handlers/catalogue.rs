@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
-use crate::host::config::{check_whole, shown};
+use crate::host::config::{check_all_chosen, shown};
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::progress::Opening;
@@ -66,8 +66,8 @@ impl Host {
         self.check_tokens(step, connection, agent)?;
         let directories = self.new_directories(agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
-        check_whole(&agent.config, &config).map_err(RpcError::invalid_params)?;
-        let shown_config = shown(&agent.config, &config);
+        check_all_chosen(agent, &config).map_err(RpcError::invalid_params)?;
+        let shown_config = shown(agent, &config);
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
         }

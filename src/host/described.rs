@@ -1,0 +1,125 @@
+//! What the agents are: what their operator says of them, and what they say of themselves.
+//!
+//! Owns: putting the two together, keeping what agents have said, and telling clients when what they see of an
+//! agent has changed.
+//! Never: asks an agent anything. What one has not said is what was known of it before.
+
+use ahp_types::actions::{RootAgentsChangedAction, StateAction};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::effects::{AgentDescription, ChatKey, Output, Record, SelfDescription, Target};
+use super::{Host, Start, Step};
+use crate::wire::rpc::to_sorted_json;
+
+/// What an agent's operator says of it, and what it has said itself.
+#[derive(Debug)]
+pub(super) struct Described {
+    operator: AgentDescription,
+    said: SelfDescription,
+}
+
+/// What is kept of what an agent has said.
+#[derive(Serialize, Deserialize)]
+struct Kept<T> {
+    identity: String,
+    said: T,
+}
+
+impl Described {
+    /// An agent as it is known at the start: by its operator, and by what was kept of what it said.
+    pub(super) fn at_start(operator: &AgentDescription, start: &Start) -> Self {
+        let kept = start.said.iter().find(|(provider, _)| *provider == operator.info.provider);
+        let said =
+            kept.and_then(|(provider, json)| match serde_json::from_slice::<Kept<SelfDescription>>(json) {
+                Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
+                Err(error) => {
+                    tracing::warn!(provider, %error, "what an agent said of itself cannot be read");
+                    None
+                }
+            });
+        Self { operator: operator.clone(), said: said.unwrap_or_default() }
+    }
+
+    /// The agent as it is used and shown.
+    pub(super) fn whole(&self) -> AgentDescription {
+        let mut whole = self.operator.clone();
+        let SelfDescription { title, models, config, commands, capabilities, protected_resources } =
+            self.said.clone();
+        let info = &mut whole.info;
+        if let Some(title) = title.filter(|_| info.display_name == info.provider) {
+            info.display_name = title;
+        }
+        if let Some(models) = models {
+            info.models = models;
+        }
+        info.capabilities = capabilities.or(info.capabilities.take());
+        if let Some(resources) = protected_resources {
+            info.protected_resources = Some(resources).filter(|resources| !resources.is_empty());
+        }
+        if let Some(config) = config {
+            whole.config = config;
+            whole.may_have_more_settings = false;
+        }
+        whole.commands = commands.unwrap_or(whole.commands);
+        whole
+    }
+
+    /// Takes in what is new; whether anything is.
+    fn learn(&mut self, news: SelfDescription) -> bool {
+        let before = self.said.clone();
+        let SelfDescription { title, models, config, commands, capabilities, protected_resources } = news;
+        let said = &mut self.said;
+        said.title = title.or(said.title.take());
+        said.models = models.or(said.models.take());
+        said.config = config.or(said.config.take());
+        said.commands = commands.or(said.commands.take());
+        said.capabilities = capabilities.or(said.capabilities.take());
+        said.protected_resources = protected_resources.or(said.protected_resources.take());
+        *said != before
+    }
+
+    fn kept(&self) -> Bytes {
+        to_sorted_json(&Kept { identity: self.operator.identity.clone(), said: &self.said }).into()
+    }
+}
+
+impl Host {
+    /// Takes in what a chat's agent says of itself.
+    pub(super) fn agent_describes_itself(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        news: SelfDescription,
+    ) {
+        let session = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
+        let of_agent = |agent: &AgentDescription| agent.info.provider == provider;
+        let Some(at) = self.config.agents.iter().position(of_agent) else { return };
+        let Some(described) = self.described.get_mut(at).filter(|described| of_agent(&described.operator))
+        else {
+            return;
+        };
+        if !described.learn(news) {
+            return;
+        }
+        step.say(Output::Record(Record::AgentSaid { provider, said: described.kept() }));
+        self.config.agents[at] = described.whole();
+        let agents: Vec<_> = self.config.agents.iter().map(|agent| agent.info.clone()).collect();
+        if agents != self.root.agents {
+            let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
+            self.sequence(step, Target::Root, changed, None);
+            self.note_agents(step);
+        }
+    }
+
+    /// Keeps the checksum of what clients are told of the agents; whether it is another one than before.
+    pub(super) fn note_agents(&mut self, step: &mut Step<'_>) -> bool {
+        let sum = crc32fast::hash(&to_sorted_json(&self.root.agents));
+        let changed = self.config.start.agents.replace(sum) != Some(sum);
+        if changed {
+            step.say(Output::Record(Record::Agents(sum)));
+        }
+        changed
+    }
+}

@@ -1,0 +1,214 @@
+//! What agents say of themselves, without a process.
+//!
+//! Owns: a host whose agents report by hand, and what its clients and its store hear of that.
+//! Never: runs an agent.
+
+use ahp_sidecar::backend::script::Script;
+use ahp_sidecar::backend::Backend;
+use ahp_sidecar::host::effects::{
+    AgentDescription, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SelfDescription,
+};
+use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::{Config, Host, Start};
+use ahp_sidecar::wire::rpc::Incoming;
+use bytes::Bytes;
+use serde_json::{json, Value};
+
+const CLIENT: ConnectionId = ConnectionId(1);
+
+struct NoIds;
+
+impl Ids for NoIds {
+    fn fresh(&mut self) -> String {
+        "fresh".to_owned()
+    }
+}
+
+/// An agent of which its operator says next to nothing.
+fn agent(provider: &str) -> AgentDescription {
+    let mut agent = Script.describe();
+    provider.clone_into(&mut agent.info.provider);
+    provider.clone_into(&mut agent.info.display_name);
+    agent.info.capabilities = None;
+    agent.config.properties.clear();
+    agent.commands.clear();
+    agent.may_have_more_settings = true;
+    agent.identity = format!("the program {provider}");
+    agent
+}
+
+fn said(json: Value) -> Event {
+    Event::Described(Box::new(serde_json::from_value(json).unwrap()))
+}
+
+struct World {
+    host: Host,
+    chat: ChatKey,
+    kept: Vec<(String, Bytes)>,
+}
+
+impl World {
+    /// A host with one session of its first agent.
+    fn new(agents: Vec<AgentDescription>, start: Start) -> Self {
+        let host = Host::new(Config {
+            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
+            default_directory: None,
+            agents,
+            replay_window: Window::default(),
+            start,
+            idle_sessions_max: usize::MAX,
+        });
+        let mut world = Self { host, chat: ChatKey(0), kept: Vec::new() };
+        world.feed(Input::Opened(CLIENT));
+        let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"],
+            "initialSubscriptions": ["ahp-root://"] });
+        world.ask("initialize", hello).unwrap();
+        world
+    }
+
+    fn with_session(mut self) -> Self {
+        let created = json!({ "channel": "ahp-session:/s" });
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "createSession", "params": created });
+        let outputs = self.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+        let opened = outputs.iter().find_map(|output| match output {
+            Output::Agent(chat, _) => Some(*chat),
+            _ => None,
+        });
+        self.chat = opened.unwrap();
+        self
+    }
+
+    fn feed(&mut self, input: Input) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        self.host.handle(Now { unix_ms: 0, monotonic_ms: 0 }, &mut NoIds, input, &mut outputs);
+        for output in &outputs {
+            if let Output::Record(Record::AgentSaid { provider, said }) = output {
+                self.kept.retain(|(known, _)| known != provider);
+                self.kept.push((provider.clone(), said.clone()));
+            }
+        }
+        outputs
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value, String> {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let outputs = self.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+        let answer = outputs.into_iter().find_map(|output| match output {
+            Output::Frame(_, Frame::Result { result, .. }) => Some(Ok(result)),
+            Output::Frame(_, Frame::Error { error, .. }) => Some(Err(error.message)),
+            _ => None,
+        });
+        answer.unwrap().map(|result| serde_json::from_slice(&result).unwrap())
+    }
+
+    /// What clients hear when the agent says this of itself.
+    fn hear(&mut self, of_itself: Value) -> Vec<Value> {
+        let outputs = self.feed(Input::Agent(self.chat, said(of_itself)));
+        let actions = outputs.into_iter().filter_map(|output| match output {
+            Output::Frame(_, Frame::Action(action)) => {
+                Some(serde_json::from_slice::<Value>(&action.line).unwrap()["params"]["action"].take())
+            }
+            _ => None,
+        });
+        actions.collect()
+    }
+
+    /// What clients are shown of the first agent.
+    fn shown(&mut self) -> Value {
+        let mut root = self.ask("subscribe", json!({ "channel": "ahp-root://" })).unwrap();
+        root["snapshot"]["state"]["agents"][0].take()
+    }
+}
+
+fn mode() -> Value {
+    json!({ "type": "object", "properties":
+        { "mode": { "type": "string", "title": "Mode", "enum": ["ask", "code"], "default": "ask" } } })
+}
+
+#[test]
+fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise() {
+    let mut world = World::new(vec![agent("a")], Start::default()).with_session();
+    let models = json!([{ "id": "m", "provider": "a", "name": "M" }]);
+    let told = world.hear(json!({ "title": "Agent A", "models": models }));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["type"], "root/agentsChanged");
+    assert_eq!(told[0]["agents"][0]["displayName"], "Agent A");
+    assert_eq!(told[0]["agents"][0]["models"], models);
+    // The same again, and what is not among the agents of the root state.
+    assert_eq!(world.hear(json!({ "models": models })), Vec::<Value>::new());
+    assert_eq!(world.hear(json!({ "config": mode() })), Vec::<Value>::new());
+    // What is not said again stays.
+    let told = world.hear(json!({ "models": [] }));
+    assert_eq!(told[0]["agents"][0]["displayName"], "Agent A");
+    assert_eq!(world.shown()["models"], json!([]));
+}
+
+#[test]
+fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
+    let mut world = World::new(vec![agent("a")], Start::default()).with_session();
+    let asked = json!({ "provider": "a", "config": { "mode": "code" } });
+    assert_eq!(
+        world.ask("resolveSessionConfig", asked.clone()).unwrap()["values"],
+        json!({ "mode": "code" })
+    );
+    world.hear(json!({ "config": mode() }));
+    let resolved = world.ask("resolveSessionConfig", json!({ "provider": "a" })).unwrap();
+    assert_eq!(resolved, json!({ "schema": mode(), "values": { "mode": "ask" } }));
+    world.ask("resolveSessionConfig", asked).unwrap();
+    for (config, why) in [
+        (json!({ "mode": "fly" }), "`config.mode` must be one of \"ask\", \"code\", not \"fly\""),
+        (json!({ "made": "code" }), "`config.made` is no setting of this agent"),
+    ] {
+        let asked = json!({ "channel": "ahp-session:/t", "config": config });
+        assert_eq!(world.ask("createSession", asked), Err(format!("invalid params: {why}")));
+    }
+}
+
+#[test]
+fn what_was_said_is_known_to_the_next_process_and_the_operator_has_the_last_word() {
+    let mut world = World::new(vec![agent("a"), agent("b")], Start::default()).with_session();
+    let command = json!({ "name": "plan", "description": "Makes a plan", "argumentHint": "what" });
+    world.hear(json!({ "title": "Agent A", "config": mode(), "commands": [command],
+        "protectedResources": [{ "resource": "https://a.example" }] }));
+    let start = Start { said: world.kept.clone(), ..Start::default() };
+
+    let mut next = World::new(vec![agent("a")], start.clone());
+    let shown = next.shown();
+    assert_eq!(shown["displayName"], "Agent A");
+    assert_eq!(shown["protectedResources"][0]["resource"], "https://a.example");
+    let resolved = next.ask("resolveSessionConfig", json!({ "provider": "a" })).unwrap();
+    assert_eq!(resolved["schema"], mode());
+    // What is said later is added to it.
+    next.ask("authenticate", json!({ "resource": "https://a.example", "token": "t" })).unwrap();
+    let mut next = next.with_session();
+    next.hear(json!({ "protectedResources": [] }));
+    assert_eq!(next.shown().get("protectedResources"), None);
+    let commands = json!({ "channel": "ahp-session:/s", "kind": "userMessage", "text": "/", "offset": 1 });
+    let offered = next.ask("completions", commands).unwrap();
+    assert_eq!(offered["items"][0]["insertText"], "/plan ");
+
+    let mut named = agent("a");
+    named.info.display_name = "Mine".to_owned();
+    assert_eq!(World::new(vec![named], start.clone()).shown()["displayName"], "Mine");
+    // Another program under this name, and one that is not there any more.
+    let mut other = agent("a");
+    other.identity = "another program".to_owned();
+    assert_eq!(World::new(vec![other], start.clone()).shown()["displayName"], "a");
+    let mut world = World::new(vec![agent("b")], start);
+    assert_eq!(world.shown()["displayName"], "b");
+    let root = world.ask("subscribe", json!({ "channel": "ahp-root://" })).unwrap();
+    assert_eq!(root["snapshot"]["state"]["agents"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_cannot_be_read_of_what_was_said_is_forgotten() {
+    for broken in ["", "{}", r#"{"identity":"the program a","said":7}"#] {
+        let start = Start { said: vec![("a".to_owned(), Bytes::from(broken))], ..Start::default() };
+        assert_eq!(World::new(vec![agent("a")], start).shown()["displayName"], "a");
+    }
+    // Members that this version does not know are no obstacle.
+    let said = r#"{"identity":"the program a","said":{"title":"A","more":1}}"#;
+    let start = Start { said: vec![("a".to_owned(), Bytes::from(said))], ..Start::default() };
+    assert_eq!(World::new(vec![agent("a")], start).shown()["displayName"], "A");
+    assert_eq!(SelfDescription::default(), serde_json::from_str("{}").unwrap());
+}
