@@ -115,8 +115,12 @@ struct Run {
     /// The prompt that the agent has not answered.
     prompt: u64,
     _use: Use,
+    /// When its time is up, if it has a limit.
+    deadline: Option<Instant>,
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
+    /// It was cancelled because its time was up.
+    overdue: bool,
     usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
@@ -139,7 +143,7 @@ impl Conversation {
         reports: Reports,
     ) -> anyhow::Result<()> {
         loop {
-            let deadline = self.run.as_ref().and_then(|run| run.cancelled);
+            let deadline = self.run.as_ref().and_then(|run| run.cancelled.or(run.deadline));
             let next = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -161,7 +165,7 @@ impl Conversation {
                     None => self.agent_has_ended().await?,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    self.cancelled_for_too_long();
+                    self.time_is_up();
                     Next::Hear
                 }
             };
@@ -223,7 +227,9 @@ impl Conversation {
             id: run,
             prompt,
             _use: used,
+            deadline: self.agent.spec.turn_limit.map(|limit| Instant::now() + limit),
             cancelled: None,
+            overdue: false,
             usage: UsageInfo {
                 input_tokens: None,
                 output_tokens: None,
@@ -243,19 +249,29 @@ impl Conversation {
     }
 
     fn cancel(&mut self) {
+        self.withdraw();
+        // Nobody wants to hear of the run any more.
+        self.pending.retain(|event| !matches!(event, Event::Turn(..)));
+    }
+
+    /// Has the agent give up what it does.
+    fn withdraw(&mut self) {
         let limit = self.agent.spec.cancel_limit;
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
         run.steering.clear();
-        // Nobody wants to hear of the run any more.
-        self.pending.retain(|event| !matches!(event, Event::Turn(..)));
         self.answer_unanswered(true);
         self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
     }
 
-    /// The agent goes on with what was cancelled: it is ended. While we do not hear it, it cannot be blamed.
-    fn cancelled_for_too_long(&mut self) {
+    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it is ended. While we
+    /// do not hear it, it cannot be blamed.
+    fn time_is_up(&mut self) {
         let Some(run) = &mut self.run else { return };
+        if run.cancelled.is_none() {
+            run.overdue = true;
+            return self.withdraw();
+        }
         run.cancelled = Some(Instant::now() + LOOK_AGAIN);
         if !self.running.connection.is_held_up() {
             tracing::warn!(agent = self.agent.spec.name, "an agent that did not cancel its turn is stopped");
@@ -332,7 +348,7 @@ impl Conversation {
         };
         let Some(run) = &mut self.run else { return };
         if run.cancelled.is_some() {
-            return self.end(TurnEnd::Cancelled);
+            return self.end_cancelled();
         }
         match run.steering.pop_front() {
             Some((id, message, attached)) if end == TurnEnd::Complete => {
@@ -347,6 +363,19 @@ impl Conversation {
             }
             _ => self.end(end),
         }
+    }
+
+    /// The agent has given up what was cancelled.
+    fn end_cancelled(&mut self) {
+        let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
+        self.end(match limit {
+            Some(limit) => TurnEnd::Failed {
+                kind: "turnTimedOut".to_owned(),
+                message: format!("the turn took longer than {limit:?}, which is its limit"),
+                resumable: false,
+            },
+            None => TurnEnd::Cancelled,
+        });
     }
 
     fn end(&mut self, end: TurnEnd) {
@@ -366,7 +395,7 @@ impl Conversation {
     async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
         match &self.run {
-            Some(run) if run.cancelled.is_some() => self.end(TurnEnd::Cancelled),
+            Some(run) if run.cancelled.is_some() => self.end_cancelled(),
             Some(_) => bail!(how),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
         }

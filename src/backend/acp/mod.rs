@@ -50,6 +50,8 @@ pub struct AgentSpec {
     pub start_limit: Duration,
     /// How long it may take to give up what was cancelled.
     pub cancel_limit: Duration,
+    /// How long a turn may take, if there is a limit; what it waits for counts.
+    pub turn_limit: Option<Duration>,
     /// How long it is kept running when it is not used.
     pub idle_limit: Duration,
 }

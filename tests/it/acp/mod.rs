@@ -10,6 +10,7 @@ mod forking;
 mod going_on;
 mod junk;
 mod leaving;
+mod limits;
 mod remembering;
 mod talking;
 mod waiting;

@@ -1,0 +1,46 @@
+//! How long a turn may take.
+
+use super::*;
+
+#[test]
+fn a_turn_that_takes_longer_than_it_may_is_cancelled_and_ends_with_an_error() {
+    for script in ["hang", "chatty", "deaf", "ask", "tool_left_open c1\nhang"] {
+        let limits = "turn_seconds = 0.4\ncancel_seconds = 0.3\n";
+        let mut watched = Setting::with(&["--can", "load"]).limit(limits).start();
+        watched.session();
+        watched.begin("t1", &format!("say begun\n{script}"));
+        let ending = watched.ending("t1");
+        assert_eq!(ending["type"], "chat/error", "{script}: {ending}");
+        assert_eq!(ending["part"]["error"]["errorType"], "turnTimedOut", "{script}: {ending}");
+        assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("longer than 400ms"));
+        assert_eq!(ending["part"]["resumable"], false);
+        assert!(watched.said().starts_with("begun"), "{script}: {}", watched.said());
+        let said = watched.turn("t2", "say ok");
+        assert!(said.ends_with("ok"), "after {script}: {said}");
+        watched.leave();
+    }
+}
+
+#[test]
+fn a_turn_that_the_user_cancels_in_time_is_cancelled() {
+    let mut watched = Setting::with(&[]).limit("turn_seconds = 600\n").start();
+    watched.session();
+    watched.begin("t1", "say begun\nhang");
+    watched.action_where(|action| action["part"]["content"] == "begun");
+    watched.cancel("t1");
+    assert_eq!(watched.ending("t1")["type"], "chat/turnCancelled");
+    watched.leave();
+}
+
+/// No other limit is one for a turn.
+#[test]
+fn an_agent_that_says_nothing_is_waited_for() {
+    let limits = "start_seconds = 1\ncancel_seconds = 0.2\nidle_seconds = 0.3\n";
+    let mut watched = Setting::with(&[]).limit(limits).start();
+    watched.session();
+    watched.action("session/ready");
+    let start = Instant::now();
+    assert_eq!(watched.turn("t1", "sleep 2\nsay ok"), "ok");
+    assert!(start.elapsed() >= Duration::from_secs(2));
+    watched.leave();
+}
