@@ -18,6 +18,7 @@ use crate::host::effects::Shutdown;
 use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::Options;
+use crate::places;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
@@ -48,7 +49,8 @@ pub struct Cli {
     #[arg(long, value_name = "NAME=COMMAND LINE")]
     agent: Vec<String>,
 
-    /// A configuration file (TOML) that describes agents in more detail
+    /// A configuration file (TOML) that describes agents in more detail [default: `ahp-sidecar/config.toml` in the
+    /// platform's folder for configuration, such as ~/.config, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -179,7 +181,7 @@ impl Cli {
     /// # Errors
     /// When one of them is not described well.
     pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
-        config::agents(&self.agent, self.config.as_deref())
+        config::agents(&self.agent, self.config.as_deref(), places::config_file().as_deref())
     }
 
     /// How to serve.

@@ -19,6 +19,8 @@ const START_SECONDS: f64 = 30.0;
 const CANCEL_SECONDS: f64 = 5.0;
 /// How long an agent is kept running when it is not used.
 const IDLE_SECONDS: f64 = 30.0 * 60.0;
+/// The greatest limit that can be set: longer than anything runs.
+const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 /// A configuration file.
 #[derive(Debug, Deserialize)]
@@ -43,6 +45,7 @@ struct Agent {
     start_seconds: f64,
     #[serde(default = "cancel_seconds")]
     cancel_seconds: f64,
+    turn_seconds: Option<f64>,
     #[serde(default = "idle_seconds")]
     idle_seconds: f64,
 }
@@ -59,22 +62,33 @@ fn idle_seconds() -> f64 {
     IDLE_SECONDS
 }
 
-/// The agents of the flags, in their order, then those of the file, in the order of their names.
+/// The agents of the flags, in their order, then those of the file, in the order of their names: of the one that is
+/// named, else of the default one, if that is there. An agent of a flag takes the place of one in the file.
 ///
 /// # Errors
-/// When a flag or the file cannot be understood, or two agents have one name.
-pub fn agents(flags: &[String], file: Option<&Path>) -> anyhow::Result<Vec<AgentSpec>> {
+/// When a flag or the file cannot be understood, the named one cannot be read, or two agents have one name.
+pub fn agents(
+    flags: &[String],
+    named: Option<&Path>,
+    default: Option<&Path>,
+) -> anyhow::Result<Vec<AgentSpec>> {
     let mut agents = Vec::new();
     for flag in flags {
         agents.push(from_flag(flag).with_context(|| format!("--agent: `{flag}`"))?);
     }
-    if let Some(path) = file {
-        let read = || {
-            let text = std::fs::read_to_string(path)?;
-            from_file(&text, path.parent().unwrap_or(Path::new("")))
-        };
-        agents.extend(read().with_context(|| format!("--config: `{}`", path.display()))?);
-    }
+    let by_flag: BTreeSet<String> = agents.iter().map(|agent| agent.name.clone()).collect();
+    let read = |path: &Path| {
+        let text = std::fs::read_to_string(path)?;
+        from_file(&text, path.parent().unwrap_or(Path::new("")))
+    };
+    let of_file = match (named, default) {
+        (Some(path), _) => read(path).with_context(|| format!("--config: `{}`", path.display()))?,
+        (None, Some(path)) if path.exists() => {
+            read(path).with_context(|| format!("the configuration file `{}`", path.display()))?
+        }
+        (None, _) => Vec::new(),
+    };
+    agents.extend(of_file.into_iter().filter(|agent| !by_flag.contains(&agent.name)));
     let mut names = BTreeSet::from([script::PROVIDER]);
     for agent in &agents {
         if !names.insert(&agent.name) {
@@ -97,6 +111,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         directory: None,
         start_seconds: START_SECONDS,
         cancel_seconds: CANCEL_SECONDS,
+        turn_seconds: None,
         idle_seconds: IDLE_SECONDS,
     };
     described(name.to_owned(), agent)
@@ -151,6 +166,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         directory,
         start_limit: limit("start_seconds", agent.start_seconds)?,
         cancel_limit: limit("cancel_seconds", agent.cancel_seconds)?,
+        turn_limit: agent.turn_seconds.map(|seconds| limit("turn_seconds", seconds)).transpose()?,
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
     })
 }
@@ -158,8 +174,8 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
 fn limit(name: &str, seconds: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(seconds)
         .ok()
-        .filter(|limit| !limit.is_zero())
-        .with_context(|| format!("`{name}` must be a number of seconds above 0"))
+        .filter(|limit| !limit.is_zero() && *limit <= LIMIT_MAX)
+        .with_context(|| format!("`{name}` must be a number of seconds above 0, and at most {LIMIT_MAX:?}"))
 }
 
 #[cfg(test)]
@@ -168,7 +184,7 @@ mod tests {
 
     fn failure(flags: &[&str]) -> String {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        format!("{:#}", agents(&flags, None).unwrap_err())
+        format!("{:#}", agents(&flags, None, None).unwrap_err())
     }
 
     #[test]
@@ -206,10 +222,11 @@ mod tests {
             directory = "."
             start_seconds = 1.5
             cancel_seconds = 2
+            turn_seconds = 3600
             idle_seconds = 60
         "#;
         std::fs::write(&file, text).unwrap();
-        let agents = agents(&[], Some(&file)).unwrap();
+        let agents = agents(&[], Some(&file), None).unwrap();
         let [one, two] = &agents[..] else { panic!("{agents:?}") };
         assert_eq!((one.name.as_str(), one.program.as_path()), ("one", Path::new("one")));
         assert_eq!(one.arguments, ["--acp", "a b"]);
@@ -220,6 +237,7 @@ mod tests {
             (one.start_limit, one.cancel_limit),
             (Duration::from_millis(1500), Duration::from_secs(2))
         );
+        assert_eq!((one.turn_limit, two.turn_limit), (Some(Duration::from_secs(3600)), None));
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
     }
@@ -231,6 +249,35 @@ mod tests {
         assert!(failure("[agents.a]\ncommand = 'x'\nworking = 1").contains("working"));
         assert!(failure("[agent.a]\ncommand = 'x'").contains("agent"));
         assert!(failure("[agents.a]\ncommand = 'x'\nstart_seconds = -1").contains("start_seconds"));
+        assert!(failure("[agents.a]\ncommand = 'x'\nturn_seconds = 0").contains("turn_seconds"));
+        assert!(failure("[agents.a]\ncommand = 'x'\nidle_seconds = 1e10").contains("idle_seconds"));
         assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
+    }
+
+    #[test]
+    fn a_default_file_needs_not_be_there_and_flags_and_a_named_file_come_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            file
+        };
+        let default = write("default.toml", "[agents.a]\ncommand = 'one'\n[agents.b]\ncommand = 'two'");
+        let other = write("other.toml", "[agents.c]\ncommand = 'three'");
+        let programs =
+            |flags: &[&str], named: Option<&Path>, default: &Path| -> Result<Vec<String>, String> {
+                let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+                let agents = agents(&flags, named, Some(default)).map_err(|error| format!("{error:#}"))?;
+                Ok(agents.iter().map(|agent| format!("{} {}", agent.name, agent.program.display())).collect())
+            };
+        assert_eq!(programs(&[], None, &default).unwrap(), ["a one", "b two"]);
+        assert_eq!(programs(&["b=mine"], None, &default).unwrap(), ["b mine", "a one"]);
+        assert_eq!(programs(&[], Some(&other), &default).unwrap(), ["c three"]);
+        let missing = folder.path().join("no/such");
+        assert_eq!(programs(&[], None, &missing).unwrap(), Vec::<String>::new());
+        assert_eq!(programs(&[], None, &default.join("below")).unwrap(), Vec::<String>::new());
+        assert!(programs(&[], Some(&missing), &default).unwrap_err().contains("--config"));
+        let folder = programs(&[], None, folder.path()).unwrap_err();
+        assert!(folder.contains("the configuration file"), "{folder}");
     }
 }

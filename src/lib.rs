@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
 //! stands between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process),
-//! [`io`] (everything that waits), [`cli`] and [`config`] (what is asked for), [`sessions`] (the store, for people).
+//! [`io`] (everything that waits), [`cli`], [`config`] and [`places`] (what is asked for, and where), [`sessions`] (the store, for people).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
 //! read no clock; stdout carries nothing but frames.
@@ -16,6 +16,7 @@ pub mod cli;
 pub mod config;
 pub mod host;
 pub mod io;
+pub mod places;
 pub mod sessions;
 pub mod store;
 pub mod versions;

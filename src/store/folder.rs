@@ -4,14 +4,12 @@
 //! process with a lock of the operating system, which ends with the process that holds it, however that ends.
 //! Never: looks into the database.
 
-use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The name of the default folder, in the one that the platform has for such.
-const NAME: &str = "ahp-sidecar";
+use crate::places;
 
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,23 +57,8 @@ pub enum FolderError {
 pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     match asked {
         Some(folder) => Ok(folder.to_owned()),
-        None => default().ok_or(FolderError::Homeless),
+        None => places::state_folder().ok_or(FolderError::Homeless),
     }
-}
-
-fn default() -> Option<PathBuf> {
-    // Neither macOS nor Windows knows state from data; data that stay on this machine come closest.
-    let has_no_word_for_state = cfg!(any(target_os = "macos", windows));
-    let (base, says) = if has_no_word_for_state {
-        (dirs::data_local_dir(), &["HOME"][..])
-    } else {
-        (dirs::state_dir(), &["XDG_STATE_HOME", "HOME"][..])
-    };
-    // The user database may name a home too. But a process that was given an environment without one is not
-    // to leave anything there.
-    let is_said = |name| env::var_os(name).is_some_and(|folder| Path::new(&folder).is_absolute());
-    let is_known = cfg!(windows) || says.iter().any(is_said);
-    Some(base.filter(|base| is_known && base.is_absolute())?.join(NAME))
 }
 
 /// A folder that is ours until this is dropped.

@@ -51,6 +51,8 @@ impl Client {
 
     fn start<const N: usize>(arguments: [&OsStr; N]) -> Outcome<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"))
+            // Not the agents of whoever measures.
+            .args(["--config", "/dev/null"])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -20,7 +20,7 @@ fn main() {
     // Built before, into the folder above that of the examples.
     let program = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("ahp-sidecar");
     let mut child = Command::new(program)
-        .args(["--deterministic", "--ephemeral", "--default-directory", "/"])
+        .args(["--deterministic", "--ephemeral", "--config", "/dev/null", "--default-directory", "/"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

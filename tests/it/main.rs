@@ -12,6 +12,7 @@ mod active_clients;
 mod agents;
 mod chats;
 mod client;
+mod config_file;
 mod crash;
 mod credentials;
 mod described;

@@ -153,7 +153,8 @@ fn the_shell_example_of_the_readme_runs() {
     let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar");
     let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
     let mut shell = Command::new("sh");
-    shell.args(["-c", example]).env("PATH", path).env("HOME", NO_HOME).env_remove("XDG_STATE_HOME");
+    shell.args(["-c", example]).env("PATH", path).env("HOME", NO_HOME);
+    shell.env_remove("XDG_STATE_HOME").env_remove("XDG_CONFIG_HOME");
     let output = shell.output().unwrap();
     let said: String = String::from_utf8(output.stdout)
         .unwrap()
