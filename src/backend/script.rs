@@ -256,7 +256,7 @@ impl Agent {
                     () = tokio::time::sleep(Duration::from_millis(until - done)) => {}
                     () = async {
                         while let Some(command) = line.commands.recv().await {
-                            if let Command::Configure(config) = command {
+                            if let Command::Configure { all: config, .. } = command {
                                 changed = Some(config);
                             }
                         }
@@ -331,7 +331,7 @@ impl Agent {
                     self.client_tools = names;
                     continue;
                 }
-                Command::Configure(config) => {
+                Command::Configure { all: config, .. } => {
                     self.configure(&config);
                     continue;
                 }
@@ -447,7 +447,7 @@ impl Agent {
         let current = self.turn.run;
         match command {
             None | Some(Command::Close) => Err(Stop::Closed),
-            Some(Command::Configure(config)) => {
+            Some(Command::Configure { all: config, .. }) => {
                 self.configure(&config);
                 Ok(())
             }

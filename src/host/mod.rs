@@ -12,7 +12,7 @@
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
-//! configured), `locale` (the host's own words), `windows` (which turns each client holds), `shutdown`, and
+//! configured), `settings` (what is made of that), `locale` (the host's own words), `windows` (which turns each client holds), `shutdown`, and
 //! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -37,6 +37,7 @@ mod progress;
 pub mod reduce;
 mod save;
 mod sequence;
+mod settings;
 mod shutdown;
 mod turns;
 mod windows;

@@ -340,6 +340,7 @@ impl Host {
                     self.unsaved.chats.insert(key);
                 }
             }
+            Event::Configured { config, spreads } => self.agent_is_configured(step, key, *config, spreads),
             Event::Described(news) => self.agent_describes_itself(step, key, *news),
             Event::Left => self.agent_has_left(step, key),
             Event::Title(title) => {

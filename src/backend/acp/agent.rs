@@ -12,11 +12,13 @@ use agent_client_protocol_schema::{
     AgentCapabilities, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
 };
 use anyhow::{anyhow, bail, Context};
+use serde_json::json;
 use tokio::time::{timeout, Instant};
 
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
 use super::AgentSpec;
+use crate::wire::text;
 
 /// How long is waited before an agent is started again that has died so many times in a row.
 const WAITS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
@@ -53,6 +55,8 @@ pub struct Running {
     pub connection: Connection,
     /// What it can do.
     pub capabilities: AgentCapabilities,
+    /// What it calls itself, for people.
+    pub title: Option<String>,
     uses: Mutex<Uses>,
 }
 
@@ -243,9 +247,11 @@ impl Agent {
         let mut ear = connection.listen();
         let shaken = timeout(self.spec.start_limit, shake_hands(&mut ear)).await;
         let failure = match shaken {
-            Ok(Ok(Some(capabilities))) => {
+            Ok(Ok(Some(hello))) => {
                 let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
-                return Ok(Running { connection, capabilities, uses: Mutex::new(uses) });
+                let title = hello.agent_info.and_then(|info| info.title).map(|title| text::message(&title));
+                let capabilities = hello.agent_capabilities;
+                return Ok(Running { connection, capabilities, title, uses: Mutex::new(uses) });
             }
             Ok(Ok(None)) => None,
             Ok(Err(error)) => Some(error),
@@ -264,10 +270,13 @@ impl Agent {
 }
 
 /// Says what we are; hears what the agent is. None when it ends instead.
-async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<AgentCapabilities>> {
+async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<InitializeResponse>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(ClientCapabilities::new())
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
+    let mut hello = serde_json::to_value(&hello)?;
+    // Newer than the schema.
+    hello["clientCapabilities"]["session"] = json!({ "configOptions": { "boolean": {} } });
     let id = ear.request("initialize", &hello);
     loop {
         match ear.hear().await {
@@ -278,7 +287,7 @@ async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<AgentCapabilities>>
                 if hello.protocol_version != ProtocolVersion::V1 {
                     bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
                 }
-                return Ok(Some(hello.agent_capabilities));
+                return Ok(Some(hello));
             }
             Some(_) => {}
             None => return Ok(None),

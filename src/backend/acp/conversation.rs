@@ -1,8 +1,8 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
-//! to be), `resuming` (going on with a turn that was cut), `updates` (what the agent tells), `requests` (what the
-//! agent asks).
+//! to be), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates` (what
+//! the agent tells), `requests` (what the agent asks).
 //!
 //! Owns: one prompt at a time, and what ends it.
 //! Never: waits without hearing a cancellation.
@@ -10,6 +10,7 @@
 mod opening;
 mod requests;
 mod resuming;
+mod settings;
 mod updates;
 
 use std::collections::VecDeque;
@@ -28,6 +29,7 @@ use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
 use self::resuming::Renamed;
+use self::settings::Settings;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
 use super::content;
@@ -63,14 +65,14 @@ const ABOUT: &str =
 pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> anyhow::Result<()> {
     let Line { mut commands, reports } = line;
     let name = agent.spec.name.clone();
-    let had_a_name = open.handle.is_some();
+    let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
         opened = Conversation::open(&agent, open) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     match opened {
-        Ok(mut conversation) => {
-            conversation.introduce(had_a_name);
+        Ok((mut conversation, used)) => {
+            conversation.open_with(config, had_a_name, used);
             for update in std::mem::take(&mut conversation.early) {
                 conversation.updated(&update);
             }
@@ -104,6 +106,7 @@ struct Conversation {
     is_new: bool,
     /// The host does not know the session's id yet, because the agent does not know what was said.
     unnamed: bool,
+    settings: Settings,
     calls: Calls,
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
@@ -144,6 +147,7 @@ impl Conversation {
     ) -> anyhow::Result<()> {
         loop {
             let deadline = self.run.as_ref().and_then(|run| run.cancelled.or(run.deadline));
+            let setting = self.settings.deadline();
             let next = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -168,6 +172,9 @@ impl Conversation {
                     self.time_is_up();
                     Next::Hear
                 }
+                () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
+                    self.asked_for_too_long()
+                }
             };
             if matches!(next, Next::Leave) {
                 break;
@@ -182,6 +189,13 @@ impl Conversation {
     }
 
     fn obey(&mut self, command: Command) -> Next {
+        match self.after_settings(command) {
+            Ok(command) => self.obey_at_once(command),
+            Err(next) => next,
+        }
+    }
+
+    fn obey_at_once(&mut self, command: Command) -> Next {
         let current = self.run.as_ref().map(|run| run.id);
         match command {
             Command::StartTurn { run, message, attached } => return self.start(run, &message, &attached),
@@ -291,7 +305,10 @@ impl Conversation {
             Said::Answer(id, answer) => {
                 if self.run.as_ref().is_some_and(|run| run.prompt == id) {
                     self.answered(answer);
+                } else {
+                    self.setting_answered(id, &answer);
                 }
+                return self.settle();
             }
         }
         Next::Hear
@@ -397,6 +414,7 @@ impl Conversation {
         match &self.run {
             Some(run) if run.cancelled.is_some() => self.end_cancelled(),
             Some(_) => bail!(how),
+            None if self.settings.are_waited_for() => bail!(how),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
         }
         Ok(Next::Leave)

@@ -8,8 +8,7 @@ use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAct
 
 use super::{Refusal, Verdict};
 use crate::host::config::check_change;
-use crate::host::effects::Command;
-use crate::host::model::{AgentLink, SessionKey, Target, TitleBy};
+use crate::host::model::{SessionKey, Target, TitleBy};
 use crate::host::{Host, Step};
 
 impl Host {
@@ -48,6 +47,8 @@ impl Host {
         let mut after = session.state.clone();
         apply_action_to_session(&mut after, &action);
         let unchanged = after == session.state;
+        let before = session.state.config.as_ref().map(|config| config.values.clone());
+        let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
         if let StateAction::SessionActiveClientSet(a) = &action {
             self.client_is_back(key, &a.active_client.client_id);
         }
@@ -65,30 +66,16 @@ impl Host {
             self.remove_active_client(step, key, &a.client_id, Some(origin));
             return Ok(Verdict::Done);
         }
-        let configures = matches!(action, StateAction::SessionConfigChanged(_));
         let offers = matches!(action, StateAction::SessionActiveClientSet(_));
         self.sequence(step, Target::Session(key), action, Some(origin));
         if offers {
             self.tell_tools_in(step, key);
         }
-        if configures {
-            self.configure_agents(step, key);
+        if let Some(before) = configured {
+            self.configure_agents(step, key, &before);
         }
         self.session_changed(key);
         Ok(Verdict::Done)
-    }
-
-    /// Tells the agents of a session how it is configured now; those that open later are told then.
-    fn configure_agents(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.sessions.get_mut(&key) else { return };
-        let Some(config) = &session.state.config else { return };
-        session.config.clone_from(&config.values);
-        let values = config.values.clone();
-        for chat in self.chats_of(key) {
-            if self.chats.get(&chat).is_some_and(|chat| chat.agent != AgentLink::Closed) {
-                self.tell_agent(step, chat, Command::Configure(values.clone()));
-            }
-        }
     }
 }
 

@@ -3,14 +3,14 @@
 //! Owns: the words: a backend is told [`Command`]s and reports [`Event`]s.
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message,
-    ProtectedResourceMetadata, ResponsePart, SessionConfigSchema, SessionModelInfo, ToolCallResult,
-    ToolResultContent, Turn, UsageInfo,
+    ProtectedResourceMetadata, ResponsePart, SessionConfigSchema, SessionConfigState, SessionModelInfo,
+    ToolCallResult, ToolResultContent, Turn, UsageInfo,
 };
 
 use serde::{Deserialize, Serialize};
@@ -95,8 +95,13 @@ pub enum Command {
         /// The last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
     },
-    /// The session's configuration was changed: this is all of it, valid by the agent's own schema.
-    Configure(JsonObject),
+    /// The session's configuration was changed.
+    Configure {
+        /// All of it, valid by the agent's own schema.
+        all: JsonObject,
+        /// The settings that are not what they were.
+        changed: BTreeSet<String>,
+    },
     /// Stop the run; it must still report its end, which tells that the next one may begin.
     Cancel {
         /// The attempt to stop.
@@ -259,6 +264,14 @@ pub enum Event {
     Handle(Option<Handle>),
     /// What the agent says of itself, for all of its sessions: what is new of it.
     Described(Box<SelfDescription>),
+    /// The session can be configured by this now, and is so: what the agent says, with what it has yet to be told.
+    /// Where that is not what [`Command::Configure`] asked for, the agent has not taken it.
+    Configured {
+        /// All of it.
+        config: Box<SessionConfigState>,
+        /// What is changed is to be so in the session's other conversations, too.
+        spreads: bool,
+    },
     /// The agent gives the session a name.
     Title(String),
     /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is

@@ -68,7 +68,7 @@ impl Agent {
                 self.runs.push(*run);
                 self.unended.push(*run);
             }
-            Command::Configure(_) => ensure!(self.state != State::Closed, "configured while closed"),
+            Command::Configure { .. } => ensure!(self.state != State::Closed, "configured while closed"),
             Command::Cancel { run } => {
                 ensure!(self.unended.contains(run), "told about {run:?}, which does not run: {command:?}");
                 self.cancelled.insert(*run);

@@ -18,8 +18,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::settings::{is_of_session, Settings};
 use super::{Conversation, AUTH_REQUIRED, INVALID_PARAMS};
-use crate::backend::acp::agent::Agent;
+use crate::backend::acp::agent::{Agent, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
 use crate::backend::acp::peer::{Ear, Failure, Said};
@@ -27,7 +28,7 @@ use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
 impl Conversation {
-    pub(super) async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<Self> {
+    pub(super) async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<(Self, Use)> {
         // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
         let starting = Arc::clone(agent);
         let used =
@@ -38,23 +39,23 @@ impl Conversation {
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
-        let mut taken_up = None;
+        let (mut taken_up, mut early) = (None, Vec::new());
         if let Some(session) = &open.handle {
             let id = SessionId::new(session.as_str());
             let (method, answer) = if capabilities.resume.is_some() {
                 let params =
                     ResumeSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
                 ear.follow(session);
-                ("session/resume", Some(ask(&mut ear, "session/resume", &params, limit).await?))
+                ("session/resume", Some(ask(&mut ear, "session/resume", &params, limit, &mut early).await?))
             } else if running.capabilities.load_session {
                 let params = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
                 ear.follow(session);
-                ("session/load", Some(ask(&mut ear, "session/load", &params, limit).await?))
+                ("session/load", Some(ask(&mut ear, "session/load", &params, limit, &mut early).await?))
             } else {
                 ("", None)
             };
             match answer {
-                Some(Ok(_)) => taken_up = Some(id),
+                Some(Ok(answer)) => taken_up = Some((id, answer)),
                 Some(Err(failure)) => {
                     tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
                 }
@@ -62,26 +63,30 @@ impl Conversation {
             }
         }
         let is_new = taken_up.is_none();
-        let mut copied = None;
         if let Some(source) = open.copy_of.filter(|_| is_new && capabilities.fork.is_some()) {
             let params = ForkSessionRequest::new(source, &cwd).additional_directories(others.clone());
-            copied = fork(&mut ear, &params, limit).await?;
+            taken_up = fork(&mut ear, &params, limit, &mut early).await?;
         }
-        let (session, early, transcript) = match taken_up.map(|session| (session, Vec::new())).or(copied) {
-            Some((session, early)) => (session, early, None),
+        let (session, settings, transcript) = match taken_up {
+            Some((session, answer)) => (session, Settings::of_session(&answer), None),
             None => {
                 let params = NewSessionRequest::new(&cwd).additional_directories(others);
-                let answer = ask(&mut ear, "session/new", &params, limit).await?;
+                let answer = ask(&mut ear, "session/new", &params, limit, &mut early).await?;
                 let answer = answer.map_err(|failure| refused("session/new", &failure))?;
                 let made: NewSessionResponse =
                     serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
                 let session = made.session_id;
-                let early = ear.follow(&session.0);
+                early = ear.follow(&session.0);
                 let history = &open.history;
-                (session, early, (!history.is_empty()).then(|| content::transcript(history, &open.attached)))
+                let settings = Settings::of_session(&answer);
+                (
+                    session,
+                    settings,
+                    (!history.is_empty()).then(|| content::transcript(history, &open.attached)),
+                )
             }
         };
-        Ok(Self {
+        let conversation = Self {
             agent: Arc::clone(agent),
             running,
             ear,
@@ -90,22 +95,25 @@ impl Conversation {
             is_new,
             selection: open.selection.filter(|_| is_new),
             unnamed: false,
+            settings,
             transcript,
             calls: Calls::default(),
             run: None,
             pending: VecDeque::new(),
-        })
+        };
+        Ok((conversation, used))
     }
 }
 
-/// A copy of a session, if the agent makes one, and what it has said of it. Some tell all that was said in it, which
-/// is no part of any turn.
+/// A copy of a session, if the agent makes one, and what it answered. Some tell all that was said in it, which is no
+/// part of any turn.
 async fn fork(
     ear: &mut Ear,
     params: &ForkSessionRequest,
     limit: Duration,
-) -> anyhow::Result<Option<(SessionId, Vec<Box<RawValue>>)>> {
-    let answer = match ask(ear, "session/fork", params, limit).await? {
+    of_session: &mut Vec<Box<RawValue>>,
+) -> anyhow::Result<Option<(SessionId, Box<RawValue>)>> {
+    let answer = match ask(ear, "session/fork", params, limit, of_session).await? {
         Ok(answer) => answer,
         Err(failure) => {
             tracing::info!(%failure, "a session is not copied");
@@ -114,16 +122,18 @@ async fn fork(
     };
     let made: ForkSessionResponse =
         serde_json::from_str(answer.get()).context("its answer to `session/fork` does not fit")?;
-    let early = ear.follow(&made.session_id.0);
-    Ok(Some((made.session_id, early)))
+    of_session.extend(ear.follow(&made.session_id.0));
+    Ok(Some((made.session_id, answer)))
 }
 
-/// Asks something and waits for the answer; what is said meanwhile is of what was said before.
+/// Asks something and waits for the answer; what is said meanwhile is of what was said before, but for what is said of
+/// the session itself.
 async fn ask(
     ear: &mut Ear,
     method: &str,
     params: &impl Serialize,
     limit: Duration,
+    of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Result<Box<RawValue>, Failure>> {
     let id = ear.request(method, params);
     let answered = timeout(limit, async {
@@ -131,6 +141,7 @@ async fn ask(
             match ear.hear().await {
                 Some(Said::Answer(about, answer)) if about == id => return Some(answer),
                 Some(Said::Request { id, .. }) => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Some(Said::Update(update)) if is_of_session(&update) => of_session.push(update),
                 Some(_) => {}
                 None => return None,
             }

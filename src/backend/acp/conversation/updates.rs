@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::settings::is_of_session;
 use super::Conversation;
 use crate::backend::acp::content;
 use crate::host::effects::{Event, TextKind, TurnEvent};
@@ -25,10 +26,20 @@ impl Conversation {
         let update = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
+                if is_of_session(raw) {
+                    // The schema knows less of it than we do.
+                    return self.session_updated(raw);
+                }
                 tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
                 return;
             }
         };
+        if let SessionUpdate::AvailableCommandsUpdate(_)
+        | SessionUpdate::CurrentModeUpdate(_)
+        | SessionUpdate::ConfigOptionUpdate(_) = update
+        {
+            return self.session_updated(raw);
+        }
         if let SessionUpdate::SessionInfoUpdate(info) = update {
             if let MaybeUndefined::Value(title) = info.title {
                 self.pending.push_back(Event::Title(title));

@@ -1,0 +1,377 @@
+//! How an ACP session is configured: by what the host asks for, and by what the agent says is so.
+//!
+//! Owns: what the agent has yet to be asked for, one request after the other, never while a turn runs; the turn that
+//! waits for that; and telling the host how the session is configured, and what the agent is.
+//! Never: asks for what is so already, or lets a refusal end a turn.
+
+use std::collections::BTreeMap;
+
+use agent_client_protocol_schema::{AvailableCommand, AvailableCommandInput};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{Message, SessionConfigState, SessionModelInfo};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Conversation, Next, LOOK_AGAIN};
+use crate::backend::acp::agent::Use;
+use crate::backend::acp::options::Options;
+use crate::backend::acp::peer::Failure;
+use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
+use crate::wire::text;
+
+/// So many commands of an agent are known.
+const COMMANDS_MAX: usize = 1000;
+
+/// The settings of a session, from both sides.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// As the agent says.
+    options: Options,
+    /// What else is asked for. What the agent has not taken when all was tried is given up.
+    wanted: JsonObject,
+    asked: Option<Asked>,
+    /// What was tried, and why it was refused if it was.
+    tried: BTreeMap<String, Option<String>>,
+    /// What is asked for is news to the session's other conversations.
+    spreads: bool,
+    /// The host believes that what it has asked for is so.
+    unconfirmed: bool,
+    told: Option<SessionConfigState>,
+    models_told: Option<Vec<SessionModelInfo>>,
+    /// What the agent has not taken, for the user to see in the next turn.
+    refused: Vec<String>,
+    /// The conversation is not open before this is done.
+    opening: Option<Opening>,
+    held: Option<Held>,
+}
+
+/// A request that has not been answered.
+#[derive(Debug)]
+struct Asked {
+    request: u64,
+    id: String,
+    value: Value,
+    until: Instant,
+    /// The agent has said since what is so.
+    overtaken: bool,
+    _use: Use,
+}
+
+#[derive(Debug)]
+struct Opening {
+    had_a_name: bool,
+    _use: Use,
+}
+
+/// A turn that waits.
+#[derive(Debug)]
+struct Held {
+    run: RunId,
+    commands: Vec<Command>,
+    _use: Use,
+}
+
+impl Settings {
+    /// Those of a session of which the agent has said this.
+    pub(super) fn of_session(answer: &RawValue) -> Self {
+        Self { options: Options::of_session(answer), ..Self::default() }
+    }
+
+    /// By when the agent must answer, if it was asked for something.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.asked.as_ref().map(|asked| asked.until)
+    }
+
+    /// Whether somebody waits for the agent.
+    pub(super) fn are_waited_for(&self) -> bool {
+        self.opening.is_some() || self.held.is_some()
+    }
+
+    fn want(&mut self, id: &str, value: Value) {
+        self.tried.remove(id);
+        self.wanted.insert(id.to_owned(), value);
+    }
+
+    /// What is to be asked for next.
+    fn next(&self) -> Option<(String, Value)> {
+        let open = |id: &&str| !self.tried.contains_key(*id);
+        self.options.in_order().filter(open).find_map(|id| {
+            let wanted = self.wanted.get(id)?;
+            (self.options.value(id) != Some(wanted)).then(|| (id.to_owned(), wanted.clone()))
+        })
+    }
+
+    /// All was tried: what is not so is given up.
+    fn give_up_the_rest(&mut self, agent: &str) {
+        let mut tried = std::mem::take(&mut self.tried);
+        for (id, value) in std::mem::take(&mut self.wanted) {
+            let why = match self.options.value(&id) {
+                Some(now) if *now == value => continue,
+                Some(now) => tried.remove(&id).flatten().unwrap_or_else(|| format!("it stays with {now}")),
+                None => tried.remove(&id).flatten().unwrap_or_else(|| "it has no such setting".to_owned()),
+            };
+            tracing::warn!(agent, setting = id, why, "an agent has not taken a setting");
+            self.refused.push(text::message(&format!("The agent has not taken `{id}` = {value}: {why}")));
+        }
+    }
+
+    /// How the session is configured, with what the agent has yet to be asked for.
+    fn shown(&self) -> SessionConfigState {
+        let mut values = self.options.values();
+        for (id, value) in &self.wanted {
+            if let Some(shown) = values.get_mut(id) {
+                shown.clone_from(value);
+            }
+        }
+        SessionConfigState { schema: self.options.schema(false), values }
+    }
+}
+
+/// What is said of a session's settings besides the answers to requests.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Update<'a> {
+    session_update: &'a str,
+    #[serde(borrow, default)]
+    config_options: Option<&'a RawValue>,
+    current_mode_id: Option<String>,
+    #[serde(borrow, default)]
+    available_commands: Option<&'a RawValue>,
+}
+
+/// The answer to a request that changes a setting.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    #[serde(borrow, default)]
+    config_options: Option<&'a RawValue>,
+}
+
+/// Whether an update is of the session rather than of what is said in it.
+pub(super) fn is_of_session(update: &RawValue) -> bool {
+    serde_json::from_str::<Update<'_>>(update.get()).is_ok_and(|update| {
+        matches!(
+            update.session_update,
+            "config_option_update" | "current_mode_update" | "available_commands_update"
+        )
+    })
+}
+
+impl Conversation {
+    /// The agent knows the session: it is asked for these settings, and then the conversation is open.
+    pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) -> Next {
+        let defaults = self.is_new.then(|| self.settings.options.schema(true));
+        let title = self.running.title.clone();
+        self.describe(SelfDescription { title, config: defaults, ..SelfDescription::default() });
+        self.settings.wanted = config;
+        self.settings.opening = Some(Opening { had_a_name, _use: used });
+        self.settle()
+    }
+
+    fn describe(&mut self, news: SelfDescription) {
+        self.pending.push_back(Event::Described(Box::new(news)));
+    }
+
+    /// A command, if it is to be obeyed now; else what happens instead.
+    pub(super) fn after_settings(&mut self, command: Command) -> Result<Command, Next> {
+        match &command {
+            Command::Configure { all, changed } => {
+                for id in changed {
+                    match all.get(id) {
+                        Some(value) => self.settings.want(id, value.clone()),
+                        None => drop(self.settings.wanted.remove(id)),
+                    }
+                }
+                self.settings.unconfirmed = true;
+                return Err(self.settle());
+            }
+            Command::StartTurn { run, message, .. } | Command::ResumeTurn { run, message, .. } => {
+                let run = *run;
+                self.want_model(message);
+                if self.settings.asked.is_none() && self.settings.next().is_none() {
+                    self.all_is_tried();
+                    self.tell_what_was_refused(run);
+                    return Ok(command);
+                }
+                let Some(used) = self.running.begin_use() else { return Err(Next::Leave) };
+                self.settings.held = Some(Held { run, commands: vec![command], _use: used });
+                return Err(self.settle());
+            }
+            _ => {}
+        }
+        let Some(held) = &mut self.settings.held else { return Ok(command) };
+        match command {
+            Command::Cancel { run } if run == held.run => {
+                self.settings.held = None;
+                self.pending.retain(|event| !matches!(event, Event::Turn(..)));
+                self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled)));
+                Err(Next::Hear)
+            }
+            Command::Steer { run, .. } if run == held.run => {
+                held.commands.push(command);
+                Err(Next::Hear)
+            }
+            command => Ok(command),
+        }
+    }
+
+    /// The model that a message chooses is that of the session from then on. Of an agent whose models nobody knows
+    /// nothing is asked.
+    fn want_model(&mut self, message: &Message) {
+        let Some(chosen) = &message.model else { return };
+        let Some(id) = self.settings.options.model().map(str::to_owned) else { return };
+        if self.settings.shown().values.get(&id).and_then(Value::as_str) != Some(&chosen.id) {
+            self.settings.spreads = true;
+            self.settings.want(&id, chosen.id.as_str().into());
+        }
+    }
+
+    /// Asks for the next setting, unless a turn runs or something is asked for already. When there is none, who
+    /// waits goes on.
+    pub(super) fn settle(&mut self) -> Next {
+        if self.settings.asked.is_some() || self.run.is_some() {
+            return Next::Hear;
+        }
+        if let Some((id, value)) = self.settings.next() {
+            let Some((method, params)) = self.settings.options.request(&self.session.0, &id, &value) else {
+                return Next::Hear;
+            };
+            let Some(used) = self.running.begin_use() else {
+                // It is being stopped: it is asked again when the conversation is opened anew.
+                return Next::Leave;
+            };
+            let request = self.ear.request(method, &params);
+            let until = Instant::now() + self.agent.spec.start_limit;
+            self.settings.asked = Some(Asked { request, id, value, until, overtaken: false, _use: used });
+            return Next::Hear;
+        }
+        self.all_is_tried();
+        if let Some(opening) = self.settings.opening.take() {
+            self.introduce(opening.had_a_name);
+        }
+        if let Some(held) = self.settings.held.take() {
+            self.tell_what_was_refused(held.run);
+            for command in held.commands {
+                if matches!(self.obey_at_once(command), Next::Leave) {
+                    return Next::Leave;
+                }
+            }
+        }
+        Next::Hear
+    }
+
+    fn all_is_tried(&mut self) {
+        self.settings.give_up_the_rest(&self.agent.spec.name);
+        let spreads = std::mem::take(&mut self.settings.spreads);
+        self.tell_settings(spreads);
+    }
+
+    fn tell_what_was_refused(&mut self, run: RunId) {
+        for notice in std::mem::take(&mut self.settings.refused) {
+            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(notice)));
+        }
+    }
+
+    /// Tells how the session is configured, if the host may not know it.
+    fn tell_settings(&mut self, spreads: bool) {
+        let settings = &mut self.settings;
+        let unconfirmed = std::mem::take(&mut settings.unconfirmed);
+        let now = settings.shown();
+        if unconfirmed || settings.told.as_ref() != Some(&now) {
+            settings.told = Some(now.clone());
+            self.pending.push_back(Event::Configured { config: Box::new(now), spreads });
+        }
+        let models = self.settings.options.models(&self.agent.spec.name);
+        let known = self.settings.models_told.as_ref();
+        if known.map_or(!models.is_empty() || self.is_new, |known| *known != models) {
+            self.settings.models_told = Some(models.clone());
+            self.describe(SelfDescription { models: Some(models), ..SelfDescription::default() });
+        }
+    }
+
+    /// Takes in an answer that may be one to a request for a setting.
+    pub(super) fn setting_answered(&mut self, id: u64, answer: &Result<Box<RawValue>, Failure>) {
+        let settings = &mut self.settings;
+        let asked = settings.asked.take_if(|asked| asked.request == id);
+        match answer {
+            Ok(answer) => {
+                let said: Option<Answer<'_>> = serde_json::from_str(answer.get()).ok();
+                match (said.and_then(|said| said.config_options), &asked) {
+                    (Some(list), _) => settings.options.take_list(list),
+                    (None, Some(asked)) if !asked.overtaken => {
+                        settings.options.take_value(&asked.id, &asked.value);
+                    }
+                    (None, _) => {}
+                }
+            }
+            Err(_) if asked.is_none() => return,
+            Err(_) => {}
+        }
+        match asked {
+            Some(asked) if settings.wanted.get(&asked.id) == Some(&asked.value) => {
+                settings.tried.insert(asked.id, answer.as_ref().err().map(ToString::to_string));
+            }
+            Some(_) => {}
+            None => self.tell_settings(true),
+        }
+    }
+
+    /// The agent does not answer: then it has not taken the setting. While we do not hear it, it cannot be blamed.
+    pub(super) fn asked_for_too_long(&mut self) -> Next {
+        let heard = self.pending.is_empty() && !self.running.connection.is_held_up();
+        let settings = &mut self.settings;
+        if let Some(asked) = settings.asked.as_mut().filter(|_| !heard) {
+            asked.until = Instant::now() + LOOK_AGAIN;
+            return Next::Hear;
+        }
+        if let Some(asked) = settings.asked.take() {
+            let why = format!("it did not answer within {:?}", self.agent.spec.start_limit);
+            settings.tried.insert(asked.id, Some(why));
+        }
+        self.settle()
+    }
+
+    /// Takes in what the agent says of its session outside of what is said in it.
+    pub(super) fn session_updated(&mut self, raw: &RawValue) {
+        let update: Update<'_> = match serde_json::from_str(raw.get()) {
+            Ok(update) => update,
+            Err(error) => {
+                tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
+                return;
+            }
+        };
+        if let Some(list) = update.config_options {
+            self.settings.options.take_list(list);
+        }
+        if let Some(mode) = &update.current_mode_id {
+            self.settings.options.take_mode(mode);
+        }
+        if let Some(list) = update.available_commands {
+            let commands = Some(commands(list));
+            return self.describe(SelfDescription { commands, ..SelfDescription::default() });
+        }
+        match &mut self.settings.asked {
+            Some(asked) => asked.overtaken = true,
+            None if self.settings.opening.is_none() => self.tell_settings(true),
+            None => {}
+        }
+    }
+}
+
+/// The commands of an agent, as far as they can be read.
+fn commands(list: &RawValue) -> Vec<AgentCommand> {
+    let raw: Vec<&RawValue> = serde_json::from_str(list.get()).unwrap_or_default();
+    let read = raw.into_iter().filter_map(|it| serde_json::from_str::<AvailableCommand>(it.get()).ok());
+    let command = |it: AvailableCommand| AgentCommand {
+        // Some agents say the mark, too.
+        name: text::message(it.name.trim_start_matches('/')),
+        description: text::message(&it.description),
+        argument_hint: match it.input {
+            Some(AvailableCommandInput::Unstructured(input)) => Some(text::message(&input.hint)),
+            _ => None,
+        },
+    };
+    read.map(command).filter(|it| !it.name.is_empty()).take(COMMANDS_MAX).collect()
+}

@@ -1,0 +1,374 @@
+//! What an ACP session can be configured by: its options, and what older agents have in their place, modes and
+//! models. One setting for each meaning.
+//!
+//! Owns: reading them from whatever the agent says, with their values; what clients are told of them; and the
+//! request that changes one.
+//! Never: asks for a change, or believes that one was made before the agent says so.
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{SessionConfigPropertySchema, SessionConfigSchema, SessionModelInfo};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
+
+use crate::wire::text;
+
+/// So many settings are known of a session, and so many values of each.
+const SETTINGS_MAX: usize = 100;
+const VALUES_MAX: usize = 1000;
+
+/// The longest name of a setting or a value, in bytes. A longer one could not be said back unchanged.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// What clients call the mode and the model of agents that do not give them names.
+const MODE: &str = "mode";
+const MODEL: &str = "model";
+
+/// The settings of a session, in the agent's order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Options {
+    settings: Vec<Setting>,
+}
+
+/// A setting, and its value as the agent says it.
+#[derive(Debug, Clone, PartialEq)]
+struct Setting {
+    id: String,
+    title: String,
+    description: Option<String>,
+    category: Option<String>,
+    by: By,
+    /// The values that it can have; none when it is on or off.
+    values: Option<Vec<Choice>>,
+    current: Value,
+}
+
+/// How a setting is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Option,
+    Mode,
+    Model,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Choice {
+    value: String,
+    label: String,
+    description: Option<String>,
+}
+
+/// What the answer that begins a session, or takes one up again, says of them.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Setup<'a> {
+    #[serde(borrow, default)]
+    config_options: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    modes: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    models: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawOption {
+    id: String,
+    name: Option<String>,
+    description: Option<String>,
+    category: Option<String>,
+    r#type: String,
+    current_value: Value,
+    #[serde(default)]
+    options: Vec<RawChoice>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawChoice {
+    Group { name: String, options: Vec<RawChoice> },
+    One { value: String, name: Option<String>, description: Option<String> },
+    Unknown(serde::de::IgnoredAny),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawModes {
+    current_mode_id: String,
+    #[serde(default)]
+    available_modes: Vec<RawMode>,
+}
+
+#[derive(Deserialize)]
+struct RawMode {
+    id: String,
+    name: Option<String>,
+    description: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawModels {
+    current_model_id: String,
+    #[serde(default)]
+    available_models: Vec<RawModel>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawModel {
+    model_id: String,
+    name: Option<String>,
+    description: Option<String>,
+}
+
+impl Options {
+    /// What the answer says that begins a session or takes one up again.
+    pub fn of_session(answer: &RawValue) -> Self {
+        let mut options = Self::default();
+        let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return options };
+        if let Some(modes) = modes.and_then(|modes| read::<RawModes>(modes.get())) {
+            let all = modes.available_modes.into_iter();
+            let choices = all.filter_map(|it| choice(it.id, it.name, it.description, None)).collect();
+            options.add_older(By::Mode, modes.current_mode_id, choices);
+        }
+        if let Some(models) = models.and_then(|models| read::<RawModels>(models.get())) {
+            let all = models.available_models.into_iter();
+            let choices = all.filter_map(|it| choice(it.model_id, it.name, it.description, None)).collect();
+            options.add_older(By::Model, models.current_model_id, choices);
+        }
+        if let Some(list) = config_options {
+            options.take_list(list);
+        }
+        options
+    }
+
+    fn add_older(&mut self, by: By, current: String, values: Vec<Choice>) {
+        let (id, title) = if by == By::Mode { (MODE, "Mode") } else { (MODEL, "Model") };
+        if !values.is_empty() {
+            self.settings.push(Setting {
+                id: id.to_owned(),
+                title: title.to_owned(),
+                description: None,
+                category: Some(id.to_owned()),
+                by,
+                values: Some(values),
+                current: current.into(),
+            });
+        }
+    }
+
+    /// Takes the whole list of options as it is now. An agent that has options has its mode among them, if it
+    /// has any, and a model that is among them is not shown twice.
+    pub fn take_list(&mut self, list: &RawValue) {
+        let Some(raw) = read::<Vec<&RawValue>>(list.get()) else {
+            tracing::debug!("a list of options that cannot be read");
+            return;
+        };
+        let read = raw.into_iter().filter_map(|option| setting(read(option.get())?));
+        let listed: Vec<Setting> = read.take(SETTINGS_MAX).collect();
+        let older = std::mem::take(&mut self.settings).into_iter().filter(|it| match it.by {
+            By::Option => false,
+            By::Mode => listed.is_empty(),
+            By::Model => !listed.iter().any(|it| it.means(MODEL)),
+        });
+        let older: Vec<Setting> = older.collect();
+        for setting in listed.into_iter().chain(older) {
+            if !self.settings.iter().any(|known| known.id == setting.id) {
+                self.settings.push(setting);
+            }
+        }
+    }
+
+    /// The agent is in this mode now. Of a mode that it has no setting for nothing is shown.
+    pub fn take_mode(&mut self, mode: &str) {
+        let Some(at) = self.place_of(MODE) else { return };
+        let setting = &mut self.settings[at];
+        if setting.values.iter().flatten().any(|choice| choice.value == mode) {
+            setting.current = mode.into();
+        }
+    }
+
+    /// The agent has taken this value.
+    pub fn take_value(&mut self, id: &str, value: &Value) {
+        if let Some(setting) = self.settings.iter_mut().find(|setting| setting.id == id) {
+            setting.current = value.clone();
+        }
+    }
+
+    /// The setting that is the model, if there is one.
+    pub fn model(&self) -> Option<&str> {
+        self.place_of(MODEL).map(|at| self.settings[at].id.as_str())
+    }
+
+    /// The value of a setting.
+    pub fn value(&self, id: &str) -> Option<&Value> {
+        self.settings.iter().find(|setting| setting.id == id).map(|setting| &setting.current)
+    }
+
+    /// The settings in the order in which to change them: what the others depend on first.
+    pub fn in_order(&self) -> impl Iterator<Item = &str> {
+        let first = self.model();
+        let rest = self.settings.iter().map(|setting| setting.id.as_str());
+        first.into_iter().chain(rest.filter(move |id| Some(*id) != first))
+    }
+
+    /// The request that gives a setting a value.
+    pub fn request(&self, session: &str, id: &str, value: &Value) -> Option<(&'static str, Value)> {
+        let setting = self.settings.iter().find(|setting| setting.id == id)?;
+        Some(match setting.by {
+            By::Mode => ("session/set_mode", json!({ "sessionId": session, "modeId": value })),
+            By::Model => ("session/set_model", json!({ "sessionId": session, "modelId": value })),
+            By::Option => {
+                let mut params = json!({ "sessionId": session, "configId": id, "value": value });
+                if setting.values.is_none() {
+                    params["type"] = "boolean".into();
+                }
+                ("session/set_config_option", params)
+            }
+        })
+    }
+
+    /// All values as they are.
+    pub fn values(&self) -> JsonObject {
+        self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
+    }
+
+    /// What clients are told that can be chosen; with the values as they are as the defaults of a new session, if
+    /// that is what they are.
+    pub fn schema(&self, are_defaults: bool) -> SessionConfigSchema {
+        let property = |it: &Setting| (it.id.clone(), it.property(are_defaults));
+        SessionConfigSchema {
+            r#type: "object".to_owned(),
+            properties: self.settings.iter().map(property).collect(),
+            required: None,
+        }
+    }
+
+    /// The models that a message can choose among.
+    pub fn models(&self, provider: &str) -> Vec<SessionModelInfo> {
+        let setting = self.place_of(MODEL).map(|at| &self.settings[at]);
+        let values = setting.and_then(|setting| setting.values.as_deref()).unwrap_or_default();
+        let model = |choice: &Choice| SessionModelInfo {
+            id: choice.value.clone(),
+            provider: provider.to_owned(),
+            name: choice.label.clone(),
+            max_context_window: None,
+            max_output_tokens: None,
+            max_prompt_tokens: None,
+            supports_vision: None,
+            policy_state: None,
+            config_schema: None,
+            meta: choice
+                .description
+                .as_ref()
+                .map(|it| JsonObject::from_iter([("description".to_owned(), Value::from(it.as_str()))])),
+        };
+        values.iter().map(model).collect()
+    }
+
+    /// The setting of this meaning: the first that says so, else the one of this name.
+    fn place_of(&self, meaning: &str) -> Option<usize> {
+        let by_category = |it: &Setting| it.values.is_some() && it.category.as_deref() == Some(meaning);
+        let by_name = |it: &Setting| it.values.is_some() && it.id == meaning;
+        self.settings.iter().position(by_category).or_else(|| self.settings.iter().position(by_name))
+    }
+}
+
+impl Setting {
+    fn means(&self, meaning: &str) -> bool {
+        self.values.is_some() && (self.category.as_deref() == Some(meaning) || self.id == meaning)
+    }
+
+    fn property(&self, is_default: bool) -> SessionConfigPropertySchema {
+        // A value that the agent does not list is one all the same.
+        let unlisted = self
+            .current
+            .as_str()
+            .filter(|current| self.values.iter().flatten().all(|choice| choice.value != **current));
+        let unlisted = unlisted.map(|value| Choice {
+            value: value.to_owned(),
+            label: text::message(value),
+            description: None,
+        });
+        let choices = || self.values.iter().flatten().chain(&unlisted);
+        let listed = self.values.is_some();
+        let described = choices().any(|choice| choice.description.is_some());
+        let description = |choice: &Choice| choice.description.clone().unwrap_or_default();
+        SessionConfigPropertySchema {
+            r#type: if listed { "string" } else { "boolean" }.to_owned(),
+            title: self.title.clone(),
+            description: self.description.clone(),
+            default: is_default.then(|| self.current.clone()),
+            r#enum: listed.then(|| choices().map(|choice| choice.value.as_str().into()).collect()),
+            enum_labels: listed.then(|| choices().map(|choice| choice.label.clone()).collect()),
+            enum_descriptions: described.then(|| choices().map(description).collect()),
+            read_only: None,
+            items: None,
+            min_items: None,
+            max_items: None,
+            properties: None,
+            required: None,
+            additional_properties: None,
+            enum_dynamic: None,
+            session_mutable: Some(true),
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
+    serde_json::from_str(json)
+        .inspect_err(|error| tracing::debug!(%error, "settings of a session that cannot be read"))
+        .ok()
+}
+
+/// A setting out of an option; none out of one of a kind that nobody knows: the agent has its default.
+fn setting(raw: RawOption) -> Option<Setting> {
+    let values = match (raw.r#type.as_str(), &raw.current_value) {
+        ("boolean", Value::Bool(_)) => None,
+        ("select", Value::String(_)) => {
+            let mut choices = Vec::new();
+            flatten(raw.options, None, &mut choices);
+            choices.truncate(VALUES_MAX);
+            Some(choices)
+        }
+        _ => return None,
+    };
+    Some(Setting {
+        title: text::message(raw.name.as_ref().unwrap_or(&raw.id)),
+        description: raw.description.map(|description| text::message(&description)),
+        category: raw.category,
+        by: By::Option,
+        values,
+        current: raw.current_value,
+        id: Some(raw.id).filter(|id| id.len() <= NAME_BYTES_MAX)?,
+    })
+}
+
+fn flatten(raw: Vec<RawChoice>, group: Option<&str>, choices: &mut Vec<Choice>) {
+    for raw in raw {
+        match raw {
+            RawChoice::Group { name, options } if group.is_none() => flatten(options, Some(&name), choices),
+            RawChoice::One { value, name, description } => {
+                choices.extend(choice(value, name, description, group));
+            }
+            RawChoice::Group { .. } | RawChoice::Unknown(_) => {}
+        }
+    }
+}
+
+fn choice(
+    value: String,
+    name: Option<String>,
+    description: Option<String>,
+    group: Option<&str>,
+) -> Option<Choice> {
+    let name = name.as_ref().unwrap_or(&value);
+    let label = match group {
+        Some(group) => text::message(&format!("{group}: {name}")),
+        None => text::message(name),
+    };
+    let description = description.map(|description| text::message(&description));
+    let description = description.filter(|description| !description.is_empty());
+    (value.len() <= NAME_BYTES_MAX).then_some(Choice { value, label, description })
+}

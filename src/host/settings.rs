@@ -1,0 +1,84 @@
+//! How sessions are configured while they are there: what clients choose, and what agents make of it.
+//!
+//! Owns: a session's configuration after its creation, and telling its agents of it.
+//! Never: checks what a client chooses; that is in `config`, before.
+//!
+//! What a session can be configured by is its agent's to say, and may change. No action carries that: a client learns
+//! it with the next state. That something has changed is told, by all values.
+
+use std::collections::BTreeSet;
+
+use ahp_types::actions::{SessionConfigChangedAction, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::state::SessionConfigState;
+
+use super::effects::{ChatKey, Command};
+use super::model::{AgentLink, SessionKey, Target};
+use super::{Host, Step};
+
+impl Host {
+    /// A client has changed a session's configuration, which was this before: its agents are told; those that
+    /// open later are told then.
+    pub(super) fn configure_agents(&mut self, step: &mut Step<'_>, key: SessionKey, before: &JsonObject) {
+        self.tell_configuration(step, key, before, None);
+    }
+
+    /// The agent of a chat says how the session is configured.
+    pub(super) fn agent_is_configured(
+        &mut self,
+        step: &mut Step<'_>,
+        chat: ChatKey,
+        mut config: SessionConfigState,
+        spreads: bool,
+    ) {
+        let Some(key) = self.chats.get(&chat).map(|chat| chat.session) else { return };
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let agents = self.config.agents.iter();
+        let agent = agents.into_iter().find(|agent| agent.info.provider == session.state.provider);
+        for (name, property) in &mut config.schema.properties {
+            let usual = agent.and_then(|agent| agent.config.properties.get(name));
+            property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));
+        }
+        if session.state.config.as_ref() == Some(&config) {
+            return;
+        }
+        let shown = session.state.config.take();
+        let before = shown.as_ref().map(|config| config.values.clone()).unwrap_or_default();
+        if shown.is_none_or(|shown| shown.schema != config.schema) {
+            // A cursor from before does not lead to what can be chosen now.
+            session.channel.born_at = self.head + 1;
+        }
+        session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
+        let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
+        self.sequence(step, Target::Session(key), StateAction::SessionConfigChanged(action), None);
+        self.tell_configuration(step, key, &before, Some((chat, spreads)));
+    }
+
+    /// Tells the agents of a session how it is configured now; but for the chat whose agent has said so itself, and
+    /// all others if it is not for them.
+    fn tell_configuration(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        before: &JsonObject,
+        by: Option<(ChatKey, bool)>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(config) = &session.state.config else { return };
+        session.config.clone_from(&config.values);
+        let all = config.values.clone();
+        let names: BTreeSet<&String> = before.keys().chain(all.keys()).collect();
+        let changed: BTreeSet<String> =
+            names.into_iter().filter(|name| before.get(*name) != all.get(*name)).cloned().collect();
+        if changed.is_empty() || by.is_some_and(|(_, spreads)| !spreads) {
+            return;
+        }
+        let others = self.chats_of(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat));
+        for chat in others.collect::<Vec<_>>() {
+            if self.chats.get(&chat).is_some_and(|chat| chat.agent != AgentLink::Closed) {
+                let (all, changed) = (all.clone(), changed.clone());
+                self.tell_agent(step, chat, Command::Configure { all, changed });
+            }
+        }
+    }
+}
