@@ -75,23 +75,38 @@ pub enum Said {
 pub struct AgentRequest(String);
 
 /// An error that was answered.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// JSON-RPC's code, or the agent's own.
-    #[serde(default)]
+    /// JSON-RPC's code, or the agent's own; 0 where there is none.
     pub code: i64,
     /// What went wrong, for people.
-    #[serde(default)]
     pub message: String,
     /// More about it.
-    #[serde(default)]
     pub data: Option<Value>,
+}
+
+impl Failure {
+    /// What an `error` says. Nothing is demanded of it: whoever waits for the answer must have one.
+    fn of(error: &RawValue) -> Self {
+        match serde_json::from_str(error.get()).unwrap_or_default() {
+            Value::Object(mut error) => Self {
+                code: error.get("code").and_then(Value::as_i64).unwrap_or_default(),
+                message: error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                data: error.remove("data"),
+            },
+            Value::String(message) => Self { code: 0, message, data: None },
+            error => Self { code: 0, message: error.to_string(), data: None },
+        }
+    }
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let said = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
-        write!(f, "{said} ({})", self.code)?;
+        write!(f, "{said}")?;
+        if self.code != 0 {
+            write!(f, " ({})", self.code)?;
+        }
         let details = match &self.data {
             Some(Value::String(text)) => Some(text.as_str()),
             Some(Value::Object(data)) => {
@@ -365,7 +380,7 @@ impl Shared {
             }
             (None, Some(id)) => {
                 let answer = match frame.error {
-                    Some(failure) => Err(failure),
+                    Some(failure) => Err(Failure::of(failure)),
                     None => Ok(frame.result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
                 };
                 let asked = id.get().parse().ok().and_then(|id: u64| {
@@ -447,8 +462,8 @@ struct Frame<'a> {
     params: Option<&'a RawValue>,
     #[serde(borrow, default)]
     result: Option<&'a RawValue>,
-    #[serde(default)]
-    error: Option<Failure>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]

@@ -2,7 +2,9 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows).
+resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows),
+`--notes FILE` (where it writes down what it is asked), `--at METHOD=WHAT` (what it does when it is asked for that,
+see `misbehave`), `--first COUNT` (only the first so many processes do; counted in the notes).
 """
 
 import argparse
@@ -249,6 +251,55 @@ def step_child(session, rest):
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 
+def step_note(session, rest):
+    """Leaves word that it has got so far."""
+    note(note=rest)
+
+
+def step_uncancelled(session, rest):
+    """Waits to be cancelled, and takes no notice."""
+    try:
+        wait_for_cancel()
+    except Cancelled:
+        pass
+
+
+def step_freeze(session, rest):
+    """Does nothing any more, and does not even end when it is asked to: `me`, or `all` of its group."""
+    if rest == "all":
+        os.killpg(0, signal.SIGSTOP)
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def step_close_stdin(session, rest):
+    os.close(0)
+
+
+def step_bad_text(session, rest):
+    """Text that is not all text."""
+    line = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": rest + "@@"}}
+    line = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": line}}
+    write(json.dumps(line).encode().replace(b"@@", b"\xff\xfe") + b"\n")
+
+
+def step_answer(session, rest):
+    """Answers the prompt with whatever it is told to, and goes on."""
+    say(id=CURRENT[0], **json.loads(rest))
+
+
+def step_quiet(session, rest):
+    """Ends the turn, and does not say so."""
+    raise End()
+
+
+def step_ask_for_ever(session, rest):
+    """Asks what nobody knows, and reads no answer."""
+    request = json.dumps({"jsonrpc": "2.0", "id": "x" * (1 << 20), "method": "craft/something"}) + "\n"
+    while True:
+        write(request)
+
+
 def step_remembers(session, rest):
     text(session, " | ".join(SESSIONS[session]))
 
@@ -300,6 +351,7 @@ def prompt(message):
     said = PROMPT[-1].get("text", "") if PROMPT else ""
     SESSIONS[session].append(said)
     remember()
+    note(prompt=said)
     try:
         for line in said.splitlines():
             name, _, rest = line.partition(" ")
@@ -322,8 +374,47 @@ def remember():
             json.dump(SESSIONS, file)
 
 
+def note(**what):
+    if OPTIONS.notes:
+        with open(OPTIONS.notes, "a") as file:
+            file.write(json.dumps({"process": os.getpid(), **what}) + "\n")
+
+
+def misbehave(method):
+    """What is answered to a request that something is to go wrong with; None when nothing is."""
+    what = OPTIONS.at.get(method)
+    if what == "die":
+        sys.stderr.write("something went wrong\n")
+        sys.stderr.flush()
+        os._exit(9)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "silence":
+        while True:
+            time.sleep(60)
+    if what == "half":
+        write(b'{"jsonrpc":"2.0","id":')
+        os._exit(0)
+    if what == "close":
+        os.close(1)
+        time.sleep(60)
+    if what == "error":
+        return {"error": {"code": -32603, "message": "Something went wrong"}}
+    if what == "bad-error":
+        return {"error": "Something went wrong"}
+    if what == "wrong":
+        return {"result": {"something": "else"}}
+    if what == "nothing":
+        return {}
+    return None
+
+
 def answer(message):
     method, params = message.get("method"), message.get("params", {})
+    if method in OPTIONS.at:
+        wrong = misbehave(method)
+        if wrong is not None:
+            return wrong
     if method == "initialize":
         if OPTIONS.before_hello == "silence":
             while True:
@@ -361,7 +452,16 @@ def main():
     parser.add_argument("--can", action="append", default=[])
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--memory")
+    parser.add_argument("--notes")
+    parser.add_argument("--at", action="append", default=[])
+    parser.add_argument("--first", type=int, default=1 << 30)
     parser.parse_args(namespace=OPTIONS)
+    OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
+    note(started=True)
+    if OPTIONS.notes:
+        with open(OPTIONS.notes) as file:
+            if sum("started" in json.loads(line) for line in file) > OPTIONS.first:
+                OPTIONS.at = {}
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)
