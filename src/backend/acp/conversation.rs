@@ -19,7 +19,7 @@ use agent_client_protocol_schema::{
     StopReason,
 };
 use ahp_types::state::{Message, UsageInfo};
-use anyhow::{bail, Context};
+use anyhow::Context;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
@@ -45,6 +45,12 @@ const WITHDRAWN: i64 = -32800;
 
 /// How often it is looked whether an agent that we do not read is read again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long an agent that has answered a prompt says nothing more when it is done.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// So long after the answer the turn ends, even if the agent goes on talking.
+const QUIET_WITHIN: Duration = Duration::from_millis(200);
 
 /// What the user sees when the agent has to be told what was said before.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
@@ -104,6 +110,8 @@ struct Run {
     _use: Use,
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
+    /// How it ends, once the agent has said all that it has to say.
+    answered: Option<Answered>,
     usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
@@ -111,10 +119,26 @@ struct Run {
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
 
+/// The agent has answered the last prompt of a run. What it says right after that is of the same turn.
+struct Answered {
+    end: TurnEnd,
+    /// It has said nothing for long enough, if it says nothing until then.
+    quiet: Instant,
+    /// Nothing more is heard then, in any case.
+    last: Instant,
+}
+
 /// What a conversation does next.
 enum Next {
     Hear,
     Leave,
+}
+
+impl Run {
+    /// Whether the agent still has something to do in it.
+    fn goes_on(&self) -> bool {
+        self.cancelled.is_none() && self.answered.is_none()
+    }
 }
 
 impl Conversation {
@@ -124,7 +148,7 @@ impl Conversation {
         reports: Reports,
     ) -> anyhow::Result<()> {
         loop {
-            let deadline = self.run.as_ref().and_then(|run| run.cancelled);
+            let deadline = self.deadline();
             let next = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -146,7 +170,10 @@ impl Conversation {
                     None => self.agent_has_ended().await?,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    self.cancelled_for_too_long();
+                    match self.run.as_mut().and_then(|run| run.answered.take()) {
+                        Some(answered) => self.end(answered.end),
+                        None => self.cancelled_for_too_long(),
+                    }
                     Next::Hear
                 }
             };
@@ -160,6 +187,15 @@ impl Conversation {
             reports.report(event).await;
         }
         Ok(())
+    }
+
+    /// When something is to be done about the run, whether or not anything is heard.
+    fn deadline(&self) -> Option<Instant> {
+        let run = self.run.as_ref()?;
+        match &run.answered {
+            Some(answered) => self.pending.is_empty().then(|| answered.quiet.min(answered.last)),
+            None => run.cancelled,
+        }
     }
 
     fn obey(&mut self, command: Command) -> Next {
@@ -201,6 +237,7 @@ impl Conversation {
             prompt,
             _use: used,
             cancelled: None,
+            answered: None,
             usage: UsageInfo {
                 input_tokens: None,
                 output_tokens: None,
@@ -225,8 +262,11 @@ impl Conversation {
         run.steering.clear();
         // Nobody wants to hear of the run any more.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
+        let answered = run.answered.as_mut().map(|answered| answered.end = TurnEnd::Cancelled);
         self.answer_unanswered(true);
-        self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+        if answered.is_none() {
+            self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+        }
     }
 
     /// The agent goes on with what was cancelled: it is ended. While we do not hear it, it cannot be blamed.
@@ -240,6 +280,9 @@ impl Conversation {
     }
 
     fn hear(&mut self, said: Said) -> Next {
+        if let Some(answered) = self.run.as_mut().and_then(|run| run.answered.as_mut()) {
+            answered.quiet = Instant::now() + QUIET;
+        }
         match said {
             Said::Update(update) => self.updated(&update),
             Said::Request { id, method, params } => self.asked(id, &method, &params),
@@ -249,7 +292,7 @@ impl Conversation {
                 self.tell_all(told);
             }
             Said::Answer(id, answer) => {
-                if self.run.as_ref().is_some_and(|run| run.prompt == id) {
+                if self.run.as_ref().is_some_and(|run| run.prompt == id && run.answered.is_none()) {
                     self.answered(answer);
                 }
             }
@@ -305,7 +348,7 @@ impl Conversation {
         };
         let Some(run) = &mut self.run else { return };
         if run.cancelled.is_some() {
-            return self.end(TurnEnd::Cancelled);
+            return self.settle(TurnEnd::Cancelled);
         }
         match run.steering.pop_front() {
             Some((id, message, attached)) if end == TurnEnd::Complete => {
@@ -318,7 +361,17 @@ impl Conversation {
                 }
                 self.tell(TurnEvent::Steered(id));
             }
-            _ => self.end(end),
+            _ => self.settle(end),
+        }
+    }
+
+    /// The turn ends like this, once the agent is quiet: some answer before they have said everything, and what
+    /// they say then must not be lost, nor be taken for something of the next turn.
+    fn settle(&mut self, end: TurnEnd) {
+        self.answer_unanswered(true);
+        if let Some(run) = &mut self.run {
+            let now = Instant::now();
+            run.answered = Some(Answered { end, quiet: now + QUIET, last: now + QUIET_WITHIN });
         }
     }
 
@@ -338,9 +391,10 @@ impl Conversation {
     /// What the end of the agent is for the conversation: a turn that runs ends with it.
     async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
+        let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
             Some(run) if run.cancelled.is_some() => self.end(TurnEnd::Cancelled),
-            Some(_) => bail!(how),
+            Some(_) => self.end(answered.map(|answered| answered.end).with_context(|| how)?),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
         }
         Ok(Next::Leave)
@@ -349,7 +403,7 @@ impl Conversation {
     /// The conversation is closed: the agent need not keep it in mind.
     fn close(&mut self) {
         self.answer_unanswered(true);
-        if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
+        if self.run.as_ref().is_some_and(Run::goes_on) {
             self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
         if self.running.capabilities.session_capabilities.close.is_some() {

@@ -8,6 +8,7 @@ see `misbehave`), `--first COUNT` (only the first so many processes do; counted 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -21,9 +22,22 @@ WAITING = []  # messages that came while something else was waited for
 SESSIONS = {}
 
 
+TOGETHER = [0]
+
+
 def write(text):
     sys.stdout.buffer.write(text if isinstance(text, bytes) else text.encode())
-    sys.stdout.buffer.flush()
+    if not TOGETHER[0]:
+        sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def together():
+    """What is said meanwhile is written at once."""
+    TOGETHER[0] += 1
+    yield
+    TOGETHER[0] -= 1
+    write("")
 
 
 def say(**message):
@@ -272,6 +286,15 @@ def step_freeze(session, rest):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def step_kill_parent(session, rest):
+    """Whoever has started it: its guard, or a wrapper."""
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+def step_kill_group(session, rest):
+    os.killpg(0, signal.SIGKILL)
+
+
 def step_close_stdin(session, rest):
     os.close(0)
 
@@ -284,12 +307,11 @@ def step_bad_text(session, rest):
 
 
 def step_answer(session, rest):
-    """Answers the prompt with whatever it is told to, and goes on."""
-    say(id=CURRENT[0], **json.loads(rest))
-
-
-def step_quiet(session, rest):
-    """Ends the turn, and does not say so."""
+    """Answers the prompt with whatever it is told to, once or more, and does not say that it is done."""
+    with together():
+        for answer in rest.split(" | "):
+            say(id=CURRENT[0], **json.loads(answer))
+            text(session, "late")
     raise End()
 
 
@@ -331,9 +353,13 @@ def step_usage(session, rest):
 
 
 def step_after(session, rest):
-    """Ends the turn, and then goes on talking."""
-    say(id=CURRENT[0], result={"stopReason": "end_turn"})
-    text(session, rest)
+    """Ends the turn in the middle of a sentence, and goes on talking: at once, and later."""
+    now, later = rest.split("|")
+    with together():
+        say(id=CURRENT[0], result={"stopReason": "end_turn"})
+        text(session, now)
+    time.sleep(0.5)
+    text(session, later)
     update(session, "tool_call_update", toolCallId="call_1", status="completed")
     update(session, "session_info_update", title="A late title")
     raise End()
