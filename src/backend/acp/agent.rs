@@ -13,6 +13,7 @@ use agent_client_protocol_schema::{
 };
 use anyhow::{anyhow, bail, Context};
 use tokio::time::{timeout, Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
@@ -235,7 +236,9 @@ impl Agent {
                 bail!("the host is leaving");
             }
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec)?;
-            let connection = Connection::start(name.clone(), stdin, stdout, process.ended());
+            let stop = CancellationToken::new();
+            let ended = process.ended(stop.clone());
+            let connection = Connection::start(name.clone(), stdin, stdout, stop, ended);
             past.connections.retain(|connection| !connection.has_ended());
             past.connections.push(connection.clone());
             connection

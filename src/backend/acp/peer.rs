@@ -168,11 +168,12 @@ pub struct Ear {
 
 impl Connection {
     /// A connection over these pipes. `ending` says how the agent ended, once it has; when its output ends
-    /// before, its input is ended too.
+    /// before, its input is ended too. Told `stop`, its input ends.
     pub fn start(
         agent: String,
         input: impl AsyncWrite + Unpin + Send + 'static,
         output: impl AsyncRead + Unpin + Send + 'static,
+        stop: CancellationToken,
         ending: impl std::future::Future<Output = String> + Send + 'static,
     ) -> Self {
         let (outgoing, lines) = mpsc::unbounded_channel();
@@ -183,7 +184,7 @@ impl Connection {
             outgoing,
             waiting_bytes: AtomicUsize::new(0),
             held_up: AtomicBool::new(false),
-            stop: CancellationToken::new(),
+            stop,
         });
         tokio::spawn(write(input, lines, Arc::clone(&shared)));
         tokio::spawn(live(output, ending, Arc::clone(&shared), sender));

@@ -44,38 +44,27 @@ const fn way(name: &'static str, script: &'static str, ends: Ends) -> Way {
 const WAYS: &[Way] = &[
     way("exits", "stderr no more money\ndie 3", Died(&["ended with status 3", "no more money"])),
     way("is killed", "kill", Died(&["signal 9"])),
+    way("kills all of its group", "kill_group", Died(&["signal 9"])),
+    way("kills its guard", "kill_parent\ndeaf", Died(&["signal 9"])),
     way("exits with a child left", "child\ndie 4", Died(&["ended with status 4"])),
     way("exits in a frame", "half", Died(&["ended with status 0"])),
     way("ends its output", "close_stdout", Died(&["it ended"])),
     way("floods stderr and exits", "flood_stderr 20000\ndie 5", Died(&["ended with status 5", "zzz"])),
     way("does not read answers", "ask_for_ever", Died(&["does not read what it is told"])),
     way("fails", "error -32603 The model is ill", Failed("agentError", "The model is ill")),
-    way(
-        "fails in words of its own",
-        r#"answer {"error":"ill"}
-quiet"#,
-        Failed("agentError", "ill"),
-    ),
+    way("fails in words of its own", r#"answer {"error":"ill"}"#, Failed("agentError", "ill")),
     way(
         "fails with a code that is none",
-        r#"answer {"error":{"code":"ill","message":null}}
-quiet"#,
+        r#"answer {"error":{"code":"ill","message":null}}"#,
         Failed("agentError", "error"),
     ),
     way("wants a login", "error -32000 Log in", Failed("authRequired", "log in")),
-    way(
-        "answers nonsense",
-        r#"answer {"result":5}
-quiet"#,
-        Not(""),
-    ),
-    way("answers nothing", "answer {}\nquiet", Not("")),
+    way("answers nonsense", r#"answer {"result":5}"#, Not("late")),
+    way("answers nothing", "answer {}", Not("late")),
     way(
         "answers twice",
-        r#"answer {"result":{"stopReason":"end_turn"}}
-say late
-tool_left_open late"#,
-        Not(""),
+        r#"answer {"result":{"stopReason":"end_turn"}} | {"error":{"code":1,"message":"no"}}"#,
+        Not("latelate"),
     ),
     way("writes junk", "raw \\x1b[2K\\n\\n{}\\n[]\\n\nlines 200\njunk 3000000\nsay on", Not("on")),
     way("writes what is too long", "junk 70000000\nsay on", Not("on")),
@@ -85,12 +74,14 @@ tool_left_open late"#,
         "raw {\"jsonrpc\":\"2.0\",\"method\":\"session/upd\nsay on",
         Not("on"),
     ),
+    way("goes on to work", "tool_left_open c2\nsay on", Not("on")),
     way("floods stderr", "flood_stderr 20000\nsay on", Not("on")),
     way("breaks off a frame", "raw {\"jsonrpc\":\"2.0\",\"id\":\nnote here\ndeaf", Never),
     way("hears nothing", "note here\ndeaf", Never),
     way("ends its input", "close_stdin\nnote here\ndeaf", Never),
     way("talks for ever", "note here\nchatty", Never),
     way("freezes", "note here\nfreeze me", Never),
+    way("freezes with all of its group", "note here\nfreeze all", Never),
 ];
 
 /// When the agent does it.
