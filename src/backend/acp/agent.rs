@@ -65,7 +65,8 @@ struct Uses {
     ended_by_us: Option<&'static str>,
 }
 
-/// Somebody needs a running agent: while this is there it is not stopped for idleness.
+/// Somebody needs a running agent: while this is there it is not stopped, neither for idleness nor because it did
+/// not answer somebody else.
 #[derive(Debug)]
 pub struct Use(Arc<Running>);
 
@@ -78,9 +79,15 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        let mut uses = self.0.uses();
-        uses.count -= 1;
-        uses.since = Instant::now();
+        let is_last = {
+            let mut uses = self.0.uses();
+            uses.count -= 1;
+            uses.since = Instant::now();
+            uses.count == 0
+        };
+        if is_last && self.0.connection.is_given_up() {
+            self.0.end("it did not answer, and was stopped");
+        }
     }
 }
 

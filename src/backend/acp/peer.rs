@@ -136,6 +136,8 @@ struct Shared {
     waiting_bytes: AtomicUsize,
     /// The reader waits for a listener.
     held_up: AtomicBool,
+    /// The agent has left something unanswered for too long.
+    given_up: AtomicBool,
     /// Ends the agent's input.
     stop: CancellationToken,
 }
@@ -184,6 +186,7 @@ impl Connection {
             outgoing,
             waiting_bytes: AtomicUsize::new(0),
             held_up: AtomicBool::new(false),
+            given_up: AtomicBool::new(false),
             stop,
         });
         tokio::spawn(write(input, lines, Arc::clone(&shared)));
@@ -206,6 +209,16 @@ impl Connection {
     /// Closes the agent's input, which ends it.
     pub fn stop(&self) {
         self.shared.stop.cancel();
+    }
+
+    /// The agent has left something unanswered for too long: it is of no use to those who have not begun.
+    pub fn give_up(&self) {
+        self.shared.given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether it was given up.
+    pub fn is_given_up(&self) -> bool {
+        self.shared.given_up.load(Ordering::Acquire)
     }
 
     /// Whether the agent is being ended or has ended.

@@ -3,8 +3,8 @@
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
 resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows),
-`--notes FILE` (where it writes down what it is asked), `--at METHOD=WHAT` (what it does when it is asked for that,
-see `misbehave`), `--first COUNT` (only the first so many processes do; counted in the notes).
+`--notes FILE` (where it writes down what it is asked), `--at METHOD=WHAT` (what it does when it is asked for that
+first, see `misbehave`), `--which NUMBER` (which of all its processes does, as the notes count them).
 """
 
 import argparse
@@ -408,7 +408,7 @@ def note(**what):
 
 def misbehave(method):
     """What is answered to a request that something is to go wrong with; None when nothing is."""
-    what = OPTIONS.at.get(method)
+    what = OPTIONS.at.pop(method, None)
     if what == "die":
         sys.stderr.write("something went wrong\n")
         sys.stderr.flush()
@@ -480,13 +480,13 @@ def main():
     parser.add_argument("--memory")
     parser.add_argument("--notes")
     parser.add_argument("--at", action="append", default=[])
-    parser.add_argument("--first", type=int, default=1 << 30)
+    parser.add_argument("--which", type=int)
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)
-    if OPTIONS.notes:
+    if OPTIONS.which:
         with open(OPTIONS.notes) as file:
-            if sum("started" in json.loads(line) for line in file) > OPTIONS.first:
+            if sum("started" in json.loads(line) for line in file) != OPTIONS.which:
                 OPTIONS.at = {}
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -1,7 +1,7 @@
 //! Every way of failing at every moment of a turn: the turn ends once and as it must, the next one works, and
 //! nothing of the failed one is left, neither a process nor a word.
 //!
-//! Owns: the two tables, of what an agent can do in a turn and of what it can do when it is started.
+//! Owns: the two tables, of what an agent can do in a turn and of what it can do before one.
 //! Never: measures a time. What takes too long has hung.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -252,4 +252,67 @@ fn it_may_be_behind_a_wrapper_that_does_not_want_to_leave() {
         )
     };
     run_all(ways.map(trial).collect());
+}
+
+/// What goes wrong when an agent is asked for this, and what is said of it.
+const BEGINNINGS: &[(&str, &str, &[&str])] = &[
+    ("initialize", "die", &["ended with status 9", "something went wrong"]),
+    ("initialize", "kill", &["signal 9"]),
+    ("initialize", "silence", &["did not answer `initialize`"]),
+    ("initialize", "half", &["ended with status 0"]),
+    ("initialize", "close", &["it ended"]),
+    ("initialize", "error", &["answered `initialize` with", "Something went wrong"]),
+    ("initialize", "bad-error", &["answered `initialize` with", "Something went wrong"]),
+    ("initialize", "wrong", &["answer to `initialize` does not fit"]),
+    ("initialize", "nothing", &["answer to `initialize` does not fit"]),
+    ("session/new", "die", &["ended while it was asked for `session/new`", "ended with status 9"]),
+    ("session/new", "kill", &["ended while it was asked for `session/new`", "signal 9"]),
+    ("session/new", "silence", &["did not answer `session/new`"]),
+    ("session/new", "half", &["ended while it was asked for `session/new`"]),
+    ("session/new", "close", &["ended while it was asked for `session/new`"]),
+    ("session/new", "error", &["answered `session/new` with", "Something went wrong"]),
+    ("session/new", "bad-error", &["answered `session/new` with", "Something went wrong"]),
+    ("session/new", "wrong", &["answer to `session/new` does not fit"]),
+    ("session/new", "nothing", &["answer to `session/new` does not fit"]),
+];
+
+/// The first process fails when it is to begin, and the second one when it is to go on: the session that was to
+/// be created fails, and another turn of one that was ends, each with a reason; what follows works.
+fn fail_to_begin(method: &str, what: &str, reasons: &[&str]) {
+    for again in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = folder.path().join("notes");
+        let wrong = format!("{method}={what}");
+        let which = if again { "2" } else { "1" };
+        let arguments = ["--notes", notes.to_str().unwrap(), "--at", &wrong, "--which", which];
+        let mut watched = Setting::with(&arguments).limit("start_seconds = 2\n").start_in(folder);
+        let message = if again {
+            watched.session();
+            assert_eq!(watched.turn("t1", "say ok"), "ok");
+            watched.begin("t2", "die 1");
+            assert_eq!(watched.ending("t2")["part"]["error"]["errorType"], "agentDied");
+            watched.begin("t3", "say never");
+            let ending = watched.ending("t3");
+            assert_eq!(ending["part"]["error"]["errorType"], "agentUnavailable", "{ending}");
+            ending["part"]["error"]["message"].as_str().unwrap().to_owned()
+        } else {
+            watched.create("ahp-session:/first", "a0");
+            watched.subscribe("ahp-session:/first");
+            let failed = watched.action("session/creationFailed");
+            watched.session();
+            failed["error"]["message"].as_str().unwrap().to_owned()
+        };
+        assert!(reasons.iter().all(|reason| message.contains(reason)), "{again}: {message}");
+        assert_eq!(watched.turn("t4", "say ok"), "ok");
+        watched.leave();
+    }
+}
+
+#[test]
+fn however_an_agent_fails_to_begin_it_is_told_why_and_what_follows_works() {
+    let trial =
+        |&(method, what, reasons): &'static (&str, &str, &[&str])| -> (String, Box<dyn FnOnce() + Send>) {
+            (format!("{method}: {what}"), Box::new(move || fail_to_begin(method, what, reasons)))
+        };
+    run_all(BEGINNINGS.iter().map(trial).collect());
 }
