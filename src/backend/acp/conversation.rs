@@ -352,7 +352,8 @@ impl Conversation {
         }
         match run.steering.pop_front() {
             Some((id, message, attached)) if end == TurnEnd::Complete => {
-                run.speaking = None;
+                // What is answered to it does not go on with what was answered before.
+                run.speaking = Some((TextKind::Markdown, Some(id.clone())));
                 let blocks =
                     content::prompt(&message, &attached, &self.running.capabilities.prompt_capabilities);
                 let prompt = self.prompt(blocks);

@@ -396,8 +396,9 @@ def prompt(message):
 
 def remember():
     if OPTIONS.memory:
-        with open(OPTIONS.memory, "w") as file:
+        with open(OPTIONS.memory + ".new", "w") as file:
             json.dump(SESSIONS, file)
+        os.replace(OPTIONS.memory + ".new", OPTIONS.memory)
 
 
 def note(**what):

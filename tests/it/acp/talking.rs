@@ -151,6 +151,9 @@ fn what_the_user_adds_is_told_when_the_agent_is_done_with_what_it_does() {
         "message": { "text": "say second", "origin": { "kind": "user" } } }));
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
     assert_eq!(watched.said(), "first second");
+    // What is answered to it is a part of its own.
+    let parts = watched.heard("chat/responsePart");
+    assert_eq!(parts.len(), 2, "{parts:?}");
     watched.leave();
 }
 
