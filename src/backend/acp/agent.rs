@@ -14,6 +14,7 @@ use agent_client_protocol_schema::{
 use anyhow::{anyhow, bail, Context};
 use serde_json::json;
 use tokio::time::{timeout, Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
@@ -68,7 +69,8 @@ struct Uses {
     ended_by_us: Option<&'static str>,
 }
 
-/// Somebody needs a running agent: while this is there it is not stopped for idleness.
+/// Somebody needs a running agent: while this is there it is not stopped, neither for idleness nor because it did
+/// not answer somebody else.
 #[derive(Debug)]
 pub struct Use(Arc<Running>);
 
@@ -81,9 +83,15 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        let mut uses = self.0.uses();
-        uses.count -= 1;
-        uses.since = Instant::now();
+        let is_last = {
+            let mut uses = self.0.uses();
+            uses.count -= 1;
+            uses.since = Instant::now();
+            uses.count == 0
+        };
+        if is_last && self.0.connection.is_given_up() {
+            self.0.end("it did not answer, and was stopped");
+        }
     }
 }
 
@@ -239,7 +247,9 @@ impl Agent {
                 bail!("the host is leaving");
             }
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec)?;
-            let connection = Connection::start(name.clone(), stdin, stdout, process.ended());
+            let stop = CancellationToken::new();
+            let ended = process.ended(stop.clone());
+            let connection = Connection::start(name.clone(), stdin, stdout, stop, ended);
             past.connections.retain(|connection| !connection.has_ended());
             past.connections.push(connection.clone());
             connection

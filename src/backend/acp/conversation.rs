@@ -51,6 +51,12 @@ const WITHDRAWN: i64 = -32800;
 /// How often it is looked whether an agent that we do not read is read again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long an agent that has answered a prompt says nothing more when it is done.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// So long after the answer the turn ends, even if the agent goes on talking.
+const QUIET_WITHIN: Duration = Duration::from_millis(200);
+
 /// What the user sees when the agent has to be told what was said before.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
 
@@ -124,6 +130,8 @@ struct Run {
     cancelled: Option<Instant>,
     /// It was cancelled because its time was up.
     overdue: bool,
+    /// How it ends, once the agent has said all that it has to say.
+    answered: Option<Answered>,
     usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
@@ -133,10 +141,26 @@ struct Run {
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
 
+/// The agent has answered the last prompt of a run. What it says right after that is of the same turn.
+struct Answered {
+    end: TurnEnd,
+    /// It has said nothing for long enough, if it says nothing until then.
+    quiet: Instant,
+    /// Nothing more is heard then, in any case.
+    last: Instant,
+}
+
 /// What a conversation does next.
 enum Next {
     Hear,
     Leave,
+}
+
+impl Run {
+    /// Whether the agent still has something to do in it.
+    fn goes_on(&self) -> bool {
+        self.cancelled.is_none() && self.answered.is_none()
+    }
 }
 
 impl Conversation {
@@ -146,7 +170,7 @@ impl Conversation {
         reports: Reports,
     ) -> anyhow::Result<()> {
         loop {
-            let deadline = self.run.as_ref().and_then(|run| run.cancelled.or(run.deadline));
+            let deadline = self.deadline();
             let setting = self.settings.deadline();
             let next = tokio::select! {
                 biased;
@@ -168,10 +192,7 @@ impl Conversation {
                     Some(said) => self.hear(said),
                     None => self.agent_has_ended().await?,
                 },
-                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    self.time_is_up();
-                    Next::Hear
-                }
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
                     self.asked_for_too_long()
                 }
@@ -186,6 +207,15 @@ impl Conversation {
             reports.report(event).await;
         }
         Ok(())
+    }
+
+    /// When something is to be done about the run, whether or not anything is heard.
+    fn deadline(&self) -> Option<Instant> {
+        let run = self.run.as_ref()?;
+        match &run.answered {
+            Some(answered) => self.pending.is_empty().then(|| answered.quiet.min(answered.last)),
+            None => run.cancelled.or(run.deadline),
+        }
     }
 
     fn obey(&mut self, command: Command) -> Next {
@@ -244,6 +274,7 @@ impl Conversation {
             deadline: self.agent.spec.turn_limit.map(|limit| Instant::now() + limit),
             cancelled: None,
             overdue: false,
+            answered: None,
             usage: UsageInfo {
                 input_tokens: None,
                 output_tokens: None,
@@ -274,26 +305,38 @@ impl Conversation {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
         run.steering.clear();
+        let answered = run.answered.as_mut().map(|answered| answered.end = TurnEnd::Cancelled);
         self.answer_unanswered(true);
-        self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+        if answered.is_none() {
+            self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+        }
     }
 
-    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it is ended. While we
-    /// do not hear it, it cannot be blamed.
-    fn time_is_up(&mut self) {
-        let Some(run) = &mut self.run else { return };
+    /// The agent is quiet after its answer, and the turn ends. Or the turn has taken too long, and is cancelled. Or it
+    /// was, and the agent goes on with it: it is ended. While we do not hear it, it cannot be blamed.
+    fn time_is_up(&mut self) -> Next {
+        let Some(run) = &mut self.run else { return Next::Hear };
+        if let Some(answered) = run.answered.take() {
+            self.end(answered.end);
+            return self.settle();
+        }
         if run.cancelled.is_none() {
             run.overdue = true;
-            return self.withdraw();
+            self.withdraw();
+            return Next::Hear;
         }
         run.cancelled = Some(Instant::now() + LOOK_AGAIN);
         if !self.running.connection.is_held_up() {
             tracing::warn!(agent = self.agent.spec.name, "an agent that did not cancel its turn is stopped");
             self.running.end("it did not give up a turn that was cancelled, and was stopped");
         }
+        Next::Hear
     }
 
     fn hear(&mut self, said: Said) -> Next {
+        if let Some(answered) = self.run.as_mut().and_then(|run| run.answered.as_mut()) {
+            answered.quiet = Instant::now() + QUIET;
+        }
         match said {
             Said::Update(update) => self.updated(&update),
             Said::Request { id, method, params } => self.asked(id, &method, &params),
@@ -303,7 +346,7 @@ impl Conversation {
                 self.tell_all(told);
             }
             Said::Answer(id, answer) => {
-                if self.run.as_ref().is_some_and(|run| run.prompt == id) {
+                if self.run.as_ref().is_some_and(|run| run.prompt == id && run.answered.is_none()) {
                     self.answered(answer);
                 } else {
                     self.setting_answered(id, &answer);
@@ -365,11 +408,13 @@ impl Conversation {
         };
         let Some(run) = &mut self.run else { return };
         if run.cancelled.is_some() {
-            return self.end_cancelled();
+            let end = self.cancelled_end();
+            return self.wind_up(end);
         }
         match run.steering.pop_front() {
             Some((id, message, attached)) if end == TurnEnd::Complete => {
-                run.speaking = None;
+                // What is answered to it does not go on with what was answered before.
+                run.speaking = Some((TextKind::Markdown, Some(id.clone())));
                 let blocks =
                     content::prompt(&message, &attached, &self.running.capabilities.prompt_capabilities);
                 let prompt = self.prompt(blocks);
@@ -378,21 +423,31 @@ impl Conversation {
                 }
                 self.tell(TurnEvent::Steered(id));
             }
-            _ => self.end(end),
+            _ => self.wind_up(end),
         }
     }
 
-    /// The agent has given up what was cancelled.
-    fn end_cancelled(&mut self) {
+    /// The turn ends like this, once the agent is quiet: some answer before they have said everything, and what
+    /// they say then must not be lost, nor be taken for something of the next turn.
+    fn wind_up(&mut self, end: TurnEnd) {
+        self.answer_unanswered(true);
+        if let Some(run) = &mut self.run {
+            let now = Instant::now();
+            run.answered = Some(Answered { end, quiet: now + QUIET, last: now + QUIET_WITHIN });
+        }
+    }
+
+    /// What it is that the agent has given up what was cancelled.
+    fn cancelled_end(&self) -> TurnEnd {
         let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
-        self.end(match limit {
+        match limit {
             Some(limit) => TurnEnd::Failed {
                 kind: "turnTimedOut".to_owned(),
                 message: format!("the turn took longer than {limit:?}, which is its limit"),
                 resumable: false,
             },
             None => TurnEnd::Cancelled,
-        });
+        }
     }
 
     fn end(&mut self, end: TurnEnd) {
@@ -411,9 +466,10 @@ impl Conversation {
     /// What the end of the agent is for the conversation: a turn that runs ends with it.
     async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
+        let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
-            Some(run) if run.cancelled.is_some() => self.end_cancelled(),
-            Some(_) => bail!(how),
+            Some(run) if run.cancelled.is_some() => self.end(self.cancelled_end()),
+            Some(_) => self.end(answered.map(|answered| answered.end).with_context(|| how)?),
             None if self.settings.are_waited_for() => bail!(how),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
         }
@@ -423,7 +479,7 @@ impl Conversation {
     /// The conversation is closed: the agent need not keep it in mind.
     fn close(&mut self) {
         self.answer_unanswered(true);
-        if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
+        if self.run.as_ref().is_some_and(Run::goes_on) {
             self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
         if self.running.capabilities.session_capabilities.close.is_some() {

@@ -58,9 +58,12 @@ fn guard(command: &[OsString]) -> io::Result<i32> {
     // else.)
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let listening = listener.enter();
-    for asked in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()]
-    {
-        signal(asked).map(drop)?;
+    let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+    // A group in the background of a terminal is stopped when one of it reads from there.
+    let stopped =
+        [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(|signal| SignalKind::from_raw(signal.as_raw()));
+    for kind in asked.into_iter().chain(stopped) {
+        signal(kind).map(drop)?;
     }
     drop(listening);
     adopt_orphans(group);

@@ -75,23 +75,38 @@ pub enum Said {
 pub struct AgentRequest(String);
 
 /// An error that was answered.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// JSON-RPC's code, or the agent's own.
-    #[serde(default)]
+    /// JSON-RPC's code, or the agent's own; 0 where there is none.
     pub code: i64,
     /// What went wrong, for people.
-    #[serde(default)]
     pub message: String,
     /// More about it.
-    #[serde(default)]
     pub data: Option<Value>,
+}
+
+impl Failure {
+    /// What an `error` says. Nothing is demanded of it: whoever waits for the answer must have one.
+    fn of(error: &RawValue) -> Self {
+        match serde_json::from_str(error.get()).unwrap_or_default() {
+            Value::Object(mut error) => Self {
+                code: error.get("code").and_then(Value::as_i64).unwrap_or_default(),
+                message: error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                data: error.remove("data"),
+            },
+            Value::String(message) => Self { code: 0, message, data: None },
+            error => Self { code: 0, message: error.to_string(), data: None },
+        }
+    }
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let said = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
-        write!(f, "{said} ({})", self.code)?;
+        write!(f, "{said}")?;
+        if self.code != 0 {
+            write!(f, " ({})", self.code)?;
+        }
         let details = match &self.data {
             Some(Value::String(text)) => Some(text.as_str()),
             Some(Value::Object(data)) => {
@@ -121,6 +136,8 @@ struct Shared {
     waiting_bytes: AtomicUsize,
     /// The reader waits for a listener.
     held_up: AtomicBool,
+    /// The agent has left something unanswered for too long.
+    given_up: AtomicBool,
     /// Ends the agent's input.
     stop: CancellationToken,
 }
@@ -153,11 +170,12 @@ pub struct Ear {
 
 impl Connection {
     /// A connection over these pipes. `ending` says how the agent ended, once it has; when its output ends
-    /// before, its input is ended too.
+    /// before, its input is ended too. Told `stop`, its input ends.
     pub fn start(
         agent: String,
         input: impl AsyncWrite + Unpin + Send + 'static,
         output: impl AsyncRead + Unpin + Send + 'static,
+        stop: CancellationToken,
         ending: impl std::future::Future<Output = String> + Send + 'static,
     ) -> Self {
         let (outgoing, lines) = mpsc::unbounded_channel();
@@ -168,7 +186,8 @@ impl Connection {
             outgoing,
             waiting_bytes: AtomicUsize::new(0),
             held_up: AtomicBool::new(false),
-            stop: CancellationToken::new(),
+            given_up: AtomicBool::new(false),
+            stop,
         });
         tokio::spawn(write(input, lines, Arc::clone(&shared)));
         tokio::spawn(live(output, ending, Arc::clone(&shared), sender));
@@ -190,6 +209,16 @@ impl Connection {
     /// Closes the agent's input, which ends it.
     pub fn stop(&self) {
         self.shared.stop.cancel();
+    }
+
+    /// The agent has left something unanswered for too long: it is of no use to those who have not begun.
+    pub fn give_up(&self) {
+        self.shared.given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether it was given up.
+    pub fn is_given_up(&self) -> bool {
+        self.shared.given_up.load(Ordering::Acquire)
     }
 
     /// Whether the agent is being ended or has ended.
@@ -365,7 +394,7 @@ impl Shared {
             }
             (None, Some(id)) => {
                 let answer = match frame.error {
-                    Some(failure) => Err(failure),
+                    Some(failure) => Err(Failure::of(failure)),
                     None => Ok(frame.result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
                 };
                 let asked = id.get().parse().ok().and_then(|id: u64| {
@@ -447,8 +476,8 @@ struct Frame<'a> {
     params: Option<&'a RawValue>,
     #[serde(borrow, default)]
     result: Option<&'a RawValue>,
-    #[serde(default)]
-    error: Option<Failure>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]

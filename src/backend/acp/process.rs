@@ -8,11 +8,14 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{kill_process_group, Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::guard;
 use super::AgentSpec;
@@ -25,6 +28,9 @@ const LINE_BYTES_MAX: usize = 500;
 
 /// No signal has a greater number.
 const SIGNALS_MAX: i32 = 64;
+
+/// How long a guard may take when it has to end its agent, which it does by kindness, and then by force.
+const GUARD_WITHIN: Duration = guard::PATIENCE.saturating_mul(3);
 
 /// How the guard of an agent is started: this program, and what it is told first.
 #[derive(Debug, Clone)]
@@ -67,9 +73,25 @@ impl Process {
     }
 
     /// Waits until the agent and all that it started have ended, which they do soon after its stdin was
-    /// closed; says how it ended, for people.
-    pub async fn ended(mut self) -> String {
-        let status = self.guard.wait().await;
+    /// closed, and that after it was `stopped`; says how it ended, for people.
+    pub async fn ended(mut self, stopped: CancellationToken) -> String {
+        let group = self.guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let overdue = async {
+            stopped.cancelled().await;
+            tokio::time::sleep(GUARD_WITHIN).await;
+        };
+        let status = tokio::select! {
+            status = self.guard.wait() => status,
+            () = overdue => {
+                // It has not been reaped, so the group is its own.
+                kill_all(group);
+                self.guard.wait().await
+            }
+        };
+        if status.as_ref().is_ok_and(|status| status.code().is_none()) {
+            // It was killed itself. The group keeps its name while there is anybody in it.
+            kill_all(group);
+        }
         // Somebody outside of the group may hold it open.
         if tokio::time::timeout(guard::PATIENCE, &mut self.stderr).await.is_err() {
             self.stderr.abort();
@@ -79,6 +101,13 @@ impl Process {
             said if said.is_empty() => how,
             said => format!("{how}; the last that it said on stderr:\n{said}"),
         }
+    }
+}
+
+/// Does what a guard would have done that cannot: it was stopped or killed by its agent.
+fn kill_all(group: Option<Pid>) {
+    if let Some(Err(error)) = group.map(|group| kill_process_group(group, Signal::KILL)) {
+        tracing::debug!(%error, "nothing of an agent is left to be killed");
     }
 }
 

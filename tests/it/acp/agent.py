@@ -2,11 +2,14 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows), `--goes-on STEPS` (what it does
-with a turn that was cut).
+resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows),
+`--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is asked),
+`--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of all its
+processes does, as the notes count them).
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -20,9 +23,22 @@ WAITING = []  # messages that came while something else was waited for
 SESSIONS = {}
 
 
+TOGETHER = [0]
+
+
 def write(text):
     sys.stdout.buffer.write(text if isinstance(text, bytes) else text.encode())
-    sys.stdout.buffer.flush()
+    if not TOGETHER[0]:
+        sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def together():
+    """What is said meanwhile is written at once."""
+    TOGETHER[0] += 1
+    yield
+    TOGETHER[0] -= 1
+    write("")
 
 
 def say(**message):
@@ -250,6 +266,63 @@ def step_child(session, rest):
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 
+def step_note(session, rest):
+    """Leaves word that it has got so far."""
+    note(note=rest)
+
+
+def step_uncancelled(session, rest):
+    """Waits to be cancelled, and takes no notice."""
+    try:
+        wait_for_cancel()
+    except Cancelled:
+        pass
+
+
+def step_freeze(session, rest):
+    """Does nothing any more, and does not even end when it is asked to: `me`, or `all` of its group."""
+    if rest == "all":
+        os.killpg(0, signal.SIGSTOP)
+    else:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def step_kill_parent(session, rest):
+    """Whoever has started it: its guard, or a wrapper."""
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+def step_kill_group(session, rest):
+    os.killpg(0, signal.SIGKILL)
+
+
+def step_close_stdin(session, rest):
+    os.close(0)
+
+
+def step_bad_text(session, rest):
+    """Text that is not all text."""
+    line = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": rest + "@@"}}
+    line = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": line}}
+    write(json.dumps(line).encode().replace(b"@@", b"\xff\xfe") + b"\n")
+
+
+def step_answer(session, rest):
+    """Answers the prompt with whatever it is told to, once or more, and does not say that it is done."""
+    with together():
+        for answer in rest.split(" | "):
+            say(id=CURRENT[0], **json.loads(answer))
+            text(session, "late")
+    raise End()
+
+
+def step_ask_for_ever(session, rest):
+    """Asks what nobody knows, and reads no answer."""
+    request = json.dumps({"jsonrpc": "2.0", "id": "x" * (1 << 20), "method": "craft/something"}) + "\n"
+    while True:
+        write(request)
+
+
 def step_remembers(session, rest):
     text(session, " | ".join(SESSIONS[session]))
 
@@ -281,9 +354,13 @@ def step_usage(session, rest):
 
 
 def step_after(session, rest):
-    """Ends the turn, and then goes on talking."""
-    say(id=CURRENT[0], result={"stopReason": "end_turn"})
-    text(session, rest)
+    """Ends the turn in the middle of a sentence, and goes on talking: at once, and later."""
+    now, later = rest.split("|")
+    with together():
+        say(id=CURRENT[0], result={"stopReason": "end_turn"})
+        text(session, now)
+    time.sleep(0.5)
+    text(session, later)
     update(session, "tool_call_update", toolCallId="call_1", status="completed")
     update(session, "session_info_update", title="A late title")
     raise End()
@@ -303,6 +380,7 @@ def prompt(message):
         said = OPTIONS.goes_on
     SESSIONS[session].append(said)
     remember()
+    note(prompt=said)
     try:
         for line in said.splitlines():
             name, _, rest = line.partition(" ")
@@ -321,12 +399,52 @@ def prompt(message):
 
 def remember():
     if OPTIONS.memory:
-        with open(OPTIONS.memory, "w") as file:
+        with open(OPTIONS.memory + ".new", "w") as file:
             json.dump(SESSIONS, file)
+        os.replace(OPTIONS.memory + ".new", OPTIONS.memory)
+
+
+def note(**what):
+    if OPTIONS.notes:
+        with open(OPTIONS.notes, "a") as file:
+            file.write(json.dumps({"process": os.getpid(), **what}) + "\n")
+
+
+def misbehave(method):
+    """What is answered to a request that something is to go wrong with; None when nothing is."""
+    what = OPTIONS.at.pop(method, None)
+    if what == "die":
+        sys.stderr.write("something went wrong\n")
+        sys.stderr.flush()
+        os._exit(9)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "silence":
+        while True:
+            time.sleep(60)
+    if what == "half":
+        write(b'{"jsonrpc":"2.0","id":')
+        os._exit(0)
+    if what == "close":
+        os.close(1)
+        time.sleep(60)
+    if what == "error":
+        return {"error": {"code": -32603, "message": "Something went wrong"}}
+    if what == "bad-error":
+        return {"error": "Something went wrong"}
+    if what == "wrong":
+        return {"result": {"something": "else"}}
+    if what == "nothing":
+        return {}
+    return None
 
 
 def answer(message):
     method, params = message.get("method"), message.get("params", {})
+    if method in OPTIONS.at:
+        wrong = misbehave(method)
+        if wrong is not None:
+            return wrong
     if method == "initialize":
         if OPTIONS.before_hello == "silence":
             while True:
@@ -375,7 +493,16 @@ def main():
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--memory")
     parser.add_argument("--goes-on")
+    parser.add_argument("--notes")
+    parser.add_argument("--at", action="append", default=[])
+    parser.add_argument("--which", type=int)
     parser.parse_args(namespace=OPTIONS)
+    OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
+    note(started=True)
+    if OPTIONS.which:
+        with open(OPTIONS.notes) as file:
+            if sum("started" in json.loads(line) for line in file) != OPTIONS.which:
+                OPTIONS.at = {}
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod dying;
+mod failing;
 mod forking;
 mod going_on;
 mod junk;
@@ -43,6 +44,8 @@ struct Setting {
     agents: usize,
     /// The agent is started by a shell that does not want to leave either.
     wrapped: bool,
+    /// The shell ends when the agent has.
+    wrapper_ends: bool,
 }
 
 impl Setting {
@@ -88,7 +91,8 @@ impl Setting {
         let mut command = vec!["python3".to_owned(), agent.to_str().unwrap().to_owned()];
         command.extend(self.arguments);
         if self.wrapped {
-            let script = "trap '' TERM INT HUP; \"$@\"; while :; do sleep 0.1; done".to_owned();
+            let after = if self.wrapper_ends { "exit $?" } else { "while :; do sleep 0.1; done" };
+            let script = format!("trap '' TERM INT HUP; \"$@\"; {after}");
             command = ["/bin/sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()]
                 .into_iter()
                 .chain(command)

@@ -151,6 +151,9 @@ fn what_the_user_adds_is_told_when_the_agent_is_done_with_what_it_does() {
         "message": { "text": "say second", "origin": { "kind": "user" } } }));
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
     assert_eq!(watched.said(), "first second");
+    // What is answered to it is a part of its own.
+    let parts = watched.heard("chat/responsePart");
+    assert_eq!(parts.len(), 2, "{parts:?}");
     watched.leave();
 }
 
@@ -189,9 +192,9 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
     watched.session();
     // Said before the session was answered for.
     assert_eq!(watched.action("session/titleChanged")["title"], "An early title");
-    watched.begin("t1", "update_other nobody\ntool\nafter too late");
+    watched.begin("t1", "update_other nobody\ntool\nsay The e\nafter nd.|Too late.");
     watched.ending("t1");
-    assert_eq!(watched.said(), "");
+    assert_eq!(watched.said(), "The end.");
     assert_eq!(watched.action("session/titleChanged")["title"], "A late title");
     assert_eq!(watched.turn("t2", "say ok"), "ok");
     watched.leave();

@@ -16,6 +16,7 @@ use base64::Engine;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
+use super::cast::{Cast, Cookie};
 use super::dice::Dice;
 use super::history::{loads, Counts, History, BLOCK};
 use super::mirror::{check_chat, check_kept, check_quiet, masked, Mirrors};
@@ -24,9 +25,6 @@ use crate::support::{sidecar_on, Process};
 const CLIENT: &str = "driver";
 
 const SESSIONS_MAX: usize = 4;
-
-/// So many chats besides the first ones of the sessions.
-const CHATS_MAX: usize = 5;
 
 /// A turn runs.
 const TURN_IN_PROGRESS: i64 = -32004;
@@ -73,8 +71,10 @@ enum Request {
 
 pub struct Driver {
     dice: Dice,
+    cast: Cast,
     folder: TempDir,
     process: Option<Process>,
+    cookie: Cookie,
     trigger: Trigger,
     mirrors: Mirrors,
     /// What a client held that has been away since.
@@ -108,17 +108,19 @@ fn chat_of(session: &str) -> String {
 }
 
 impl Driver {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, cast: Cast) -> Self {
         Self {
             dice: Dice::new(seed),
+            cast,
             folder: TempDir::new().unwrap(),
             process: None,
+            cookie: Cookie::default(),
             trigger: Trigger::Heard(0),
             mirrors: Mirrors::default(),
             lagging: None,
             is_live: false,
             lagging_is_live: false,
-            history: History::default(),
+            history: History::new(cast.always_resumes()),
             asked: HashMap::new(),
             unanswered: BTreeMap::new(),
             must_be_refused: HashSet::new(),
@@ -153,6 +155,8 @@ impl Driver {
         assert!(status.success(), "{status:?}");
         let log = std::fs::read_to_string(self.log()).unwrap();
         assert!(log.is_empty(), "the host says on stderr:\n{log}");
+        self.cast.check_gone(&self.cookie);
+        self.history.counts.prompts = self.cast.check_told(self.folder.path());
         self.history.counts.clone()
     }
 
@@ -176,6 +180,7 @@ impl Driver {
         // That it was killed is no session's fault here.
         command.args(["--quarantine-after", "0"]);
         command.env("RUST_LOG", "error");
+        self.cookie = self.cast.configure(&mut command, self.folder.path());
         command.stderr(File::options().create(true).append(true).open(self.log()).unwrap());
         self.process = Some(Process::spawn(command));
         self.asked.clear();
@@ -202,6 +207,7 @@ impl Driver {
             self.hear(&line);
         }
         self.process = None;
+        self.cast.check_gone(&self.cookie);
     }
 
     fn die_if_it_is_time(&mut self) -> Alive {
@@ -476,8 +482,8 @@ impl Driver {
         self.last += 1;
         let uri = format!("ahp-session:/{}", self.last);
         self.unsure.insert(uri.clone());
-        let config = if self.dice.percent(20) { json!({ "openMs": 1 }) } else { json!({}) };
-        let params = json!({ "channel": uri, "provider": "script", "config": config });
+        let config = self.cast.config(&mut self.dice);
+        let params = json!({ "channel": uri, "provider": self.cast.provider(), "config": config });
         self.ask("createSession", params, Request::Create(uri.clone()))?;
         self.subscribe(uri.clone())?;
         self.subscribe(chat_of(&uri))
@@ -628,6 +634,10 @@ impl Driver {
                 self.ask_for_something()?;
             }
             self.ask("ping", json!({}), Request::Ping)?;
+            if !self.cast.is_quick() && self.dice.percent(60) {
+                self.listen()?;
+                self.wait_for_words()?;
+            }
             if self.dice.percent(70) {
                 self.listen()?;
             } else {
@@ -645,6 +655,16 @@ impl Driver {
         Ok(())
     }
 
+    /// Hears what is said until each turn that runs has begun to say something.
+    fn wait_for_words(&mut self) -> Alive {
+        let silent =
+            |chat: &ChatState| chat.active_turn.as_ref().is_some_and(|turn| turn.response_parts.is_empty());
+        while self.mirrors.chats().any(|(_, chat)| silent(chat)) {
+            self.next_line()?;
+        }
+        Ok(())
+    }
+
     fn fresh(&mut self, what: &str) -> String {
         self.last += 1;
         format!("{what}-{}", self.last)
@@ -654,25 +674,16 @@ impl Driver {
         let mut steps = Vec::new();
         for _ in 0..self.dice.from(1..6) {
             let name = self.fresh("step");
-            steps.push(match self.dice.from(0..100) {
-                0..35 => format!("/say {name}"),
-                35..50 => "/stream 200 20".to_owned(),
-                50..60 => format!("/tool look {{\"n\":\"{name}\"}}"),
-                60..70 => format!("/ask remove {{\"n\":\"{name}\"}}"),
-                70..75 => format!("/review write {{\"n\":\"{name}\"}}"),
-                75..83 => format!(r#"/question [{{"kind":"text","id":"{name}","message":"Who?"}}]"#),
-                83..91 => "/sleep 1".to_owned(),
-                91..94 => format!("/title {name}"),
-                94..97 => format!("some words of {name}"),
-                _ => format!("/error-resumable {name}"),
-            });
+            steps.push(self.cast.step(&mut self.dice, &name));
         }
         // One stream each, so that two are not taken for one that was done twice.
         let mut streams = 0;
-        steps.retain(|step| !step.starts_with("/stream") || std::mem::replace(&mut streams, 1) == 0);
+        steps.retain(|step| {
+            !step.trim_start_matches('/').starts_with("stream") || std::mem::replace(&mut streams, 1) == 0
+        });
         // No two messages are the same.
         let name = self.fresh("end");
-        steps.push(format!("/say {name}"));
+        steps.push(self.cast.last_step(&name));
         json!({ "text": steps.join("\n"), "origin": { "kind": "user" } })
     }
 
@@ -689,7 +700,7 @@ impl Driver {
         match dice {
             0..25 if self.sessions.len() < SESSIONS_MAX => self.create(),
             25..35 => self.dispose(),
-            35..50 if self.chats.len() < CHATS_MAX => self.open_chat(),
+            35..50 if self.chats.len() < self.cast.chats_max() => self.open_chat(),
             50..56 => self.close_chat(),
             56..65 => self.move_chat(),
             65..100 => self.change_session(&uri),
@@ -836,7 +847,8 @@ impl Driver {
     fn go_on(&mut self, uri: &str, chat: &ChatState) -> Alive {
         let Some(turn) = &chat.active_turn else {
             let last = chat.turns.last().filter(|turn| turn.state == TurnState::Error);
-            if let Some(turn) = last.filter(|_| self.dice.percent(80)) {
+            let resumes = self.cast.always_resumes() && self.dice.percent(80);
+            if let Some(turn) = last.filter(|_| resumes) {
                 return self.act(uri, json!({ "type": "chat/turnResume", "turnId": turn.id }));
             }
             let id = self.fresh("turn");

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use ahp::reducers::{apply_action_to_chat, apply_action_to_root, apply_action_to_session, ReduceOutcome};
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::state::{
-    ChatState, Message, ResponsePart, SessionStatus, Snapshot, SnapshotState, ToolCallState, ToolInput,
-    TurnState,
+    ChatState, Message, ResponsePart, SessionStatus, Snapshot, SnapshotState, ToolCallState, TurnState,
 };
 use serde_json::{json, Value};
+
+use super::cast::times_done;
 
 /// Everything that a client holds, and the last number that it has seen.
 #[derive(Debug, Clone, Default)]
@@ -127,38 +128,6 @@ pub fn check_chat(uri: &str, chat: &ChatState) {
                 turn.parts
             );
         }
-    }
-}
-
-/// How often a step that leaves a trace of its own was done to its end.
-fn times_done(step: &str, parts: &[ResponsePart]) -> Option<usize> {
-    let texts = |wanted: &dyn Fn(&str) -> bool| {
-        let is = |part: &&ResponsePart| matches!(part, ResponsePart::Markdown(part) if wanted(&part.content));
-        parts.iter().filter(is).count()
-    };
-    let calls = |wanted: &dyn Fn(&ToolCallState) -> bool| {
-        let is =
-            |part: &&ResponsePart| matches!(part, ResponsePart::ToolCall(part) if wanted(&part.tool_call));
-        parts.iter().filter(is).count()
-    };
-    let (name, rest) = step.split_once(' ').unwrap_or((step, ""));
-    match name {
-        "/say" => Some(texts(&|text| text == rest)),
-        "/stream" => {
-            let mut numbers = rest.split(' ').map(|number| number.parse::<usize>().unwrap());
-            let size = numbers.next().unwrap() * numbers.next().unwrap();
-            Some(texts(&|text| text.len() == size && text.starts_with("0123456789")))
-        }
-        "/tool" => {
-            let input = rest.split_once(' ').unwrap().1;
-            Some(calls(&|call| match call {
-                ToolCallState::Completed(call) => {
-                    call.success && call.tool_input == Some(ToolInput::Inline(input.to_owned()))
-                }
-                _ => false,
-            }))
-        }
-        _ => None,
     }
 }
 

@@ -5,11 +5,12 @@
 //! Never: sleeps to be lucky; where a process dies is a number of lines that were said or heard.
 //!
 //! `CRASH_KILLS` is how many kills there are in all (`make soak` sets it), `CRASH_SEED` the seed of the first
-//! world. What a process manages to do before it dies is not in the seed, so a failure may need some tries.
+//! world; `ACP_CRASH_KILLS` is how many there are with an agent that is a program of its own. What a process manages to do before it dies is not in the seed, so a failure may need some tries.
 
 // The lints let tests panic, but not what they share.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod cast;
 mod dice;
 mod driver;
 mod history;
@@ -20,11 +21,15 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cast::Cast;
 use driver::Driver;
 use history::Counts;
 
 /// Kills in the default run.
 const KILLS: usize = 300;
+
+/// The same, where each life must start an agent first.
+const ACP_KILLS: usize = 50;
 
 /// Kills in one world, which is one state folder.
 const KILLS_PER_WORLD: usize = 25;
@@ -38,23 +43,47 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn nobody_notices_that_the_host_was_killed() {
-    let kills = setting("CRASH_KILLS").map_or(KILLS, |kills| usize::try_from(kills).unwrap());
+    let kills = kills("CRASH_KILLS", KILLS);
+    let counts = crash(kills, |_| Cast::Script);
+    let Counts { interrupted, resumed, completed, started_again, replays, snapshots, lagging, .. } = counts;
+    let few = [interrupted, resumed, completed, started_again, replays, snapshots, lagging];
+    assert!(kills < KILLS || few.iter().all(|&count| count > 10), "the schedules are dull: {counts:?}");
+}
+
+/// Nothing of the agent is left either, and it is told nothing twice.
+#[test]
+fn nobody_notices_where_agents_are_programs() {
+    let kills = kills("ACP_CRASH_KILLS", ACP_KILLS);
+    let can = ["load", "nothing", "resume", "load"];
+    let counts = crash(kills, |world| Cast::Acp(can[world % can.len()]));
+    let Counts { interrupted, completed, prompts, replays, .. } = counts;
+    let few = [interrupted, completed, prompts, replays];
+    assert!(kills < ACP_KILLS || few.iter().all(|&count| count > 10), "the schedules are dull: {counts:?}");
+    eprintln!("{counts:?}");
+}
+
+fn kills(name: &str, default: usize) -> usize {
+    setting(name).map_or(default, |kills| usize::try_from(kills).unwrap())
+}
+
+/// Kills the host so many times, in worlds with these casts.
+fn crash(kills: usize, cast: impl Fn(usize) -> Cast + Sync) -> Counts {
     let clock = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     let first = setting("CRASH_SEED").unwrap_or_else(clock);
-    let worlds = kills.div_ceil(KILLS_PER_WORLD) as u64;
-    let waiting = Mutex::new(first..first + worlds);
+    let waiting = Mutex::new(0..kills.div_ceil(KILLS_PER_WORLD));
     let counts = Mutex::new(Counts::default());
     let failures = thread::scope(|scope| {
         let work = || {
             let mut failures = Vec::new();
             while failures.is_empty() {
-                let Some(seed) = waiting.lock().unwrap().next() else { break };
-                match catch_unwind(AssertUnwindSafe(|| Driver::new(seed).run(KILLS_PER_WORLD))) {
+                let Some(world) = waiting.lock().unwrap().next() else { break };
+                let (seed, cast) = (first + world as u64, cast(world));
+                match catch_unwind(AssertUnwindSafe(|| Driver::new(seed, cast).run(KILLS_PER_WORLD))) {
                     Ok(world) => counts.lock().unwrap().add(&world),
                     Err(panic) => {
                         let why = panic.downcast_ref::<String>().map(String::as_str);
                         let why = why.or_else(|| panic.downcast_ref().copied()).unwrap_or("panicked");
-                        failures.push(format!("CRASH_SEED={seed} CRASH_KILLS={KILLS_PER_WORLD}: {why}"));
+                        failures.push(format!("CRASH_SEED={seed}, {cast:?}: {why}"));
                     }
                 }
             }
@@ -66,7 +95,5 @@ fn nobody_notices_that_the_host_was_killed() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     let counts = counts.into_inner().unwrap();
     assert!(counts.kills >= kills, "{counts:?}");
-    let Counts { interrupted, resumed, completed, started_again, replays, snapshots, lagging, .. } = counts;
-    let few = [interrupted, resumed, completed, started_again, replays, snapshots, lagging];
-    assert!(kills < KILLS || few.iter().all(|&count| count > 10), "the schedules are dull: {counts:?}");
+    counts
 }

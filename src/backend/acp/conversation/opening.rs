@@ -150,7 +150,10 @@ async fn ask(
     match answered.await {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => bail!("it ended while it was asked for `{method}`: {}", ear.connection().ended().await),
-        Err(_) => bail!("it did not answer `{method}` within {limit:?}"),
+        Err(_) => {
+            ear.connection().give_up();
+            bail!("it did not answer `{method}` within {limit:?}")
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use agent_client_protocol_schema::{
 };
 use serde_json::value::RawValue;
 
-use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
+use super::{Conversation, Run, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::calls::Asks;
 use crate::backend::acp::peer::AgentRequest;
 
@@ -49,7 +49,7 @@ impl Conversation {
     }
 
     fn asked_for_permission(&mut self, request: AgentRequest, params: &RawValue) {
-        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
+        if !self.run.as_ref().is_some_and(Run::goes_on) {
             return self.answer_permission(&request, None);
         }
         match serde_json::from_str::<Asks>(params.get()) {

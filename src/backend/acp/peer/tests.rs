@@ -6,9 +6,13 @@
 use super::*;
 
 async fn heard(output: &[u8]) -> (Vec<String>, String) {
-    let connection = Connection::start("a".to_owned(), tokio::io::sink(), &*output.to_vec().leak(), async {
-        "it ended".to_owned()
-    });
+    let connection = Connection::start(
+        "a".to_owned(),
+        tokio::io::sink(),
+        &*output.to_vec().leak(),
+        CancellationToken::new(),
+        async { "it ended".to_owned() },
+    );
     let mut ear = connection.listen();
     ear.follow("s");
     let mut updates = Vec::new();
@@ -57,7 +61,13 @@ async fn a_stream_that_is_junk_throughout_is_quoted() {
 #[tokio::test]
 async fn sessions_are_heard_of_from_their_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
-    let connection = Connection::start("a".to_owned(), tokio::io::sink(), output, std::future::pending());
+    let connection = Connection::start(
+        "a".to_owned(),
+        tokio::io::sink(),
+        output,
+        CancellationToken::new(),
+        std::future::pending(),
+    );
     let mut ear = connection.listen();
     ear.follow("other");
     for _ in 0..UNCLAIMED_MAX {
@@ -77,7 +87,13 @@ async fn sessions_are_heard_of_from_their_beginning() {
 #[tokio::test]
 async fn an_agent_waits_until_it_is_heard() {
     let (mut agent, output) = tokio::io::duplex(1024);
-    let connection = Connection::start("a".to_owned(), tokio::io::sink(), output, std::future::pending());
+    let connection = Connection::start(
+        "a".to_owned(),
+        tokio::io::sink(),
+        output,
+        CancellationToken::new(),
+        std::future::pending(),
+    );
     let mut ear = connection.listen();
     ear.follow("s");
     let line = update("1") + "\n";
