@@ -21,12 +21,14 @@ class Agent:
     read: tuple = ()
     edit: tuple = ()
     write: tuple = ()
-    # It asks before it runs a command or changes a file.
-    asks: bool = True
-    # How a turn ends in which the model fails: as an error, or as text of the agent.
+    # It asks before it runs a command or changes a file: what it calls to allow that once.
+    once: str = ""
+    # How a turn ends in which the model fails.
     failure: str = "chat/error"
-    # It takes a conversation up again by itself.
-    remembers: bool = True
+    # It says so; else such a turn is empty.
+    admits: bool = True
+    # It takes a conversation up again by itself. None: now and then.
+    remembers: bool | None = True
     shows: frozenset = frozenset()
     # It plays a scene of its own, whatever it is asked.
     fixed: bool = False
@@ -63,6 +65,7 @@ AGENTS = {
             "IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1", "ENABLE_TOOL_SEARCH": "false", "CLAUDE_CODE_MAX_RETRIES": "1",
         },
+        once="allow-once",
         shell=("Bash", {"command": "{command}", "description": "Runs it"}),
         read=("Read", {"file_path": "{file}"}),
         edit=("Edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
@@ -85,6 +88,7 @@ AGENTS = {
                 "models": {"fake-model": {"name": "Fake model", "reasoning": True, "tool_call": True,
                                           "limit": {"context": 200000, "output": 8192}}}}},
         }},
+        once="once",
         shell=("bash", {"command": "{command}", "description": "Runs it"}),
         read=("read", {"filePath": "{file}"}),
         edit=("edit", {"filePath": "{file}", "oldString": "{old}", "newString": "{new}"}),
@@ -96,6 +100,7 @@ AGENTS = {
         command=["codex-acp"],
         environment={"CODEX_HOME": "{home}/.codex", "FAKE_KEY": "x", "INITIAL_AGENT_MODE": "read-only"},
         files={".codex/config.toml": codex_toml("on-request", "read-only")},
+        once="allow_once",
         shell=("exec_command", {"cmd": "{command}", "sandbox_permissions": "require_escalated",
                                 "justification": "It is a test"}),
         edit=PATCH,
@@ -110,12 +115,13 @@ AGENTS = {
             "COPILOT_HOME": "{home}/.copilot", "COPILOT_OFFLINE": "true", "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
             "COPILOT_PROVIDER_API_KEY": "x", "COPILOT_MODEL": "fake-model", "COPILOT_AUTO_UPDATE": "false",
         },
+        once="allow_once",
         shell=("bash", {"command": "{command}", "description": "Runs it"}),
         read=("view", {"path": "{file}"}),
         edit=("edit", {"path": "{file}", "old_str": "{old}", "new_str": "{new}"}),
         write=("create", {"path": "{file}", "file_text": "{new}\n"}),
         failure="chat/turnComplete",
-        shows=frozenset({"title", "usage", "output", "change"}),
+        shows=frozenset({"usage", "output", "change"}),
     ),
     "gemini": Agent(
         packages=["@google/gemini-cli@0.61.0"],
@@ -126,18 +132,21 @@ AGENTS = {
             "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
             "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
             "privacy": {"usageStatisticsEnabled": False}, "telemetry": {"enabled": False}}},
+        once="proceed_once",
         shell=("run_shell_command", {"command": "{command}", "description": "Runs it"}),
         read=("read_file", {"file_path": "{file}"}),
         edit=("replace", {"file_path": "{file}", "instruction": "Change it", "old_string": "{old}",
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
-        remembers=False,
+        # What it loads it has overwritten before, within the minute in which it began.
+        remembers=None,
         shows=frozenset({"change"}),
     ),
     "qwen": Agent(
         packages=["@qwen-code/qwen-code@0.24.4"],
         command=["qwen", "--acp", "--auth-type", "openai", "--approval-mode", "default"],
         environment={"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "{url}/v1", "OPENAI_MODEL": "fake-model"},
+        once="proceed_once",
         shell=("run_shell_command", {"command": "{command}", "description": "Runs it", "is_background": False}),
         read=("read_file", {"file_path": "{file}"}),
         edit=("edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
@@ -149,6 +158,7 @@ AGENTS = {
         command=["codex-acp"],
         environment={"CODEX_HOME": "{home}/.codex", "FAKE_KEY": "x"},
         files={".codex/config.toml": codex_toml("untrusted", "danger-full-access")},
+        once="approved",
         shell=("exec_command", {"cmd": "{command}"}),
         edit=PATCH,
         write=NEW_FILE,
@@ -169,13 +179,14 @@ AGENTS = {
         read=("read", {"path": "{file}"}),
         edit=("edit", {"path": "{file}", "edits": [{"oldText": "{old}", "newText": "{new}"}]}),
         write=("write", {"path": "{file}", "content": "{new}\n"}),
-        asks=False,
         failure="chat/turnComplete",
+        admits=False,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "sdk-example": Agent(
         packages=["@agentclientprotocol/sdk@1.9.0"],
         command=["node", "{bin}/../@agentclientprotocol/sdk/dist/examples/agent.js"],
+        once="allow",
         fixed=True,
         remembers=False,
     ),

@@ -104,19 +104,24 @@ class Chat:
     def turn(self, text, **doing):
         return self.finish(self.begin(text), **doing)
 
-    def finish(self, turn, decide="approve", cancel=None):
-        """Hears a turn to its end, deciding what it asks; it is cancelled as soon as `cancel` says so of it."""
+    def finish(self, turn, allow=True, cancel=None):
+        """Hears a turn to its end; what it asks is allowed this once, refused, or (None) not answered. It is cancelled
+        as soon as `cancel` says so of it."""
         while turn.ending is None:
             action = self.hear(turn)
             if cancel and turn.ending is None and cancel(turn):
                 self.dispatch(type="chat/turnCancelled", turnId=turn.name, duration=0)
                 cancel = None
-            elif action["type"] == "chat/toolCallReady" and action.get("options") and decide:
-                option = next(it for it in action["options"] if it["kind"] == decide)
-                self.dispatch(type="chat/toolCallConfirmed", turnId=turn.name, toolCallId=action["toolCallId"],
-                              approved=decide == "approve", selectedOptionId=option["id"])
+            elif action["type"] == "chat/toolCallReady" and action.get("options") and allow is not None:
+                self.decide(turn, action, allow)
         self.judge(turn)
         return turn
+
+    def decide(self, turn, asks, allow):
+        wanted = (lambda it: it["id"] == self.host.once) if allow else (lambda it: it["kind"] == "deny")
+        option = next(filter(wanted, asks["options"]))
+        self.dispatch(type="chat/toolCallConfirmed", turnId=turn.name, toolCallId=asks["toolCallId"],
+                      approved=allow, selectedOptionId=option["id"])
 
     def hear(self, turn):
         """The next action."""
@@ -151,6 +156,7 @@ class Host:
 
     def __init__(self, program, name, agent, folder, binaries, path, url):
         self.program, self.name, self.folder, self.cookie = program, name, folder, str(uuid.uuid4())
+        self.once = agent.once
         shutil.rmtree(folder, ignore_errors=True)
         home = os.path.join(folder, "home")
         os.makedirs(home)
