@@ -16,7 +16,8 @@ use crate::host::effects::{Output, Page, Record};
 use crate::host::Start;
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
-use crate::store::sqlite::{self, Reader, StoreError, Writer};
+use crate::store::reader::Reader;
+use crate::store::sqlite::{self, StoreError, Writer};
 use crate::store::{Listed, StoreOptions};
 use crate::wire::rpc::RequestId;
 

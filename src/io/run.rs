@@ -1,13 +1,15 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! Owns: the order of one step (input, records, frames, commands), what is read when too much waits to be
-//! written, timers, signals, and the end of the process.
+//! `steps` is what a step of the core consists of, `recall` what is read from the store when a message names it.
+//!
+//! Owns: what is waited for, what is read when too much waits to be written, timers, signals, and the end of the
+//! process.
 //! Never: answers a client by itself, except when serving it failed inside.
 
 mod recall;
+mod steps;
 
 use std::collections::BTreeSet;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
@@ -24,7 +26,7 @@ use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Frame, Ids, Input, Output, Shutdown, Timer};
+use crate::host::effects::{ConnectionId, Ids, Input, Output, Shutdown, Timer};
 use crate::host::log::Window;
 use crate::host::{self, directories_in, Findings, Host, Start};
 use crate::store::folder;
@@ -33,7 +35,7 @@ use crate::store::{StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Line as Told};
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::{Incoming, RequestId};
+use crate::wire::rpc::Incoming;
 
 /// How a process serves.
 #[derive(Debug, Clone)]
@@ -276,10 +278,7 @@ impl Sidecar {
                     Some(Ok(batch)) => unheard = batch.into_iter(),
                     end => {
                         listening = false;
-                        self.unreadable = end.and_then(Result::err);
-                        tracing::info!(failure = ?self.unreadable, "stdin has ended");
-                        self.drained = self.options.at_end == Shutdown::Cancel;
-                        self.feed(Input::Shutdown(self.options.at_end));
+                        self.input_ended(end.and_then(Result::err));
                     }
                 },
                 _ = events.reports.recv_many(&mut batch, REPORTS_AT_ONCE), if self.has_room_for_agents() => {
@@ -298,18 +297,8 @@ impl Sidecar {
             if self.options.deterministic && loss.is_none() {
                 loss = self.run_until_quiet(&mut events).await;
             }
-            while loss.is_none()
-                && self.leave_by.is_none()
-                && self.held.is_none()
-                && self.has_room_for_clients()
-            {
-                let Some(line) = unheard.next() else { break };
-                self.hear_line(line, &mut events).await;
-                if self.options.deterministic {
-                    loss = self.run_until_quiet(&mut events).await;
-                } else if self.unsettled_bytes > CHUNK_BYTES {
-                    self.end_step();
-                }
+            if loss.is_none() {
+                loss = self.hear_lines(&mut unheard, &mut events).await;
             }
             match loss {
                 None => {}
@@ -326,18 +315,54 @@ impl Sidecar {
             if self.has_room_for_clients() {
                 self.resources.start();
             }
-            if let Some(exit) = self.done.filter(|_| self.keeper.is_settled() && self.outbox.bytes() == 0) {
-                if self.resources.is_idle() {
-                    return Ok(exit);
-                }
-                // A file system that does not answer is not waited for longer than a turn.
-                let patience = match self.options.at_end {
-                    Shutdown::Drain(patience) => patience,
-                    Shutdown::Cancel => LEAVE_WITHIN,
-                };
-                self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
+            if let Some(exit) = self.finished() {
+                return Ok(exit);
             }
         }
+    }
+
+    /// Hears lines that were read, as far as there is room for what they are answered with.
+    async fn hear_lines(
+        &mut self,
+        unheard: &mut std::vec::IntoIter<Line>,
+        events: &mut Events,
+    ) -> Option<Loss> {
+        while self.leave_by.is_none() && self.held.is_none() && self.has_room_for_clients() {
+            let line = unheard.next()?;
+            self.hear_line(line, events).await;
+            if self.options.deterministic {
+                let loss = self.run_until_quiet(events).await;
+                if loss.is_some() {
+                    return loss;
+                }
+            } else if self.unsettled_bytes > CHUNK_BYTES {
+                self.end_step();
+            }
+        }
+        None
+    }
+
+    /// Nobody can say anything any more.
+    fn input_ended(&mut self, failure: Option<std::io::Error>) {
+        tracing::info!(?failure, "stdin has ended");
+        self.unreadable = failure;
+        self.drained = self.options.at_end == Shutdown::Cancel;
+        self.feed(Input::Shutdown(self.options.at_end));
+    }
+
+    /// How we leave, when nothing is left to do. A file system that does not answer is not waited for longer than
+    /// a turn.
+    fn finished(&mut self) -> Option<Exit> {
+        let exit = self.done.filter(|_| self.keeper.is_settled() && self.outbox.bytes() == 0)?;
+        if self.resources.is_idle() {
+            return Some(exit);
+        }
+        let patience = match self.options.at_end {
+            Shutdown::Drain(patience) => patience,
+            Shutdown::Cancel => LEAVE_WITHIN,
+        };
+        self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
+        None
     }
 
     fn has_room_for_agents(&self) -> bool {
@@ -347,19 +372,6 @@ impl Sidecar {
 
     fn has_room_for_clients(&self) -> bool {
         self.outbox.has_room_for_clients(self.keeper.held_bytes() + self.unsettled_bytes)
-    }
-
-    /// Sends a frame, as the connection's version says it.
-    fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
-        self.edges.down(connection, frame, &mut self.told);
-        for line in self.told.drain(..) {
-            match (line.delta, line.delay) {
-                (Some(part), Some(delay)) => {
-                    self.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
-                }
-                _ => self.outbox.push(line.bytes, line.delta),
-            }
-        }
     }
 
     /// What became of the chunk that was given to the writer: a reason to leave when it could not be written.
@@ -460,87 +472,6 @@ impl Sidecar {
         }
     }
 
-    /// Feeds the core. What it asks is done when the step ends.
-    fn feed(&mut self, input: Input) {
-        let request = match &input {
-            Input::Said(_, Incoming::Request { id, .. }) => Some(id.clone()),
-            _ => None,
-        };
-        let now = self.clock.now();
-        let before = self.outputs.len();
-        let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
-        if !survives(|| host.handle(now, ids, input, outputs)) {
-            if let Some(id) = request.filter(|id| !answers(outputs, id)) {
-                let failed = Frame::Error { id: Some(id), error: RpcError::internal() };
-                outputs.push(Output::Frame(STDIO, failed));
-            }
-        }
-        self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
-    }
-
-    fn carry_out(&mut self, output: Output) {
-        match output {
-            Output::Frame(connection, frame) => self.tell(connection, &frame),
-            // Taken by the keeper.
-            Output::Record(_) => {}
-            Output::List(_, id, page) => {
-                if let Some(listed) = self.keeper.list(id, page) {
-                    self.hear_keeper(listed);
-                }
-            }
-            Output::Resource(connection, id, resource) => self.resources.take(connection, id, resource),
-            Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
-            // A time that no clock reaches never comes.
-            Output::Timer(timer, after) => {
-                self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
-            }
-            Output::Done { cut } => self.done = Some(if cut { Exit::Cut } else { Exit::Done }),
-        }
-    }
-
-    /// Takes it that everything that waited has been taken in, and ends the step.
-    fn settle(&mut self) {
-        self.feed(Input::Settled);
-        if self.done.is_some() {
-            self.feed(Input::Timer(Timer::Summaries));
-        }
-        self.end_step();
-    }
-
-    /// Ends a step: what has changed is kept, what may be told is told, and the writer gets its next chunk.
-    fn end_step(&mut self) {
-        loop {
-            while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::Said(connection, message));
-            }
-            self.feed(Input::Save);
-            self.unsettled_bytes = 0;
-            let outputs = std::mem::take(&mut self.outputs);
-            if outputs.is_empty() {
-                break;
-            }
-            for output in self.keeper.keep(outputs) {
-                self.carry_out(output);
-            }
-        }
-        self.write();
-    }
-
-    /// Gives the writer chunks until it is busy with one or nothing waits.
-    fn write(&mut self) {
-        if self.done.is_some() {
-            self.outbox.release();
-        }
-        while !self.writer.is_busy() {
-            let chunk = self.outbox.take(CHUNK_BYTES);
-            if chunk.is_empty() {
-                return;
-            }
-            let written = self.writer.write(chunk);
-            self.outbox.written(written);
-        }
-    }
-
     /// Lets agents run until they wait for a client or a timer, or until there is a reason to leave.
     async fn run_until_quiet(&mut self, events: &mut Events) -> Option<Loss> {
         let mut quiet = 0;
@@ -578,18 +509,4 @@ impl Sidecar {
         self.settle();
         None
     }
-}
-
-/// Whether something ran to its end, rather than panicking. A panic is logged where it happens.
-fn survives(run: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(run)).is_ok()
-}
-
-/// Whether a request is answered among these outputs.
-fn answers(outputs: &[Output], request: &RequestId) -> bool {
-    outputs.iter().any(|output| match output {
-        Output::Frame(_, Frame::Result { id, .. }) => id == request,
-        Output::Frame(_, Frame::Error { id: Some(id), .. }) => id == request,
-        _ => false,
-    })
 }

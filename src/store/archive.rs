@@ -9,8 +9,9 @@ use std::path::Path;
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
 
+use super::reader::{find, list_all};
 use super::rows::{self, signed, unsigned};
-use super::sqlite::{find, list_all, StoreError};
+use super::sqlite::StoreError;
 use super::{schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 

@@ -1,7 +1,7 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`], its `schema` and `upgrade`, `rows`, `pack`, `clients`,
-//! `trash` and `space`; and [`archive`], for people), and its stand-in for a host that keeps everything in memory
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
+//! `upgrade`, `rows`, `pack`, `clients`, `trash` and `space`; and [`archive`], for people), and its stand-in for a host that keeps everything in memory
 //! ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
@@ -10,6 +10,7 @@ mod clients;
 pub mod folder;
 pub mod memory;
 mod pack;
+pub mod reader;
 mod rows;
 mod schema;
 mod space;

@@ -1,41 +1,43 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
-//! Owns: opening the session (by `session/resume`, `session/load` or `session/new`, whichever keeps most of what
-//! was said), one prompt at a time, cancelling, and what each of the session's messages becomes.
-//! Never: lets what is said between turns touch a turn, or waits without hearing a cancellation.
+//! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
+//! to be), `updates` (what the agent tells), `requests` (what the agent asks).
+//!
+//! Owns: one prompt at a time, and what ends it.
+//! Never: waits without hearing a cancellation.
+
+mod opening;
+mod requests;
+mod updates;
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::MaybeUndefined;
 use agent_client_protocol_schema::{
-    CancelNotification, CloseSessionRequest, ContentBlock, LoadSessionRequest, NewSessionRequest,
-    NewSessionResponse, PlanEntryStatus, PromptRequest, PromptResponse, RequestPermissionOutcome,
-    RequestPermissionResponse, ResumeSessionRequest, SelectedPermissionOutcome, SessionId, SessionUpdate,
+    CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, PromptResponse, SessionId,
     StopReason,
 };
 use ahp_types::state::{Message, UsageInfo};
-use anyhow::{anyhow, bail, Context};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::time::{sleep_until, timeout, Instant};
+use tokio::time::{sleep_until, Instant};
 
+use self::opening::refused;
 use super::agent::{Agent, Running, Use};
-use super::calls::{Asks, Calls};
+use super::calls::Calls;
 use super::content;
-use super::peer::{AgentRequest, Ear, Failure, Said};
+use super::peer::{Ear, Failure, Said};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
     Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
 };
-use crate::io::resources::path_of;
 
 /// ACP: the user must log in first.
 const AUTH_REQUIRED: i64 = -32000;
+/// JSON-RPC: no such method.
+const METHOD_NOT_FOUND: i64 = -32601;
 /// JSON-RPC: the parameters do not fit.
 const INVALID_PARAMS: i64 = -32602;
 /// JSON-RPC: the request was withdrawn.
@@ -109,12 +111,6 @@ struct Run {
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
 
-/// What the schema does not know of a tool call.
-#[derive(Deserialize)]
-struct Named {
-    name: Option<String>,
-}
-
 /// What a conversation does next.
 enum Next {
     Hear,
@@ -122,67 +118,6 @@ enum Next {
 }
 
 impl Conversation {
-    async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<Self> {
-        // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
-        let starting = Arc::clone(agent);
-        let used =
-            tokio::spawn(async move { starting.start().await }).await.context("it was not started")??;
-        let running = used.running();
-        let mut ear = running.connection.listen();
-        let (cwd, others) = directories(agent, &open)?;
-        let capabilities = &running.capabilities.session_capabilities;
-        let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
-        let limit = agent.spec.start_limit;
-        let mut taken_up = None;
-        if let Some(session) = &open.handle {
-            let id = SessionId::new(session.as_str());
-            let (method, answer) = if capabilities.resume.is_some() {
-                let params =
-                    ResumeSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
-                ear.follow(session);
-                ("session/resume", Some(ask(&mut ear, "session/resume", &params, limit).await?))
-            } else if running.capabilities.load_session {
-                let params = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
-                ear.follow(session);
-                ("session/load", Some(ask(&mut ear, "session/load", &params, limit).await?))
-            } else {
-                ("", None)
-            };
-            match answer {
-                Some(Ok(_)) => taken_up = Some(id),
-                Some(Err(failure)) => {
-                    tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
-                }
-                None => {}
-            }
-        }
-        let (session, early, transcript) = match taken_up {
-            Some(session) => (session, Vec::new(), None),
-            None => {
-                let params = NewSessionRequest::new(&cwd).additional_directories(others);
-                let answer = ask(&mut ear, "session/new", &params, limit).await?;
-                let answer = answer.map_err(|failure| refused("session/new", &failure))?;
-                let made: NewSessionResponse =
-                    serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
-                let session = made.session_id;
-                let early = ear.follow(&session.0);
-                let history = &open.history;
-                (session, early, (!history.is_empty()).then(|| content::transcript(history, &open.attached)))
-            }
-        };
-        Ok(Self {
-            agent: Arc::clone(agent),
-            running,
-            ear,
-            session,
-            early,
-            transcript,
-            calls: Calls::default(),
-            run: None,
-            pending: VecDeque::new(),
-        })
-    }
-
     async fn serve(
         &mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
@@ -304,33 +239,10 @@ impl Conversation {
         }
     }
 
-    fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
-        let Some((request, told)) = self.calls.decided(call, approved) else { return };
-        self.answer_permission(&request, option);
-        self.tell_all(told);
-        self.answer_unanswered(false);
-    }
-
-    fn answer_permission(&self, request: &AgentRequest, option: Option<String>) {
-        let outcome = match option {
-            Some(option) => RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(option)),
-            None => RequestPermissionOutcome::Cancelled,
-        };
-        // Cannot fail: it is plain data.
-        let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
-        self.ear.answer(request, Ok(answer));
-    }
-
-    fn answer_unanswered(&mut self, all: bool) {
-        for request in self.calls.unanswered(all) {
-            self.answer_permission(&request, None);
-        }
-    }
-
     fn hear(&mut self, said: Said) -> Next {
         match said {
             Said::Update(update) => self.updated(&update),
-            Said::Request { id, params, .. } => self.asked(id, &params),
+            Said::Request { id, method, params } => self.asked(id, &method, &params),
             Said::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
                 self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));
@@ -343,102 +255,6 @@ impl Conversation {
             }
         }
         Next::Hear
-    }
-
-    fn asked(&mut self, request: AgentRequest, params: &RawValue) {
-        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
-            return self.answer_permission(&request, None);
-        }
-        match serde_json::from_str::<Asks>(params.get()) {
-            Ok(asks) => {
-                let (asked, told) = self.calls.asks(request.clone(), asks);
-                self.tell_all(told);
-                if !asked {
-                    self.answer_permission(&request, None);
-                }
-            }
-            Err(error) => {
-                tracing::warn!(agent = self.agent.spec.name, %error, "a request that does not fit");
-                self.ear.answer(&request, Err((INVALID_PARAMS, "the parameters do not fit")));
-            }
-        }
-    }
-
-    /// Takes in a `session/update`.
-    fn updated(&mut self, raw: &RawValue) {
-        let update = match serde_json::from_str(raw.get()) {
-            Ok(update) => update,
-            Err(error) => {
-                tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
-                return;
-            }
-        };
-        if let SessionUpdate::SessionInfoUpdate(info) = update {
-            if let MaybeUndefined::Value(title) = info.title {
-                self.pending.push_back(Event::Title(title));
-            }
-            return;
-        }
-        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
-            tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}");
-            return;
-        }
-        match update {
-            SessionUpdate::AgentMessageChunk(chunk) => {
-                let id = chunk.message_id.map(|id| id.to_string());
-                self.speak(TextKind::Markdown, id, content::markdown(chunk.content));
-            }
-            SessionUpdate::AgentThoughtChunk(chunk) => {
-                let id = chunk.message_id.map(|id| id.to_string());
-                self.speak(TextKind::Reasoning, id, content::markdown(chunk.content));
-            }
-            SessionUpdate::ToolCall(call) => {
-                // Newer than the schema.
-                let name = serde_json::from_str::<Named>(raw.get()).ok().and_then(|named| named.name);
-                let told = self.calls.begun(call, name);
-                self.tell_of_calls(told);
-            }
-            SessionUpdate::ToolCallUpdate(update) => {
-                let told = self.calls.updated(update);
-                self.tell_of_calls(told);
-            }
-            SessionUpdate::Plan(plan) => {
-                let at_work = plan.entries.into_iter().find(|it| it.status == PlanEntryStatus::InProgress);
-                self.tell(TurnEvent::Activity(at_work.map(|entry| entry.content)));
-            }
-            SessionUpdate::UsageUpdate(usage) => {
-                // The size of the context and the cost have no place of their own.
-                let context = json!({ "used": usage.used, "size": usage.size, "cost": usage.cost });
-                self.tell_usage(|known| {
-                    known.meta.get_or_insert_default().insert("acp.context".to_owned(), context);
-                });
-            }
-            _ => tracing::debug!(agent = self.agent.spec.name, "an update that is not shown: {raw}"),
-        }
-    }
-
-    fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
-        if told.iter().any(|event| matches!(event, TurnEvent::ToolStarted { .. })) {
-            if let Some(run) = &mut self.run {
-                run.speaking = None;
-            }
-        }
-        self.tell_all(told);
-        self.answer_unanswered(false);
-    }
-
-    /// More of the answer, or of the thoughts that led to it: a message with another name begins a new part.
-    fn speak(&mut self, kind: TextKind, message: Option<String>, text: String) {
-        if text.is_empty() {
-            return;
-        }
-        let Some(run) = &mut self.run else { return };
-        let goes_on = match &run.speaking {
-            Some((before, name)) => *before != kind || *name == message,
-            None => true,
-        };
-        run.speaking = Some((kind, message));
-        self.tell(if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) });
     }
 
     fn tell(&mut self, event: TurnEvent) {
@@ -506,14 +322,6 @@ impl Conversation {
         }
     }
 
-    /// Tells all that is known of the turn's usage, now that more is.
-    fn tell_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
-        let Some(run) = &mut self.run else { return };
-        learn(&mut run.usage);
-        let usage = run.usage.clone();
-        self.tell(TurnEvent::Usage(usage));
-    }
-
     fn end(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
         self.calls.end_turn();
@@ -550,38 +358,6 @@ impl Conversation {
     }
 }
 
-/// Asks something and waits for the answer; what is said meanwhile is of what was said before.
-async fn ask(
-    ear: &mut Ear,
-    method: &str,
-    params: &impl Serialize,
-    limit: Duration,
-) -> anyhow::Result<Result<Box<RawValue>, Failure>> {
-    let id = ear.request(method, params);
-    let answered = timeout(limit, async {
-        loop {
-            match ear.hear().await {
-                Some(Said::Answer(about, answer)) if about == id => return Some(answer),
-                Some(Said::Request { id, .. }) => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
-                Some(_) => {}
-                None => return None,
-            }
-        }
-    });
-    match answered.await {
-        Ok(Some(answer)) => Ok(answer),
-        Ok(None) => bail!("it ended while it was asked for `{method}`: {}", ear.connection().ended().await),
-        Err(_) => bail!("it did not answer `{method}` within {limit:?}"),
-    }
-}
-
-fn refused(method: &str, failure: &Failure) -> anyhow::Error {
-    if failure.code == AUTH_REQUIRED {
-        return anyhow!("you must log in to it first: {failure}");
-    }
-    anyhow!("it answered `{method}` with: {failure}")
-}
-
 fn ending(reason: StopReason) -> TurnEnd {
     let (kind, message) = match reason {
         StopReason::Cancelled => return TurnEnd::Cancelled,
@@ -593,19 +369,4 @@ fn ending(reason: StopReason) -> TurnEnd {
         _ => return TurnEnd::Complete,
     };
     TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }
-}
-
-/// Where the agent works, and the other folders.
-fn directories(agent: &Agent, open: &OpenConversation) -> anyhow::Result<(PathBuf, Vec<PathBuf>)> {
-    let folder = |uri: &String| path_of(uri).map_err(|error| anyhow!("`{uri}`: {}", error.message));
-    let mut folders = open.working_directories.iter().map(folder).collect::<anyhow::Result<VecDeque<_>>>()?;
-    let first = match (folders.pop_front(), &agent.spec.directory) {
-        (Some(folder), _) => folder,
-        (None, Some(folder)) => folder.clone(),
-        (None, None) => std::env::current_dir().context("there is no folder to work in")?,
-    };
-    if !Path::new(&first).is_dir() {
-        bail!("`{}` is not a folder", first.display());
-    }
-    Ok((first, folders.into()))
 }

@@ -410,18 +410,19 @@ impl Shared {
     }
 
     async fn requested(&self, id: AgentRequest, method: String, params: Option<&RawValue>) {
-        if method != "session/request_permission" {
-            tracing::debug!(agent = self.agent, method, "a request that is not served");
+        let about = params
+            .and_then(|params| Some((params, serde_json::from_str::<About<'_>>(params.get()).ok()?.session)));
+        let Some((params, session)) = about else {
+            tracing::debug!(agent = self.agent, method, "a request about no session");
             return self.answer(&id, Err((METHOD_NOT_FOUND, "this method is not served")));
-        }
-        let about = params.and_then(|params| serde_json::from_str::<About<'_>>(params.get()).ok());
-        let ear = about.and_then(|about| self.routes().sessions.get(about.session.as_ref()).copied());
-        match (ear, params) {
-            (Some(ear), Some(params)) => {
+        };
+        let ear = self.routes().sessions.get(session.as_ref()).copied();
+        match ear {
+            Some(ear) => {
                 self.routes().asked.insert(id.clone(), ear);
                 self.give(ear, Said::Request { id, method, params: params.to_owned() }).await;
             }
-            _ => self.answer(&id, Err((INVALID_PARAMS, "no such session"))),
+            None => self.answer(&id, Err((INVALID_PARAMS, "no such session"))),
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Events, Sidecar, STDIO};
 use crate::host;
 use crate::host::effects::{Failing, Frame, Input, SessionKey};
 use crate::io::keeper::Kept;
-use crate::store::sqlite::Reader;
+use crate::store::reader::Reader;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use ahp_sidecar::host::effects::SessionKey;
 use ahp_sidecar::host::log::Window;
-use ahp_sidecar::store::sqlite::{Reader, StoreError, Writer};
+use ahp_sidecar::store::reader::Reader;
+use ahp_sidecar::store::sqlite::{StoreError, Writer};
 use ahp_sidecar::store::StoreOptions;
 
 use super::{

@@ -111,7 +111,7 @@ fn what_is_too_much_to_replay_is_not_replayed() {
         (window(9, 30), 2, Some(3)),
         (window(9, 30), 1, None),
     ] {
-        let reader = ahp_sidecar::store::sqlite::Reader::open(&path, window).unwrap();
+        let reader = ahp_sidecar::store::reader::Reader::open(&path, window).unwrap();
         assert_eq!(numbers(&reader, cursor).map(|numbers| numbers.len()), expected, "{window:?} {cursor}");
     }
 }

@@ -1,0 +1,68 @@
+//! What an agent asks of us while a turn runs.
+//!
+//! Owns: its requests, each answered once, whatever comes of the turn.
+//! Never: answers a permission with an option that the agent did not offer.
+
+use agent_client_protocol_schema::{
+    RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
+};
+use serde_json::value::RawValue;
+
+use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
+use crate::backend::acp::calls::Asks;
+use crate::backend::acp::peer::AgentRequest;
+
+impl Conversation {
+    pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
+        let Some((request, told)) = self.calls.decided(call, approved) else { return };
+        self.answer_permission(&request, option);
+        self.tell_all(told);
+        self.answer_unanswered(false);
+    }
+
+    pub(super) fn answer_permission(&self, request: &AgentRequest, option: Option<String>) {
+        let outcome = match option {
+            Some(option) => RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(option)),
+            None => RequestPermissionOutcome::Cancelled,
+        };
+        // Cannot fail: it is plain data.
+        let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
+        self.ear.answer(request, Ok(answer));
+    }
+
+    pub(super) fn answer_unanswered(&mut self, all: bool) {
+        for request in self.calls.unanswered(all) {
+            self.answer_permission(&request, None);
+        }
+    }
+
+    /// Takes in a request of the agent's about its session.
+    pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
+        match method {
+            "session/request_permission" => self.asked_for_permission(request, params),
+            _ => {
+                tracing::debug!(agent = self.agent.spec.name, method, "a request that is not served");
+                self.ear.answer(&request, Err((METHOD_NOT_FOUND, "this method is not served")));
+            }
+        }
+    }
+
+    fn asked_for_permission(&mut self, request: AgentRequest, params: &RawValue) {
+        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
+            return self.answer_permission(&request, None);
+        }
+        match serde_json::from_str::<Asks>(params.get()) {
+            Ok(asks) => {
+                let (asked, told) = self.calls.asks(request.clone(), asks);
+                self.tell_all(told);
+                if !asked {
+                    self.answer_permission(&request, None);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(agent = self.agent.spec.name, %error, "a request that does not fit");
+                self.ear.answer(&request, Err((INVALID_PARAMS, "the parameters do not fit")));
+            }
+        }
+    }
+}
