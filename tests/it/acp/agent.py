@@ -2,7 +2,7 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows).
+resume|load|replay-late|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows).
 """
 
 import argparse
@@ -346,9 +346,14 @@ def answer(message):
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
         if method == "session/load":
+            if "replay-late" in OPTIONS.can:
+                say(id=message["id"], result={})
             for said in SESSIONS[params["sessionId"]]:
                 text(params["sessionId"], said, "user_message_chunk")
+                time.sleep(0.02)
                 text(params["sessionId"], "a replay that nobody may see")
+            if "replay-late" in OPTIONS.can:
+                return None
         return {"result": {}}
     if method == "session/close":
         return {"result": {}}
@@ -382,7 +387,9 @@ def main():
         if message.get("method") == "session/prompt":
             prompt(message)
         elif "id" in message and "method" in message:
-            say(id=message["id"], **answer(message))
+            answered = answer(message)
+            if answered:
+                say(id=message["id"], **answered)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 use super::*;
 
 /// What the agent knows in the turn after its process has died.
-fn after_a_death(can: &str) -> (String, Vec<Value>) {
+fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());
-    let arguments = ["--can", can, "--memory", memory.to_str().unwrap()];
+    let mut arguments = vec!["--memory", memory.to_str().unwrap()];
+    arguments.extend(can.iter().flat_map(|can| ["--can", can]));
     let mut watched = Setting::with(&arguments).start_in(folder);
     watched.session();
     watched.turn("t1", "say the first answer");
@@ -20,11 +21,11 @@ fn after_a_death(can: &str) -> (String, Vec<Value>) {
 
 #[test]
 fn an_agent_that_can_resume_or_load_goes_on_where_it_was_and_nothing_is_told_twice() {
-    for can in ["resume", "load"] {
+    for can in [&["resume"] as &[_], &["load"], &["load", "replay-late"]] {
         let (said, heard) = after_a_death(can);
-        assert!(said.contains("| say the first answer | die 1 | remembers"), "{can}: {said}");
+        assert!(said.contains("| say the first answer | die 1 | remembers"), "{can:?}: {said}");
         let told = format!("{heard:?}");
-        assert!(!told.contains("replay") && !told.contains("systemNotification"), "{can}: {told}");
+        assert!(!told.contains("replay") && !told.contains("systemNotification"), "{can:?}: {told}");
     }
 }
 

@@ -25,6 +25,9 @@ use crate::backend::acp::peer::{Ear, Failure, Said};
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
+/// An agent that is silent for so long after it has loaded a session has replayed all of it.
+const REPLAY_PAUSE: Duration = Duration::from_millis(250);
+
 impl Conversation {
     pub(super) async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<Self> {
         // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
@@ -53,7 +56,12 @@ impl Conversation {
                 ("", None)
             };
             match answer {
-                Some(Ok(_)) => taken_up = Some(id),
+                Some(Ok(_)) => {
+                    if method == "session/load" {
+                        hear_replay_out(&mut ear, limit).await;
+                    }
+                    taken_up = Some(id);
+                }
                 Some(Err(failure)) => {
                     tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
                 }
@@ -110,6 +118,21 @@ async fn ask(
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => bail!("it ended while it was asked for `{method}`: {}", ear.connection().ended().await),
         Err(_) => bail!("it did not answer `{method}` within {limit:?}"),
+    }
+}
+
+/// Some agents answer before they are done with replaying what was said: what they say is of that until they are
+/// silent for a moment.
+async fn hear_replay_out(ear: &mut Ear, limit: Duration) {
+    let heard_out = timeout(limit, async {
+        while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
+            if let Said::Request { id, .. } = said {
+                ear.answer(&id, Err((INVALID_PARAMS, "no turn runs")));
+            }
+        }
+    });
+    if heard_out.await.is_err() {
+        tracing::warn!("an agent has gone on talking after it had loaded a session");
     }
 }
 
