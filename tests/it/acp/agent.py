@@ -17,6 +17,7 @@ OPTIONS = argparse.Namespace()
 LAST_ID = [0]
 WAITING = []  # messages that came while something else was waited for
 SESSIONS = {}
+FORGOTTEN = {}  # how a prompt of the session is answered
 
 
 def write(text):
@@ -192,6 +193,11 @@ def step_ask_and_withdraw(session, rest):
     text(session, f"code {answer['error']['code']}")
 
 
+def step_forget(session, rest):
+    """Drops the session, as agents do that keep one of them; it can be taken up again."""
+    FORGOTTEN[session] = {"code": int(rest), "message": "no such session"}
+
+
 def step_sleep(session, rest):
     time.sleep(float(rest))
 
@@ -295,6 +301,8 @@ STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("
 def prompt(message):
     global PROMPT
     session = message["params"]["sessionId"]
+    if session in FORGOTTEN:
+        return say(id=message["id"], error=FORGOTTEN[session])
     PROMPT = message["params"]["prompt"]
     CURRENT[0] = message["id"]
     said = PROMPT[-1].get("text", "") if PROMPT else ""
@@ -345,6 +353,7 @@ def answer(message):
     if method in ("session/load", "session/resume"):
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
+        FORGOTTEN.pop(params["sessionId"], None)
         if method == "session/load":
             if "replay-late" in OPTIONS.can:
                 say(id=message["id"], result={})

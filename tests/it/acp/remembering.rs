@@ -52,6 +52,33 @@ fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
     watched.leave();
 }
 
+/// Some agents keep one session at a time, and answer prompts of the others as prompts of none.
+#[test]
+fn a_session_that_a_living_agent_drops_is_taken_up_again_and_nobody_notices() {
+    for (can, code) in [("resume", -32002), ("load", -32602)] {
+        let mut watched = Setting::with(&["--can", can]).start();
+        watched.session();
+        watched.turn("t1", &format!("say the first answer\nforget {code}"));
+        let said = watched.turn("t2", "remembers");
+        assert!(said.contains("| say the first answer") && said.ends_with("| remembers"), "{said}");
+        assert!(!format!("{:?}", watched.heard).contains("systemNotification"), "{:?}", watched.heard);
+        watched.leave();
+    }
+}
+
+/// A prompt that is refused for another reason is not sent for ever.
+#[test]
+fn a_prompt_that_is_refused_is_tried_no_more_than_twice() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.turn("t1", "say ok");
+    watched.begin("t2", "error -32602 I do not like it");
+    let ending = watched.ending("t2");
+    assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("do not like it"), "{ending}");
+    assert_eq!(watched.turn("t3", "say ok"), "ok");
+    watched.leave();
+}
+
 #[test]
 fn an_agent_that_has_forgotten_a_session_is_told_what_was_said() {
     // It says that it can load, and remembers nothing.

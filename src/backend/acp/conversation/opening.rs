@@ -92,6 +92,7 @@ impl Conversation {
             calls: Calls::default(),
             run: None,
             pending: VecDeque::new(),
+            is_known: false,
         })
     }
 }
