@@ -171,6 +171,48 @@ def step_ask(session, rest):
         update(session, "tool_call_update", toolCallId="ask_1", status="completed", content=[diff])
 
 
+def step_permission(session, rest):
+    """Asks exactly so, and says what was answered."""
+    request = ask("session/request_permission", sessionId=session, **json.loads(rest))
+    text(session, outcome_of(wait_for_answer(request)))
+
+
+def step_ask_and_cancel_too(session, rest):
+    """Asks, and withdraws its question when it is cancelled, although that answers it."""
+    request = permission(session, rest, title="Too late", kind="execute")
+    try:
+        wait_for_answer(request)
+    except Cancelled:
+        say(method="$/cancel_request", params={"requestId": request})
+        raise
+
+
+def step_request(session, rest):
+    """Asks for whatever, and says what came of it."""
+    answer = wait_for_answer(ask(rest, sessionId=session))
+    text(session, str(answer.get("error", {}).get("code", answer)))
+
+
+def step_notify(session, rest):
+    say(method=rest, params={"sessionId": session})
+
+
+def step_finish(session, rest):
+    """Ends the turn; what follows is said so much later."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    CURRENT[0] = None
+    time.sleep(float(rest))
+
+
+def step_duet(session, rest):
+    """Waits for a prompt of another session, and answers both in turn."""
+    other = listen()
+    for number in range(int(rest)):
+        text(session, f"{number} ")
+        text(other["params"]["sessionId"], f"{number} ")
+    say(id=other["id"], result={"stopReason": "end_turn"})
+
+
 def step_ask_thrice(session, rest):
     """Three calls wait at once; their answers are told in the order in which they come."""
     requests = [permission(session, f"ask_{n}", title=f"Number {n}", kind="edit") for n in (1, 2, 3)]
@@ -320,7 +362,7 @@ def prompt(message):
         answer = {"result": {"stopReason": "cancelled"}}
     except End as end:
         answer = end.answer
-    if answer:
+    if answer and CURRENT[0] is not None:
         say(id=message["id"], **answer)
 
 
