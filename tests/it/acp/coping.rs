@@ -201,7 +201,8 @@ fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
         let [name, message, input] = case.shown;
         assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], name, "{agent}");
         assert_eq!(ready["invocationMessage"], message, "{agent}");
-        assert_eq!(ready["toolInput"].as_str().unwrap_or_default(), input, "{agent}");
+        let input = (!input.is_empty()).then_some(input);
+        assert_eq!(ready.get("toolInput").map(|input| input.as_str().unwrap()), input, "{agent}");
         // Without an option it is this call only that is allowed.
         let call = &ready["toolCallId"];
         let approve = json!({ "type": "chat/toolCallConfirmed", "turnId": turn, "toolCallId": call,
