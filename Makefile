@@ -43,5 +43,5 @@ test-node: ## run the TypeScript example of the README, if node is there
 
 test-agents: ## real agents from npm behind the host, against a scripted model, if node and python3 are there
 	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
-		$(CARGO) build --quiet && python3 tests/agents/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/agents $(AGENTS); \
+		$(CARGO) build --quiet && python3 -B tests/agents/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/agents $(AGENTS); \
 	else echo "skipped: node, npm or python3 is not installed"; fi

@@ -294,7 +294,7 @@ impl Host {
             contributor: None,
             intention: None,
             invocation_message: ready.message,
-            tool_input: Some(ToolInput::Inline(ready.input)),
+            tool_input: (!ready.input.is_empty()).then_some(ToolInput::Inline(ready.input)),
             confirmation_title: None,
             risk_assessment: None,
             edits: None,

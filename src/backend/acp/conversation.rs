@@ -43,6 +43,8 @@ use crate::host::effects::{
 const AUTH_REQUIRED: i64 = -32000;
 /// JSON-RPC: no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
+/// ACP: what is asked for is not there.
+const RESOURCE_NOT_FOUND: i64 = -32002;
 /// JSON-RPC: the parameters do not fit.
 const INVALID_PARAMS: i64 = -32602;
 /// JSON-RPC: the request was withdrawn.
@@ -117,6 +119,8 @@ struct Conversation {
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
+    /// A prompt has been answered well: the agent knows the session, or has known it.
+    is_known: bool,
 }
 
 struct Run {
@@ -137,6 +141,8 @@ struct Run {
     speaking: Option<(TextKind, Option<String>)>,
     /// Which of its calls have another name in the turn.
     renamed: Renamed,
+    /// Something was told of it.
+    told: bool,
     /// What the user has added, for when the agent is done with what it does.
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
@@ -284,6 +290,7 @@ impl Conversation {
             },
             speaking: None,
             renamed,
+            told: false,
             steering: VecDeque::new(),
         });
         Next::Hear
@@ -347,6 +354,11 @@ impl Conversation {
             }
             Said::Answer(id, answer) => {
                 if self.run.as_ref().is_some_and(|run| run.prompt == id && run.answered.is_none()) {
+                    if self.has_forgotten(&answer) {
+                        // The turn is started again when the session has been taken up again.
+                        self.run = None;
+                        return Next::Leave;
+                    }
                     self.answered(answer);
                 } else {
                     self.setting_answered(id, &answer);
@@ -358,7 +370,8 @@ impl Conversation {
     }
 
     fn tell(&mut self, event: TurnEvent) {
-        let Some(run) = self.run.as_ref().filter(|run| run.cancelled.is_none()) else { return };
+        let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
+        run.told = true;
         let event = Event::Turn(run.id, run.renamed.shown(event));
         if std::mem::take(&mut self.unnamed) {
             self.name();
@@ -372,11 +385,24 @@ impl Conversation {
         }
     }
 
+    /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
+    fn has_forgotten(&self, answer: &Result<Box<RawValue>, Failure>) -> bool {
+        let Err(failure) = answer else { return false };
+        let refused = matches!(failure.code, RESOURCE_NOT_FOUND | INVALID_PARAMS);
+        let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
+        if self.is_known && refused && untouched {
+            tracing::info!(agent = self.agent.spec.name, %failure, "a session that was forgotten is taken up again");
+            return true;
+        }
+        false
+    }
+
     /// The agent is done with a prompt. What the user has added meanwhile is the next, in the same turn.
     fn answered(&mut self, answer: Result<Box<RawValue>, Failure>) {
         let end = match answer {
             Ok(answer) => {
                 self.agent.has_worked();
+                self.is_known = true;
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
                     Ok(answer) => {
                         if let Some(usage) = answer.usage {

@@ -2,10 +2,10 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows),
-`--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is asked),
-`--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of all its
-processes does, as the notes count them).
+resume|load|replay-late|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
+knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is
+asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
+all its processes does, as the notes count them).
 """
 
 import argparse
@@ -21,6 +21,7 @@ OPTIONS = argparse.Namespace()
 LAST_ID = [0]
 WAITING = []  # messages that came while something else was waited for
 SESSIONS = {}
+FORGOTTEN = {}  # how a prompt of the session is answered
 
 
 TOGETHER = [0]
@@ -187,6 +188,48 @@ def step_ask(session, rest):
         update(session, "tool_call_update", toolCallId="ask_1", status="completed", content=[diff])
 
 
+def step_permission(session, rest):
+    """Asks exactly so, and says what was answered."""
+    request = ask("session/request_permission", sessionId=session, **json.loads(rest))
+    text(session, outcome_of(wait_for_answer(request)))
+
+
+def step_ask_and_cancel_too(session, rest):
+    """Asks, and withdraws its question when it is cancelled, although that answers it."""
+    request = permission(session, rest, title="Too late", kind="execute")
+    try:
+        wait_for_answer(request)
+    except Cancelled:
+        say(method="$/cancel_request", params={"requestId": request})
+        raise
+
+
+def step_request(session, rest):
+    """Asks for whatever, and says what came of it."""
+    answer = wait_for_answer(ask(rest, sessionId=session))
+    text(session, str(answer.get("error", {}).get("code", answer)))
+
+
+def step_notify(session, rest):
+    say(method=rest, params={"sessionId": session})
+
+
+def step_finish(session, rest):
+    """Ends the turn; what follows is said so much later."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    CURRENT[0] = None
+    time.sleep(float(rest))
+
+
+def step_duet(session, rest):
+    """Waits for a prompt of another session, and answers both in turn."""
+    other = listen()
+    for number in range(int(rest)):
+        text(session, f"{number} ")
+        text(other["params"]["sessionId"], f"{number} ")
+    say(id=other["id"], result={"stopReason": "end_turn"})
+
+
 def step_ask_thrice(session, rest):
     """Three calls wait at once; their answers are told in the order in which they come."""
     requests = [permission(session, f"ask_{n}", title=f"Number {n}", kind="edit") for n in (1, 2, 3)]
@@ -207,6 +250,11 @@ def step_ask_and_withdraw(session, rest):
     say(method="$/cancel_request", params={"requestId": request})
     answer = wait_for_answer(request)
     text(session, f"code {answer['error']['code']}")
+
+
+def step_forget(session, rest):
+    """Drops the session, as agents do that keep one of them; it can be taken up again."""
+    FORGOTTEN[session] = {"code": int(rest), "message": "no such session"}
 
 
 def step_sleep(session, rest):
@@ -373,6 +421,8 @@ STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("
 def prompt(message):
     global PROMPT
     session = message["params"]["sessionId"]
+    if session in FORGOTTEN:
+        return say(id=message["id"], error=FORGOTTEN[session])
     PROMPT = message["params"]["prompt"]
     CURRENT[0] = message["id"]
     said = PROMPT[-1].get("text", "") if PROMPT else ""
@@ -393,7 +443,7 @@ def prompt(message):
         answer = {"result": {"stopReason": "cancelled"}}
     except End as end:
         answer = end.answer
-    if answer:
+    if answer and CURRENT[0] is not None:
         say(id=message["id"], **answer)
 
 
@@ -476,10 +526,16 @@ def answer(message):
     if method in ("session/load", "session/resume"):
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
+        FORGOTTEN.pop(params["sessionId"], None)
         if method == "session/load":
+            if "replay-late" in OPTIONS.can:
+                say(id=message["id"], result={})
             for said in SESSIONS[params["sessionId"]]:
                 text(params["sessionId"], said, "user_message_chunk")
+                time.sleep(0.02)
                 text(params["sessionId"], "a replay that nobody may see")
+            if "replay-late" in OPTIONS.can:
+                return None
         return {"result": {}}
     if method == "session/close":
         return {"result": {}}
@@ -523,7 +579,9 @@ def main():
         if message.get("method") == "session/prompt":
             prompt(message)
         elif "id" in message and "method" in message:
-            say(id=message["id"], **answer(message))
+            answered = answer(message)
+            if answered:
+                say(id=message["id"], **answered)
 
 
 if __name__ == "__main__":

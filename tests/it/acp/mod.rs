@@ -5,6 +5,7 @@
 //! Never: looks inside of the host.
 #![cfg(target_os = "linux")]
 
+mod coping;
 mod dying;
 mod failing;
 mod forking;

@@ -3,10 +3,11 @@
 use super::*;
 
 /// What the agent knows in the turn after its process has died.
-fn after_a_death(can: &str) -> (String, Vec<Value>) {
+fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());
-    let arguments = ["--can", can, "--memory", memory.to_str().unwrap()];
+    let mut arguments = vec!["--memory", memory.to_str().unwrap()];
+    arguments.extend(can.iter().flat_map(|can| ["--can", can]));
     let mut watched = Setting::with(&arguments).start_in(folder);
     watched.session();
     watched.turn("t1", "say the first answer");
@@ -20,11 +21,11 @@ fn after_a_death(can: &str) -> (String, Vec<Value>) {
 
 #[test]
 fn an_agent_that_can_resume_or_load_goes_on_where_it_was_and_nothing_is_told_twice() {
-    for can in ["resume", "load"] {
+    for can in [&["resume"] as &[_], &["load"], &["load", "replay-late"]] {
         let (said, heard) = after_a_death(can);
-        assert!(said.contains("| say the first answer | die 1 | remembers"), "{can}: {said}");
+        assert!(said.contains("| say the first answer | die 1 | remembers"), "{can:?}: {said}");
         let told = format!("{heard:?}");
-        assert!(!told.contains("replay") && !told.contains("systemNotification"), "{can}: {told}");
+        assert!(!told.contains("replay") && !told.contains("systemNotification"), "{can:?}: {told}");
     }
 }
 
@@ -48,6 +49,33 @@ fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
     assert_eq!(notices.len(), 1, "{:?}", watched.heard);
     // Once is enough.
     assert!(!watched.turn("t4", "prompt").contains("the first answer"));
+    watched.leave();
+}
+
+/// Some agents keep one session at a time, and answer prompts of the others as prompts of none.
+#[test]
+fn a_session_that_a_living_agent_drops_is_taken_up_again_and_nobody_notices() {
+    for (can, code) in [("resume", -32002), ("load", -32602)] {
+        let mut watched = Setting::with(&["--can", can]).start();
+        watched.session();
+        watched.turn("t1", &format!("say the first answer\nforget {code}"));
+        let said = watched.turn("t2", "remembers");
+        assert!(said.contains("| say the first answer") && said.ends_with("| remembers"), "{said}");
+        assert!(!format!("{:?}", watched.heard).contains("systemNotification"), "{:?}", watched.heard);
+        watched.leave();
+    }
+}
+
+/// A prompt that is refused for another reason is not sent for ever.
+#[test]
+fn a_prompt_that_is_refused_is_tried_no_more_than_twice() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.turn("t1", "say ok");
+    watched.begin("t2", "error -32602 I do not like it");
+    let ending = watched.ending("t2");
+    assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("do not like it"), "{ending}");
+    assert_eq!(watched.turn("t3", "say ok"), "ok");
     watched.leave();
 }
 

@@ -27,6 +27,9 @@ use crate::backend::acp::peer::{Ear, Failure, Said};
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
+/// An agent that is silent for so long after it has loaded a session has replayed all of it.
+const REPLAY_PAUSE: Duration = Duration::from_millis(250);
+
 impl Conversation {
     pub(super) async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<(Self, Use)> {
         // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
@@ -55,7 +58,12 @@ impl Conversation {
                 ("", None)
             };
             match answer {
-                Some(Ok(answer)) => taken_up = Some((id, answer)),
+                Some(Ok(answer)) => {
+                    if method == "session/load" {
+                        hear_replay_out(&mut ear, limit, &mut early).await;
+                    }
+                    taken_up = Some((id, answer));
+                }
                 Some(Err(failure)) => {
                     tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
                 }
@@ -100,6 +108,7 @@ impl Conversation {
             calls: Calls::default(),
             run: None,
             pending: VecDeque::new(),
+            is_known: false,
         };
         Ok((conversation, used))
     }
@@ -154,6 +163,23 @@ async fn ask(
             ear.connection().give_up();
             bail!("it did not answer `{method}` within {limit:?}")
         }
+    }
+}
+
+/// Some agents answer before they are done with replaying what was said: what they say is of that until they are
+/// silent for a moment.
+async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
+    let heard_out = timeout(limit, async {
+        while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
+            match said {
+                Said::Request { id, .. } => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Said::Update(update) if is_of_session(&update) => of_session.push(update),
+                _ => {}
+            }
+        }
+    });
+    if heard_out.await.is_err() {
+        tracing::warn!("an agent has gone on talking after it had loaded a session");
     }
 }
 

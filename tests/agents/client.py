@@ -1,0 +1,244 @@
+"""The host with one agent, and a client that watches what clients are shown."""
+
+import base64
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+import time
+import uuid
+
+from agents import filled
+
+# How long one step may take before it has hung.
+HUNG = 120
+# How long a host that was killed is outlived by its agent at most.
+OUTLIVED = 15
+
+ENDINGS = ("chat/turnComplete", "chat/turnCancelled", "chat/error")
+COOKIE = "AHP_SIDECAR_TEST_AGENT"
+
+
+class Turn:
+    """What was told of a turn."""
+
+    def __init__(self, name):
+        self.name, self.texts, self.notices = name, {"markdown": "", "reasoning": ""}, []
+        self.calls, self.usage, self.ending, self.begun, self.ended = {}, None, None, None, None
+
+    @property
+    def text(self):
+        return self.texts["markdown"]
+
+    @property
+    def asked(self):
+        return [call for call in self.calls.values() if call.get("options")]
+
+    def hear(self, action, at):
+        kind = action["type"]
+        if kind == "chat/responsePart":
+            part = action["part"]
+            if part["kind"] in self.texts:
+                self.say(part["kind"], part["content"], at)
+            elif part["kind"] == "systemNotification":
+                self.notices.append(part["content"])
+        elif kind in ("chat/delta", "chat/reasoning"):
+            self.say("markdown" if kind == "chat/delta" else "reasoning", action["content"], at)
+        elif kind == "chat/usage":
+            self.usage = action["usage"]
+        elif kind.startswith("chat/toolCall"):
+            call = self.calls.setdefault(action["toolCallId"], {"told": []})
+            call["told"].append(kind)
+            call.update({name: value for name, value in action.items() if name != "type"})
+            call.update(action.get("result", {}))
+        elif kind in ENDINGS:
+            self.ending, self.ended = action, at
+
+    def say(self, kind, text, at):
+        self.begun = self.begun or at
+        self.texts[kind] += text
+
+    def __str__(self):
+        return f"{self.name}: {self.texts} {self.notices} {self.calls} {self.ending}"
+
+
+class Chat:
+    """A session of its own, in a folder of its own."""
+
+    def __init__(self, host, name):
+        self.host, self.name = host, name
+        self.session = f"ahp-session:/{name}"
+        encoded = base64.urlsafe_b64encode(self.session.encode()).decode().rstrip("=")
+        self.channel = "ahp-chat://default/" + encoded
+        self.work = os.path.join(host.folder, name)
+        os.makedirs(self.work)
+        self.turns = 0
+        host.ask("createSession", channel=self.session, provider=host.name,
+                 workingDirectories=["file://" + self.work])
+        self.follow()
+
+    def follow(self):
+        """Begins to hear of it, in a new life of the host too."""
+        self.actions = self.host.actions[self.channel] = queue.Queue()
+        self.host.actions[self.session] = self.actions
+        self.state(), self.session_state()
+
+    def state(self):
+        return self.host.ask("subscribe", channel=self.channel)["snapshot"]["state"]
+
+    def session_state(self):
+        return self.host.ask("subscribe", channel=self.session)["snapshot"]["state"]
+
+    def dispatch(self, **action):
+        self.host.say(method="dispatchAction", params={"channel": self.channel, "clientSeq": 1, "action": action})
+
+    def begin(self, text):
+        self.turns += 1
+        turn = Turn(f"t{self.turns}")
+        self.dispatch(type="chat/turnStarted", turnId=turn.name, startedAt="2026-01-01T00:00:00Z",
+                      message={"text": text, "origin": {"kind": "user"}})
+        return turn
+
+    def turn(self, text, **doing):
+        return self.finish(self.begin(text), **doing)
+
+    def finish(self, turn, allow=True, cancel=None):
+        """Hears a turn to its end; what it asks is allowed this once, refused, or (None) not answered. It is cancelled
+        as soon as `cancel` says so of it."""
+        while turn.ending is None:
+            action = self.hear(turn)
+            if cancel and turn.ending is None and cancel(turn):
+                self.dispatch(type="chat/turnCancelled", turnId=turn.name, duration=0)
+                cancel = None
+            elif action["type"] == "chat/toolCallReady" and action.get("options") and allow is not None:
+                self.decide(turn, action, allow)
+        self.judge(turn)
+        return turn
+
+    def decide(self, turn, asks, allow):
+        wanted = (lambda it: it["id"] == self.host.once) if allow else (lambda it: it["kind"] == "deny")
+        option = next(filter(wanted, asks["options"]))
+        self.dispatch(type="chat/toolCallConfirmed", turnId=turn.name, toolCallId=asks["toolCallId"],
+                      approved=allow, selectedOptionId=option["id"])
+
+    def hear(self, turn):
+        """The next action."""
+        heard = self.actions.get(timeout=HUNG)
+        assert heard, "the host has ended"
+        message, at = heard
+        assert "rejectionReason" not in message, message
+        action = message["action"]
+        assert action["type"] != "session/creationFailed", action
+        turn.hear(action, at)
+        return action
+
+    def judge(self, turn):
+        """What must be so of every turn, whatever was said in it."""
+        kept = self.state()["turns"][-1]
+        assert kept["id"] == turn.name, kept
+        text = "".join(part["content"] for part in kept["responseParts"] if part["kind"] == "markdown")
+        assert text == turn.text, f"told {turn.text!r}, kept {text!r}"
+        calls = [part["toolCall"] for part in kept["responseParts"] if part["kind"] == "toolCall"]
+        assert [call["toolCallId"] for call in calls] == list(turn.calls), f"{calls} {turn}"
+        for call in calls:
+            assert call["status"] in ("completed", "cancelled"), call
+            assert call["displayName"].strip() and call["toolName"].strip(), call
+            assert call["invocationMessage"], call
+        for call in turn.asked:
+            kinds = {option["kind"] for option in call["options"]}
+            assert kinds == {"approve", "deny"} and all(option["label"] for option in call["options"]), call
+
+
+class Host:
+    """The host, with one agent that has an empty home."""
+
+    def __init__(self, program, name, agent, folder, binaries, path, url):
+        self.program, self.name, self.folder, self.cookie = program, name, folder, str(uuid.uuid4())
+        self.once = agent.once
+        shutil.rmtree(folder, ignore_errors=True)
+        home = os.path.join(folder, "home")
+        os.makedirs(home)
+        words = {"url": url, "home": home, "bin": binaries}
+        for file, content in filled(agent.files, **words).items():
+            file = os.path.join(home, file)
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "w") as opened:
+                opened.write(content if isinstance(content, str) else json.dumps(content))
+        command, *arguments = filled(agent.command, **words)
+        environment = {"HOME": home, "PATH": path, COOKIE: self.cookie, **filled(agent.environment, **words)}
+        toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
+                f"args = {json.dumps(arguments)}", "start_seconds = 90", f"[agents.{name}.env]",
+                *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
+        self.config = os.path.join(folder, "config.toml")
+        with open(self.config, "w") as opened:
+            opened.write("\n".join(toml))
+        self.lives = 0
+        self.start()
+
+    def start(self):
+        """A new life; chats have to be followed again."""
+        self.lives += 1
+        command = [self.program, "--state-dir", os.path.join(self.folder, "state"), "--config", self.config,
+                   "--log", "debug", "--on-eof", "exit"]
+        self.actions, self.answers, self.asked = {}, queue.Queue(), 0
+        with open(os.path.join(self.folder, f"log-{self.lives}.txt"), "w") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                            text=True)
+        reader = threading.Thread(target=self.read, args=(self.process.stdout, self.actions, self.answers))
+        reader.daemon = True
+        reader.start()
+        self.ask("initialize", channel="ahp-root://", clientId="real", protocolVersions=["1.0.0"])
+
+    def read(self, stdout, actions, answers):
+        with open(os.path.join(self.folder, f"said-{self.lives}.jsonl"), "w") as record:
+            for line in stdout:
+                record.write(line)
+                message = json.loads(line)
+                if "id" in message:
+                    answers.put(message)
+                elif message.get("method") == "action" and message["params"]["channel"] in actions:
+                    actions[message["params"]["channel"]].put((message["params"], time.monotonic()))
+        for waiting in (*actions.values(), answers):
+            waiting.put(None)
+
+    def say(self, **message):
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, method, **params):
+        self.asked += 1
+        self.say(id=self.asked, method=method, params=params)
+        answer = self.answers.get(timeout=HUNG)
+        assert answer and answer["id"] == self.asked and "result" in answer, f"{method}: {answer}"
+        return answer["result"]
+
+    def end(self):
+        """Ends it as its client does; nothing of the agent may be left then."""
+        self.process.stdin.close()
+        self.process.wait(timeout=HUNG)
+        assert not self.left(), f"left behind: {self.left()}"
+
+    def kill(self):
+        """Ends it as nobody should; nothing of the agent may be left soon."""
+        self.process.kill()
+        self.process.wait(timeout=HUNG)
+        self.process.stdin.close()
+        killed = time.monotonic()
+        while self.left():
+            assert time.monotonic() < killed + OUTLIVED, f"left behind: {self.left()}"
+            time.sleep(0.1)
+
+    def left(self):
+        """The agent's processes, by what their environment says; only where that can be seen."""
+        found = []
+        for process in os.listdir("/proc") if os.path.isdir("/proc") else []:
+            try:
+                with open(f"/proc/{process}/environ", "rb") as environment:
+                    if self.cookie.encode() in environment.read():
+                        with open(f"/proc/{process}/cmdline", "rb") as command:
+                            found.append((process, command.read().replace(b"\0", b" ").decode(errors="replace")))
+            except OSError:
+                pass  # no process, or gone meanwhile
+        return found

@@ -1,0 +1,232 @@
+"""What every agent is put through. A scene is told in one line when it is over."""
+
+import json
+import os
+import re
+import urllib.request
+
+from agents import filled
+
+
+class Scenes:
+    def __init__(self, host, agent, url, chat):
+        self.host, self.agent, self.url, self.chat = host, agent, url, chat
+        self.main = chat("main")
+        self.shown = set()
+
+    def run(self):
+        """The scenes, one after the other; each gives back what was seen."""
+        for scene in (self.plays, self.plays_refused, self.plays_cancelled, self.goes_on_told_anew) \
+                if self.agent.fixed else USUAL:
+            seen = scene() if self.agent.fixed else scene(self)
+            if seen:
+                yield seen
+
+    # What a scene needs.
+
+    def call(self, tool, **words):
+        """A line that makes the model call a tool."""
+        name, arguments = tool
+        return f"TOOL {name} {json.dumps(filled(arguments, **words))}"
+
+    def path(self, name):
+        return os.path.join(self.main.work, name)
+
+    def read(self, name):
+        with open(self.path(name)) as opened:
+            return opened.read()
+
+    def requests(self):
+        """The sizes of what the model was asked, side jobs left out."""
+        with urllib.request.urlopen(self.url + "/fake/requests") as answer:
+            return [request["bytes"] for request in json.load(answer) if request.get("tools")]
+
+    def see(self, what, seen):
+        if seen:
+            self.shown.add(what)
+
+    def complete(self, turn):
+        assert turn.ending["type"] == "chat/turnComplete", turn
+        return turn
+
+    # The scenes.
+
+    def says(self):
+        turn = self.complete(self.main.turn("THINK a thought\nSAY hello\\n"))
+        assert turn.text.count("hello") == 1 and turn.texts["reasoning"].count("a thought") == 1, turn
+        assert not turn.notices, turn
+        self.first_request = self.requests()[0]
+        return "says and thinks"
+
+    def streams(self):
+        turn = self.complete(self.main.turn("STREAM 500 40"))
+        numbers = [int(number) for number in re.findall(r"\b\d{6}\b", turn.text)]
+        assert numbers == list(range(500)), turn
+        self.see("usage", turn.usage)
+        return "streams each piece once"
+
+    def refused(self):
+        if not self.agent.once:
+            return None
+        turn = self.main.turn(self.call(self.agent.shell, command="touch refused"), allow=False)
+        assert turn.asked and not os.path.exists(self.path("refused")), turn
+        return f"asks, and does not do what is refused ({turn.ending['type']})"
+
+    def commands(self):
+        turn = self.complete(self.main.turn(self.call(self.agent.shell, command="echo made-it > made; cat made")))
+        assert bool(turn.asked) == bool(self.agent.once), turn
+        assert self.read("made") == "made-it\n" and any(call.get("success") for call in turn.calls.values()), turn
+        self.see("output", any("made-it" in json.dumps(call.get("content")) for call in turn.calls.values()))
+        return "runs a command"
+
+    def edits(self):
+        with open(self.path("poem"), "w") as opened:
+            opened.write("one\ntwo\nthree\nfour\nfive\n")
+        words = {"file": self.path("poem"), "old": "three", "new": "drei"}
+        script = [self.call(tool, **words) for tool in (self.agent.read, self.agent.edit) if tool]
+        turn = self.complete(self.main.turn("\n".join(script)))
+        assert self.read("poem") == "one\ntwo\ndrei\nfour\nfive\n", turn
+        self.see("change", any(self.is_change(call, "poem", "drei") for call in turn.calls.values()))
+
+        turn = self.complete(self.main.turn(self.call(self.agent.write, file=self.path("new"), new="neu")))
+        assert self.read("new") == "neu\n", turn
+        assert not self.agent.once or turn.asked, turn
+        return "changes a file, and makes one"
+
+    def refused_edit(self):
+        if not self.agent.once:
+            return None
+        write = self.call(self.agent.write, file=self.path("refused"), new="neu")
+        turn = self.main.turn(write, allow=False)
+        assert turn.asked and not os.path.exists(self.path("refused")), turn
+        return f"does not make a file when that is refused ({turn.ending['type']})"
+
+    def is_change(self, call, file, text):
+        """A change is shown, as text or as a file."""
+        for content in call.get("content") or []:
+            if content["type"] == "text" and re.search(r"^\+.*" + text, content["text"], re.M):
+                return True
+            if content["type"] == "fileEdit" and file in json.dumps(content):
+                return True
+        return False
+
+    def cancelled(self):
+        turn = self.main.turn("STREAM 400 40 50", cancel=lambda turn: "000003" in turn.text)
+        assert turn.ending["type"] == "chat/turnCancelled" and "000399" not in turn.text, turn
+        turn = self.complete(self.main.turn("SAY after it\\n"))
+        assert turn.text.count("after it") == 1 and "0000" not in turn.text, turn
+        return "is cancelled in the middle, and goes on"
+
+    def cancelled_silent(self):
+        turn = self.main.begin("HANG 100\nSAY too late")
+        # As soon as the model was asked.
+        asked = len(self.requests())
+        while len(self.requests()) == asked:
+            pass
+        turn = self.main.finish(turn, cancel=lambda turn: True)
+        assert turn.ending["type"] == "chat/turnCancelled", turn
+        return None
+
+    def cancelled_asking(self):
+        if not self.agent.once:
+            return None
+        command = self.call(self.agent.shell, command="touch cancelled")
+        turn = self.main.turn(command, allow=None, cancel=lambda turn: turn.asked)
+        assert turn.ending["type"] == "chat/turnCancelled" and not os.path.exists(self.path("cancelled")), turn
+        turn = self.complete(self.main.turn("SAY still there\\n"))
+        assert turn.text.count("still there") == 1, turn
+        return "is cancelled while it asks, and goes on"
+
+    def cancelled_running(self):
+        command = self.call(self.agent.shell, command="touch running; sleep 30; echo late")
+        turn = self.main.turn(command, cancel=lambda turn: os.path.exists(self.path("running")))
+        return turn
+
+    def fails(self):
+        turn = self.main.turn("FAIL 400")
+        assert turn.ending["type"] == self.agent.failure, turn
+        said = turn.text.strip() or turn.ending.get("part", {}).get("error", {}).get("message", "")
+        assert bool(said) == self.agent.admits, turn
+        turn = self.complete(self.main.turn("SAY well again\\n"))
+        assert turn.text.count("well again") == 1, turn
+        return f"survives a failure of its model, and says: {' '.join(said.split())[:80] or 'nothing'}"
+
+    def two_at_once(self):
+        other = self.chat("other")
+        chats = {"left": self.main, "right": other}
+        turns = {side: chat.begin(f"SAY {side}\\n\nSTREAM 30 40 100") for side, chat in chats.items()}
+        for side, chat in chats.items():
+            turn = self.complete(chat.finish(turns[side]))
+            assert re.findall(r"left|right", turn.text) == [side], turn
+            assert [int(n) for n in re.findall(r"\b\d{6}\b", turn.text)] == list(range(30)), turn
+        assert max(turn.begun for turn in turns.values()) < min(turn.ended for turn in turns.values()), "in turn"
+        return "works in two sessions at once"
+
+    def titled(self):
+        title = self.main.session_state()["title"]
+        self.see("title", "THINK" not in title)
+
+    def goes_on(self):
+        self.host.end()
+        self.host.start()
+        self.main.follow()
+        turn = self.complete(self.main.turn("SAY I am back\\n"))
+        assert turn.text.count("I am back") == 1 and "still there" not in turn.text, turn
+        assert self.agent.remembers is None or self.agent.remembers != bool(turn.notices), turn
+        # All that was streamed is told to the model again.
+        grown = self.requests()[-1] - self.first_request
+        assert grown > 500 * 40, f"the model was told {grown} bytes of what had been said"
+        return "goes on after a restart, remembers, and tells nothing twice"
+
+    def is_cut(self):
+        turn = self.main.begin("STREAM 400 40 50")
+        while "000003" not in turn.text:
+            self.main.hear(turn)
+        self.host.kill()
+        self.host.start()
+        self.main.follow()
+        kept = self.main.state()["turns"][-1]
+        assert kept["id"] == turn.name and kept["state"] == "error", kept
+        turn = self.complete(self.main.turn("SAY even now\\n"))
+        assert turn.text.count("even now") == 1, turn
+        return "does not outlive a host that is killed, and goes on with the next"
+
+    def ends(self):
+        self.host.end()
+        assert self.shown == self.agent.shows, f"shown: {sorted(self.shown)}"
+        return f"leaves no process behind; shows: {', '.join(sorted(self.shown)) or 'nothing special'}"
+
+    # The scenes of an agent that plays one of its own.
+
+    def plays(self):
+        for _ in range(2):
+            turn = self.complete(self.main.turn("Anything"))
+            assert len(turn.asked) == 1 and len(turn.calls) == 2 and turn.text, turn
+            assert all(call.get("success") for call in turn.calls.values()), turn
+        return "plays its scene twice, its calls named alike"
+
+    def plays_refused(self):
+        turn = self.complete(self.main.turn("Anything", allow=False))
+        assert turn.asked and not turn.asked[0].get("success"), turn
+        return "asks, and is refused"
+
+    def plays_cancelled(self):
+        turn = self.main.turn("Anything", allow=None, cancel=lambda turn: turn.asked)
+        assert turn.ending["type"] == "chat/turnCancelled", turn
+        return "is cancelled while it asks"
+
+    def goes_on_told_anew(self):
+        self.host.end()
+        self.host.start()
+        self.main.follow()
+        turn = self.complete(self.main.turn("Anything"))
+        assert len(turn.notices) == 1, turn
+        self.host.end()
+        return "goes on after a restart, and leaves no process behind"
+
+
+USUAL = [
+    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
+    Scenes.cancelled, Scenes.cancelled_asking, Scenes.fails, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
+    Scenes.is_cut, Scenes.ends,
+]

@@ -1,0 +1,293 @@
+//! What agents were seen to do that the specification does not say, or leaves open: each case is the order and
+//! the shape in which a real one said it.
+
+use super::*;
+
+/// The lines with which the agent says these updates.
+fn updates(updates: &[Value]) -> String {
+    updates.iter().map(|update| format!("update {update}\n")).collect()
+}
+
+fn text_update(kind: &str, text: &str) -> Value {
+    json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
+}
+
+/// The types of the actions that a turn consists of, its session's and its chat's rows left out.
+fn kinds(watched: &Watched) -> Vec<&str> {
+    let kinds = watched.heard.iter().map(|action| action["type"].as_str().unwrap());
+    kinds.filter(|kind| kind.starts_with("chat/")).collect()
+}
+
+#[test]
+fn what_is_said_outside_of_a_turn_opens_none_and_is_in_none() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let command = json!({ "name": "x", "description": "d" });
+    let stray = [
+        text_update("agent_message_chunk", "\n"),
+        text_update("agent_message_chunk", "[MODE_UPDATE] plan"),
+        text_update("agent_thought_chunk", "a late thought"),
+        text_update("user_message_chunk", "an echo"),
+        json!({ "sessionUpdate": "tool_call", "toolCallId": "mcp_startup.x", "title": "MCP: x", "status": "failed" }),
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "mcp_startup.x", "status": "failed" }),
+        json!({ "sessionUpdate": "tool_call", "toolCallId": "c", "title": "left open", "status": "in_progress" }),
+        json!({ "sessionUpdate": "plan", "entries": [{ "content": "x", "priority": "low", "status": "in_progress" }] }),
+        json!({ "sessionUpdate": "usage_update", "used": 1, "size": 2 }),
+        json!({ "sessionUpdate": "available_commands_update", "availableCommands": [command] }),
+        json!({ "sessionUpdate": "current_mode_update", "currentModeId": "plan" }),
+        json!({ "sessionUpdate": "config_option_update", "configOptions": [] }),
+        json!({ "sessionUpdate": "session_info_update", "_meta": { "piAcp": { "running": false } } }),
+    ];
+    for turn in ["t1", "t2"] {
+        let all_said = json!({ "sessionUpdate": "session_info_update", "title": format!("after {turn}") });
+        watched.turn(turn, &format!("say ok\nfinish 0.5\n{}{}", updates(&stray), updates(&[all_said])));
+        watched.action_where(|action| action["title"] == format!("after {turn}"));
+        assert_eq!(watched.said(), "ok");
+        let told = ["chat/turnStarted", "chat/responsePart", "chat/turnComplete"];
+        assert_eq!(kinds(&watched), told, "{:?}", watched.heard);
+    }
+    watched.leave();
+}
+
+#[test]
+fn two_sessions_of_one_agent_may_speak_in_turn() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.action("session/ready");
+    let other = "ahp-session:/other";
+    watched.create(other, "a0");
+    watched.subscribe(other);
+    watched.action("session/ready");
+    watched.begin("t1", "duet 50");
+    let (first, second) = (default_chat_of(SESSION), default_chat_of(other));
+    let start = json!({ "type": "chat/turnStarted", "turnId": "o1", "startedAt": "2026-01-01T00:00:00Z",
+        "message": { "text": "go on", "origin": { "kind": "user" } } });
+    watched.say(json!({ "method": "dispatchAction",
+        "params": { "channel": second, "clientSeq": 9, "action": start } }));
+    let mut said = std::collections::BTreeMap::<String, String>::new();
+    let mut running = 2;
+    while running > 0 {
+        let message = watched.process.next();
+        let (channel, action) = (&message["params"]["channel"], &message["params"]["action"]);
+        let text = action["part"]["content"].as_str().or(action["content"].as_str()).unwrap_or_default();
+        said.entry(channel.as_str().unwrap_or_default().to_owned()).or_default().push_str(text);
+        running -= usize::from(action["type"] == "chat/turnComplete");
+    }
+    let numbers: String = (0..50).map(|number| format!("{number} ")).collect();
+    assert_eq!((&said[&first], &said[&second]), (&numbers, &numbers));
+    watched.leave();
+}
+
+/// One tool call that is asked about, as an agent tells it.
+struct Asked {
+    agent: &'static str,
+    /// What is said before the question, and when it was answered.
+    before: &'static [&'static str],
+    question: &'static str,
+    after: &'static [&'static str],
+    /// What the user is asked: name of the tool, message, input.
+    shown: [&'static str; 3],
+    /// What is in the content in the end.
+    produced: &'static str,
+}
+
+const ASKED: &[Asked] = &[
+    Asked {
+        agent: "says all in pieces, its status hardly ever",
+        before: &[
+            r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"Terminal","kind":"execute","status":"pending","rawInput":{}}"#,
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","title":"ls","rawInput":{"command":"ls"}}"#,
+        ],
+        question: r#"{"toolCallId":"c","title":"ls","rawInput":{"command":"ls"}}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","_meta":{"own":{"x":1}}}"#,
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","content":[{"type":"content","content":{"type":"text","text":"a file"}}]}"#,
+        ],
+        shown: ["execute", "ls", r#"{"command":"ls"}"#],
+        produced: "a file",
+    },
+    Asked {
+        agent: "asks of a call that it never announces",
+        before: &[],
+        question: r#"{"toolCallId":"c","title":"Write x","kind":"edit","status":"pending","content":[{"type":"diff","path":"/x","oldText":"","newText":"neu\n"}]}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","content":[{"type":"diff","path":"/x","oldText":"","newText":"neu\n"}]}"#,
+        ],
+        shown: ["edit", "Write x", ""],
+        produced: "neu",
+    },
+    Asked {
+        agent: "asks first and announces then",
+        before: &[],
+        question: r#"{"toolCallId":"c","title":"ls","kind":"execute","rawInput":{"command":"ls"}}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"ls","kind":"execute","status":"in_progress","rawInput":{"command":"ls"}}"#,
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","rawOutput":{"formatted_output":"a file"}}"#,
+        ],
+        shown: ["execute", "ls", r#"{"command":"ls"}"#],
+        produced: "a file",
+    },
+    Asked {
+        agent: "begins with an update, under a long name",
+        before: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"plan-review:01a1fdf0-e745-73f0-90a4-48fd8c1066e6:call_b33cb1_10_0","title":"Ready to code?","kind":"switch_mode","content":[{"type":"content","content":{"type":"text","text":"the plan"}}]}"#,
+        ],
+        question: r#"{"toolCallId":"plan-review:01a1fdf0-e745-73f0-90a4-48fd8c1066e6:call_b33cb1_10_0"}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"plan-review:01a1fdf0-e745-73f0-90a4-48fd8c1066e6:call_b33cb1_10_0","status":"completed"}"#,
+        ],
+        shown: ["switch_mode", "Ready to code?", ""],
+        produced: "the plan",
+    },
+    Asked {
+        agent: "asks in other words, and without the change",
+        before: &[
+            r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"Edit file","kind":"edit","rawInput":{"path":"/x"},"content":[{"type":"diff","path":"/x","oldText":"alt","newText":"neu"}]}"#,
+        ],
+        question: r#"{"toolCallId":"c","title":"Edit /x?","kind":"edit","rawInput":{"fileName":"/x"}}"#,
+        after: &[r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed"}"#],
+        shown: ["edit", "Edit /x?", r#"{"fileName":"/x"}"#],
+        produced: "neu",
+    },
+    Asked {
+        agent: "asks while it is at work already",
+        before: &[
+            r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"ls","kind":"execute","status":"in_progress","rawInput":{"command":"ls"}}"#,
+        ],
+        question: r#"{"toolCallId":"c","title":"ls"}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"in_progress","content":[{"type":"content","content":{"type":"text","text":"a"}}]}"#,
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","content":[{"type":"content","content":{"type":"text","text":"a file"}}]}"#,
+        ],
+        shown: ["execute", "ls", r#"{"command":"ls"}"#],
+        produced: "a file",
+    },
+    Asked {
+        agent: "asks the user something in this way",
+        before: &[],
+        question: r#"{"toolCallId":"c","title":"Which colour?","kind":"think","_meta":{"questions":[{"question":"Which colour?"}]}}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","rawOutput":"blue"}"#,
+        ],
+        shown: ["think", "Which colour?", ""],
+        produced: "blue",
+    },
+];
+
+/// What may always be allowed comes first, twice, and with two meanings.
+const OPTIONS: &str = r#"[{"optionId":"always/project","name":"Always here","kind":"allow_always"},{"optionId":"always/user","name":"Always","kind":"allow_always"},{"optionId":"once","name":"Allow","kind":"allow_once"},{"optionId":"cancel","name":"Reject","kind":"reject_once"}]"#;
+
+impl Asked {
+    fn begin(&self, watched: &mut Watched, turn: &str, rest: &str) -> Value {
+        let say = |said: &[&str]| said.iter().map(|said| format!("update {said}\n")).collect::<String>();
+        let question = format!(r#"permission {{"toolCall":{},"options":{OPTIONS}}}"#, self.question);
+        let script = format!("{}{question}\n{}{rest}", say(self.before), say(self.after));
+        watched.begin(turn, &script);
+        watched.action_where(|action| action["type"] == "chat/toolCallReady" && action["options"].is_array())
+    }
+}
+
+#[test]
+fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    for (number, case) in ASKED.iter().enumerate() {
+        let turn = format!("t{number}");
+        let ready = case.begin(&mut watched, &turn, "");
+        let agent = case.agent;
+        let options = ready["options"].as_array().unwrap();
+        let options: Vec<_> = options.iter().map(|it| it["id"].as_str().unwrap()).collect();
+        assert_eq!(options, ["always/project", "always/user", "once", "cancel"], "{agent}");
+        let [name, message, input] = case.shown;
+        assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], name, "{agent}");
+        assert_eq!(ready["invocationMessage"], message, "{agent}");
+        let input = (!input.is_empty()).then_some(input);
+        assert_eq!(ready.get("toolInput").map(|input| input.as_str().unwrap()), input, "{agent}");
+        // Without an option it is this call only that is allowed.
+        let call = &ready["toolCallId"];
+        let approve = json!({ "type": "chat/toolCallConfirmed", "turnId": turn, "toolCallId": call,
+            "approved": true });
+        watched.dispatch(approve);
+        assert_eq!(watched.ending(&turn)["type"], "chat/turnComplete", "{agent}");
+        assert_eq!(watched.said(), "once", "{agent}");
+        assert_eq!(watched.heard("chat/toolCallStart").len(), 1, "{agent}");
+        let asked = watched.heard("chat/toolCallReady");
+        assert_eq!(asked.iter().filter(|ready| ready["options"].is_array()).count(), 1, "{agent}");
+        let done = watched.heard("chat/toolCallComplete");
+        assert_eq!((done.len(), &done[0]["result"]["success"]), (1, &json!(true)), "{agent}");
+        let content = done[0]["result"]["content"].to_string();
+        assert!(content.contains(case.produced), "{agent}: {content}");
+    }
+    watched.leave();
+}
+
+/// Some say no more of a call that was refused, some that it has failed, some end the turn with it, and some call
+/// that cancelled although nobody cancelled it.
+#[test]
+fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let failed = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"code":"rejected"}}"#;
+    for (number, case) in ASKED.iter().filter(|case| !case.question.contains("plan-review")).enumerate() {
+        for (way, rest, ending) in [
+            ("silent", "say I see", "chat/turnComplete"),
+            ("failed", failed, "chat/turnComplete"),
+            ("over", "end cancelled", "chat/turnCancelled"),
+        ] {
+            let turn = format!("{way}-{number}");
+            let refused = Asked { after: &[], ..*case };
+            let ready = refused.begin(&mut watched, &turn, rest);
+            watched.decide(&turn, ready["toolCallId"].as_str().unwrap(), false, "cancel");
+            assert_eq!(watched.ending(&turn)["type"], ending, "{}, {way}", case.agent);
+            assert!(watched.heard("chat/toolCallComplete").is_empty(), "{}, {way}", case.agent);
+            assert_eq!(watched.heard("chat/toolCallConfirmed").len(), 1, "{}, {way}", case.agent);
+        }
+    }
+    watched.leave();
+}
+
+/// A cancelled command may run on, and its agent may go on telling of it.
+#[test]
+fn what_goes_on_of_a_cancelled_call_is_not_in_the_next_turn() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "tool_left_open c\nhang");
+    watched.action("chat/toolCallReady");
+    watched.cancel("t1");
+    watched.ending("t1");
+    let late = [
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "in_progress" }),
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "c",
+            "_meta": { "terminal_output_delta": { "terminal_id": "t", "data": "more" } } }),
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "c", "status": "completed",
+            "rawOutput": "all of it" }),
+    ];
+    assert_eq!(watched.turn("t2", &format!("{}say ok", updates(&late))), "ok");
+    assert_eq!(kinds(&watched), ["chat/turnStarted", "chat/responsePart", "chat/turnComplete"]);
+    watched.leave();
+}
+
+#[test]
+fn a_question_that_a_cancellation_has_answered_may_be_withdrawn_too() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    for turn in ["t1", "t2"] {
+        watched.begin(turn, "ask_and_cancel_too c");
+        watched.action("chat/toolCallReady");
+        watched.cancel(turn);
+        watched.ending(turn);
+    }
+    assert_eq!(watched.turn("t3", "say ok"), "ok");
+    watched.leave();
+}
+
+/// Not all extensions begin with an underscore.
+#[test]
+fn methods_that_nobody_knows_are_refused_where_an_answer_is_due() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script =
+        "notify _auth/status_update\nnotify qwen/notify/session/prompt-suggestion\nrequest craft/drain";
+    assert_eq!(watched.turn("t1", script), "-32601");
+    watched.leave();
+}
