@@ -47,12 +47,7 @@ impl Host {
         });
     }
 
-    fn change_notes(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        change: impl FnOnce(&mut JsonObject),
-    ) {
+    fn change_notes(&mut self, step: &mut Step<'_>, key: SessionKey, change: impl FnOnce(&mut JsonObject)) {
         let Some(session) = self.sessions.get(&key) else { return };
         let mut meta = session.state.meta.clone().unwrap_or_default();
         change(&mut meta);

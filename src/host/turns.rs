@@ -15,15 +15,15 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatInputRequest, ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
-    SessionLifecycle, SystemNotificationResponsePart,
+    ChatInputRequest, ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart,
+    ResponsePart, SessionLifecycle, SystemNotificationResponsePart,
 };
 
 use super::calls::{CallRef, Readiness};
 use super::clients::Errand;
 use super::effects::{
-    Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer, TurnEnd,
-    TurnEvent,
+    Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
+    TurnEnd, TurnEvent,
 };
 use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, Target, TitleBy};
 use super::save::lasted_since;

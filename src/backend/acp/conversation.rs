@@ -18,17 +18,19 @@ use agent_client_protocol_schema::{
     CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, PromptResponse, SessionId,
     StopReason,
 };
+use ahp_types::common::JsonObject;
 use ahp_types::state::{Message, UsageInfo};
 use anyhow::{bail, Context};
 use serde_json::value::RawValue;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
-use super::content;
 use super::peer::{Ear, Failure, Said};
+use super::{besides, content};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
     Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
@@ -92,6 +94,10 @@ struct Conversation {
     /// What the agent has to be told before the next prompt, because it does not remember it.
     transcript: Option<String>,
     calls: Calls,
+    /// What the agent says of its session besides the title.
+    session_info: JsonObject,
+    /// The last update of each kind that nobody knows.
+    unknown_updates: JsonObject,
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
@@ -105,6 +111,8 @@ struct Run {
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
     usage: UsageInfo,
+    /// The user has refused a call.
+    has_refused: bool,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
     /// What the user has added, for when the agent is done with what it does.
@@ -208,6 +216,7 @@ impl Conversation {
                 cache_read_tokens: None,
                 meta: None,
             },
+            has_refused: false,
             speaking: None,
             steering: VecDeque::new(),
         });
@@ -275,17 +284,7 @@ impl Conversation {
             Ok(answer) => {
                 self.agent.has_worked();
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
-                    Ok(answer) => {
-                        if let Some(usage) = answer.usage {
-                            let count = |tokens: u64| i64::try_from(tokens).ok();
-                            self.tell_usage(|known| {
-                                known.input_tokens = count(usage.input_tokens);
-                                known.output_tokens = count(usage.output_tokens);
-                                known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
-                            });
-                        }
-                        ending(answer.stop_reason)
-                    }
+                    Ok(answer) => self.learn_from_answer(answer),
                     Err(error) => {
                         // It has answered, so it is done; why it stopped is not known.
                         tracing::warn!(agent = self.agent.spec.name, %error, "an answer to a prompt: {answer}");
@@ -319,6 +318,26 @@ impl Conversation {
                 self.tell(TurnEvent::Steered(id));
             }
             _ => self.end(end),
+        }
+    }
+
+    /// Takes in what an answer to a prompt tells besides the end; how the turn has ended.
+    fn learn_from_answer(&mut self, answer: PromptResponse) -> TurnEnd {
+        let PromptResponse { stop_reason, usage, meta, .. } = answer;
+        if usage.is_some() || meta.is_some() {
+            self.tell_usage(|known| {
+                if let Some(usage) = usage {
+                    // Cannot fail: it is plain data.
+                    let raw = serde_json::to_value(&usage).unwrap_or_default();
+                    updates::learn_usage(known, &usage, raw);
+                }
+                besides::put(known.meta.get_or_insert_default(), besides::META, meta.map(Value::Object));
+            });
+        }
+        match (stop_reason, &self.run) {
+            // The user has not cancelled the turn, but refused a call; some agents end it like this then.
+            (StopReason::Cancelled, Some(run)) if run.has_refused => TurnEnd::Complete,
+            (reason, _) => ending(reason),
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use agent_client_protocol_schema::{
     LoadSessionRequest, NewSessionRequest, NewSessionResponse, ResumeSessionRequest, SessionId,
 };
+use ahp_types::common::JsonObject;
 use anyhow::{anyhow, bail, Context};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -82,6 +83,8 @@ impl Conversation {
             early,
             transcript,
             calls: Calls::default(),
+            session_info: JsonObject::new(),
+            unknown_updates: JsonObject::new(),
             run: None,
             pending: VecDeque::new(),
         })

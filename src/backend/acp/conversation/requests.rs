@@ -15,6 +15,9 @@ use crate::backend::acp::peer::AgentRequest;
 impl Conversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
         let Some((request, told)) = self.calls.decided(call, approved) else { return };
+        if let Some(run) = &mut self.run {
+            run.has_refused |= !approved;
+        }
         self.answer_permission(&request, option);
         self.tell_all(told);
         self.answer_unanswered(false);
