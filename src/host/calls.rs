@@ -158,7 +158,8 @@ impl Host {
 
     /// An agent does not want to know any more what it asked.
     pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: String) {
-        if self.chats.get(&key).is_some_and(|chat| chat.conversation.question(&id).is_some()) {
+        let question = self.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
+        if question.is_some_and(|question| question.response.is_none()) {
             self.settle_question(step, key, id, ChatInputResponseKind::Cancel);
         }
     }

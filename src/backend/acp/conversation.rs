@@ -1,12 +1,14 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
-//! to be), `updates` (what the agent tells), `requests` (what the agent asks).
+//! to be), `updates` (what the agent tells), `requests` (what the agent asks), `questions`
+//! (what it asks the user).
 //!
 //! Owns: one prompt at a time, and what ends it.
 //! Never: waits without hearing a cancellation.
 
 mod opening;
+mod questions;
 mod requests;
 mod updates;
 
@@ -27,6 +29,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
+use self::questions::Questions;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
 use super::peer::{Ear, Failure, Said};
@@ -113,6 +116,7 @@ struct Run {
     usage: UsageInfo,
     /// The user has refused a call.
     has_refused: bool,
+    questions: Questions,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
     /// What the user has added, for when the agent is done with what it does.
@@ -182,6 +186,9 @@ impl Conversation {
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
             }
+            Command::Answer { run, request_id, response, answers } if current == Some(run) => {
+                self.answered_by_user(&request_id, response, &answers);
+            }
             Command::Steer { run, id, message, attached } if current == Some(run) => {
                 if let Some(run) = &mut self.run {
                     run.steering.push_back((id, message, attached));
@@ -217,6 +224,7 @@ impl Conversation {
                 meta: None,
             },
             has_refused: false,
+            questions: Questions::default(),
             speaking: None,
             steering: VecDeque::new(),
         });
@@ -252,6 +260,7 @@ impl Conversation {
         match said {
             Said::Update(update) => self.updated(&update),
             Said::Request { id, method, params } => self.asked(id, &method, &params),
+            Said::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
             Said::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
                 self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));

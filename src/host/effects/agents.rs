@@ -272,7 +272,7 @@ pub enum TurnEvent {
     /// An event after which the agent has got so far: both are kept, or neither, so that nothing which was
     /// told is done again when the turn is resumed.
     Last(Box<TurnEvent>, u64),
-    /// An event, and what is told besides it.
+    /// An event that is no end of the run, and what is told besides it.
     With(Box<TurnEvent>, Besides),
     /// Token usage so far.
     Usage(UsageInfo),

@@ -5,6 +5,7 @@
 //! Never: looks inside of the host.
 #![cfg(target_os = "linux")]
 
+mod asking;
 mod dying;
 mod junk;
 mod leaving;

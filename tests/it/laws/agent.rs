@@ -262,6 +262,7 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
         Happening::QuestionWithdrawn { id } => {
             TurnEvent::QuestionWithdrawn { id: format!("question-{}", id % 3) }
         }
+        Happening::With(event, _) if matches!(**event, Happening::Ended(_)) => return None,
         Happening::With(event, index) => TurnEvent::With(Box::new(happen(event)?), besides(*index)),
         Happening::Steered(_) => return None,
         Happening::Ended(how) => TurnEvent::Ended(end(*how)),

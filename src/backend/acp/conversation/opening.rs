@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::{Conversation, AUTH_REQUIRED, INVALID_PARAMS};
+use super::{Conversation, AUTH_REQUIRED};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
@@ -103,7 +103,9 @@ async fn ask(
         loop {
             match ear.hear().await {
                 Some(Said::Answer(about, answer)) if about == id => return Some(answer),
-                Some(Said::Request { id, .. }) => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Some(Said::Request { id, method, .. }) => {
+                    ear.answer(&id, Conversation::asked_too_early(&method));
+                }
                 Some(_) => {}
                 None => return None,
             }
