@@ -376,6 +376,13 @@ def step_after(session, rest):
     raise End()
 
 
+def step_after_update(session, rest):
+    """Ends the turn, and then updates."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    step_update(session, rest)
+    raise End()
+
+
 CURRENT = [None]
 STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("step_")}
 

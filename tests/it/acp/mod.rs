@@ -8,6 +8,7 @@
 mod asking;
 mod dying;
 mod junk;
+mod keeping;
 mod leaving;
 mod remembering;
 mod talking;
