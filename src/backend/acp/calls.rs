@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use agent_client_protocol_schema::{ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolKind};
+use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolKind};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
+use super::edits::Moment;
 use super::peer::AgentRequest;
 use super::{besides, content};
 use crate::host::effects::{Besides, PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
@@ -44,6 +45,8 @@ struct Call {
     content: Vec<ToolResultContent>,
     /// What of its content has no place.
     content_rest: Vec<Value>,
+    /// The changes of files in its content.
+    diffs: Vec<Diff>,
     /// What a terminal of the agent's own showed.
     terminal: String,
     /// What else the agent said of that terminal.
@@ -200,6 +203,22 @@ impl Calls {
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
+    /// The changes of files that a call is to make when it asks for a permission, or has made when it is done;
+    /// none when an event is neither.
+    pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, Moment)> {
+        let event = match event {
+            TurnEvent::With(event, _) => event,
+            event => event,
+        };
+        let (id, moment) = match event {
+            TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, Moment::Before),
+            TurnEvent::ToolDone { id, outcome, .. } if outcome.success => (id, Moment::After),
+            _ => return None,
+        };
+        let diffs = self.calls.get(id).map(|call| call.diffs.clone()).filter(|diffs| !diffs.is_empty())?;
+        Some((diffs, moment))
+    }
+
     /// The turn is over.
     pub fn end_turn(&mut self) {
         self.past.extend(std::mem::take(&mut self.calls).into_keys());
@@ -348,6 +367,7 @@ impl Call {
     fn take_content(&mut self, content: &[Box<RawValue>]) {
         self.content.clear();
         self.content_rest.clear();
+        self.diffs.clear();
         for raw in content {
             let produced = content::produced(raw);
             if let Some(mut rest) = produced.rest {
@@ -355,6 +375,7 @@ impl Call {
                 self.content_rest.push(rest.into());
             }
             self.content.extend(produced.content);
+            self.diffs.extend(produced.diff);
         }
     }
 

@@ -141,6 +141,8 @@ pub struct Produced {
     pub content: Option<ToolResultContent>,
     /// What of it has no place.
     pub rest: Option<JsonObject>,
+    /// The change of a file, if it is one.
+    pub diff: Option<Diff>,
 }
 
 /// What a tool call has produced.
@@ -152,14 +154,17 @@ pub fn produced(raw: &RawValue) -> Produced {
             let mut rest = besides::rest(said, &["type", "content"]).unwrap_or_default();
             rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
             let rest = Some(rest).filter(|rest| !rest.is_empty());
-            Produced { content: Some(produced_block(content.content)), rest }
+            Produced { content: Some(produced_block(content.content)), rest, diff: None }
         }
         Ok(ToolCallContent::Diff(diff)) => Produced {
             content: Some(text(diff_text(&diff))),
             rest: besides::rest(said, &["type", "path", "oldText", "newText"]),
+            diff: Some(diff),
         },
-        Ok(ToolCallContent::Terminal(_)) => Produced { content: None, rest: besides::rest(said, &["type"]) },
-        _ => Produced { content: None, rest: besides::rest(said, &[]) },
+        Ok(ToolCallContent::Terminal(_)) => {
+            Produced { content: None, rest: besides::rest(said, &["type"]), diff: None }
+        }
+        _ => Produced { content: None, rest: besides::rest(said, &[]), diff: None },
     }
 }
 

@@ -13,6 +13,8 @@ mod requests;
 mod updates;
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use agent_client_protocol_schema::{
     StopReason,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{Message, UsageInfo};
+use ahp_types::state::{FileEdit, Message, ToolResultContent, ToolResultFileEditContent, UsageInfo};
 use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use serde_json::Value;
@@ -33,10 +35,10 @@ use self::questions::Questions;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
 use super::peer::{Ear, Failure, Said};
-use super::{besides, content};
+use super::{besides, content, edits};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
-    Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
+    Besides, Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
 };
 
 /// ACP: the user must log in first.
@@ -104,6 +106,25 @@ struct Conversation {
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
+    /// What is found out for the first of them.
+    looking: Looking,
+}
+
+/// Finding out what the changes that are told with an event are changes of.
+enum Looking {
+    NotYet,
+    For(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
+    Done,
+}
+
+impl Looking {
+    /// What was found; for ever not while nothing is looked for.
+    async fn found(&mut self) -> Vec<FileEdit> {
+        match self {
+            Self::For(looking) => looking.await,
+            Self::NotYet | Self::Done => std::future::pending().await,
+        }
+    }
 }
 
 struct Run {
@@ -146,10 +167,20 @@ impl Conversation {
                     }
                     Some(command) => self.obey(command),
                 },
-                room = reports.room(), if !self.pending.is_empty() => {
-                    let Some(room) = room else { return Ok(()) };
+                found = self.looking.found(), if matches!(self.looking, Looking::For(_)) => {
+                    self.looking = Looking::Done;
                     if let Some(event) = self.pending.pop_front() {
-                        room.report(event);
+                        self.pending.push_front(with_edits(event, found));
+                    }
+                    Next::Hear
+                }
+                room = reports.room(), if !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) => {
+                    let Some(room) = room else { return Ok(()) };
+                    if !self.looks() {
+                        self.looking = Looking::NotYet;
+                        if let Some(event) = self.pending.pop_front() {
+                            room.report(event);
+                        }
                     }
                     Next::Hear
                 }
@@ -172,6 +203,17 @@ impl Conversation {
             reports.report(event).await;
         }
         Ok(())
+    }
+
+    /// Begins to find out what the first event that is to be reported needs; false when it needs nothing.
+    fn looks(&mut self) -> bool {
+        let changes = match (self.pending.front(), &self.looking) {
+            (Some(Event::Turn(_, event)), Looking::NotYet) => self.calls.changes(event),
+            _ => None,
+        };
+        let Some((diffs, moment)) = changes else { return false };
+        self.looking = Looking::For(Box::pin(edits::find(diffs, moment)));
+        true
     }
 
     fn obey(&mut self, command: Command) -> Next {
@@ -242,6 +284,7 @@ impl Conversation {
         run.steering.clear();
         // Nobody wants to hear of the run any more.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
+        self.looking = Looking::NotYet;
         self.answer_unanswered(true);
         self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
     }
@@ -384,6 +427,25 @@ impl Conversation {
             self.ear.request("session/close", &CloseSessionRequest::new(self.session.clone()));
         }
     }
+}
+
+/// An event, and the changes of files that it tells: in what a call has produced, behind what it says itself, or
+/// besides its question.
+fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
+    let Event::Turn(run, event) = event else { return event };
+    let (mut event, mut besides) = match event {
+        TurnEvent::With(event, besides) => (*event, besides),
+        event => (event, Besides::default()),
+    };
+    match &mut event {
+        TurnEvent::ToolDone { outcome, .. } => outcome.content.extend(edits.into_iter().map(|edit| {
+            let FileEdit { before, after, diff } = edit;
+            ToolResultContent::FileEdit(ToolResultFileEditContent { before, after, diff })
+        })),
+        _ => besides.edits = edits,
+    }
+    let event = if besides == Besides::default() { event } else { TurnEvent::With(Box::new(event), besides) };
+    Event::Turn(run, event)
 }
 
 fn ending(reason: StopReason) -> TurnEnd {

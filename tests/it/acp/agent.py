@@ -170,6 +170,19 @@ def step_ask(session, rest):
         update(session, "tool_call_update", toolCallId="ask_1", status="completed", content=[diff])
 
 
+def step_edit(session, rest):
+    """Asks whether it may change a file, and then does: whole, some lines, or however it is told."""
+    told = json.loads(rest)
+    path = os.path.join(SESSIONS[session][0], told["path"])
+    content = [{"type": "diff", "path": path, **sides} for sides in told["diffs"]]
+    request = permission(session, "edit_1", title="Change a file", kind="edit", content=content)
+    if outcome_of(wait_for_answer(request)) == "no":
+        return
+    with open(path, "w") as file:
+        file.write(told["after"])
+    update(session, "tool_call_update", toolCallId="edit_1", status="completed")
+
+
 def step_ask_thrice(session, rest):
     """Three calls wait at once; their answers are told in the order in which they come."""
     requests = [permission(session, f"ask_{n}", title=f"Number {n}", kind="edit") for n in (1, 2, 3)]

@@ -7,6 +7,7 @@
 
 mod asking;
 mod dying;
+mod editing;
 mod junk;
 mod keeping;
 mod leaving;

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::{Conversation, AUTH_REQUIRED};
+use super::{Conversation, Looking, AUTH_REQUIRED};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
@@ -87,6 +87,7 @@ impl Conversation {
             unknown_updates: JsonObject::new(),
             run: None,
             pending: VecDeque::new(),
+            looking: Looking::NotYet,
         })
     }
 }
