@@ -11,8 +11,9 @@
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
-//! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
-//! configured), `settings` (what is made of that), `locale` (the host's own words), `windows` (which turns each client holds), `shutdown`, and
+//! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
+//! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
+//! place of its own), `windows` (which turns each client holds), `shutdown`, and
 //! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -31,6 +32,7 @@ mod handlers;
 mod locale;
 pub mod log;
 mod model;
+mod notes;
 mod origins;
 mod pending;
 mod progress;

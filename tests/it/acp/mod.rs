@@ -5,12 +5,15 @@
 //! Never: looks inside of the host.
 #![cfg(target_os = "linux")]
 
+mod asking;
 mod coping;
 mod dying;
+mod editing;
 mod failing;
 mod forking;
 mod going_on;
 mod junk;
+mod keeping;
 mod leaving;
 mod limits;
 mod remembering;

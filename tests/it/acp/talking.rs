@@ -59,9 +59,10 @@ fn what_has_no_part_of_its_own_is_told_in_other_ways() {
     assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "work");
     assert_eq!(watched.heard("session/titleChanged").last().unwrap()["title"], "A good title");
     let context = json!({ "used": 10, "size": 100, "cost": { "amount": 0.5, "currency": "EUR" } });
+    let meta = json!({ "acp.context": context, "acp.usage": { "totalTokens": 12 } });
     assert_eq!(
         watched.heard("chat/usage").last().unwrap()["usage"],
-        json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": { "acp.context": context } })
+        json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": meta })
     );
     watched.leave();
 }

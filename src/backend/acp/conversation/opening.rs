@@ -13,13 +13,14 @@ use agent_client_protocol_schema::{
     ForkSessionRequest, ForkSessionResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
     ResumeSessionRequest, SessionId,
 };
+use ahp_types::common::JsonObject;
 use anyhow::{anyhow, bail, Context};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::settings::{is_of_session, Settings};
-use super::{Conversation, AUTH_REQUIRED, INVALID_PARAMS};
+use super::{Conversation, Looking, AUTH_REQUIRED};
 use crate::backend::acp::agent::{Agent, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
@@ -106,9 +107,12 @@ impl Conversation {
             settings,
             transcript,
             calls: Calls::default(),
+            session_info: JsonObject::new(),
+            unknown_updates: JsonObject::new(),
             run: None,
             pending: VecDeque::new(),
             is_known: false,
+            looking: Looking::NotYet,
         };
         Ok((conversation, used))
     }
@@ -149,7 +153,9 @@ async fn ask(
         loop {
             match ear.hear().await {
                 Some(Said::Answer(about, answer)) if about == id => return Some(answer),
-                Some(Said::Request { id, .. }) => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Some(Said::Request { id, method, .. }) => {
+                    ear.answer(&id, Conversation::asked_too_early(&method));
+                }
                 Some(Said::Update(update)) if is_of_session(&update) => of_session.push(update),
                 Some(_) => {}
                 None => return None,
@@ -172,7 +178,7 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
             match said {
-                Said::Request { id, .. } => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Said::Request { id, method, .. } => ear.answer(&id, Conversation::asked_too_early(&method)),
                 Said::Update(update) if is_of_session(&update) => of_session.push(update),
                 _ => {}
             }
