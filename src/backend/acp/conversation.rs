@@ -122,6 +122,8 @@ struct Conversation {
     unnamed: bool,
     settings: Settings,
     calls: Calls,
+    /// Which of them have another name in the turn.
+    renamed: Renamed,
     /// What the agent says of its session besides the title.
     session_info: JsonObject,
     /// The last update of each kind that nobody knows.
@@ -171,8 +173,6 @@ struct Run {
     questions: Questions,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
-    /// Which of its calls have another name in the turn.
-    renamed: Renamed,
     /// Something was told of it.
     told: bool,
     /// What the user has added, for when the agent is done with what it does.
@@ -231,7 +231,7 @@ impl Conversation {
                     if !self.looks() {
                         self.looking = Looking::NotYet;
                         if let Some(event) = self.pending.pop_front() {
-                            room.report(event);
+                            room.report(self.renamed.shown(event));
                         }
                     }
                     Next::Hear
@@ -252,7 +252,7 @@ impl Conversation {
         // What is left to be told, and that nothing follows.
         self.pending.push_back(Event::Left);
         while let Some(event) = self.pending.pop_front() {
-            reports.report(event).await;
+            reports.report(self.renamed.shown(event)).await;
         }
         Ok(())
     }
@@ -329,6 +329,7 @@ impl Conversation {
         blocks.extend(request);
         let prompt = self.prompt(blocks);
         self.is_new = false;
+        self.renamed = renamed;
         self.run = Some(Run {
             id: run,
             prompt,
@@ -347,7 +348,6 @@ impl Conversation {
             has_refused: false,
             questions: Questions::default(),
             speaking: None,
-            renamed,
             told: false,
             steering: VecDeque::new(),
         });
@@ -432,7 +432,7 @@ impl Conversation {
     fn tell(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.told = true;
-        let event = Event::Turn(run.id, run.renamed.shown(event));
+        let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {
             self.name();
         }

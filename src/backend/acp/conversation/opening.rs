@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::resuming::Renamed;
 use super::settings::{is_of_session, Settings};
 use super::{Conversation, Looking, AUTH_REQUIRED};
 use crate::backend::acp::agent::{Agent, Use};
@@ -107,6 +108,7 @@ impl Conversation {
             settings,
             transcript,
             calls: Calls::default(),
+            renamed: Renamed::default(),
             session_info: JsonObject::new(),
             unknown_updates: JsonObject::new(),
             run: None,

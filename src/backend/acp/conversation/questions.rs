@@ -135,7 +135,7 @@ impl<'de> Deserialize<'de> for Fields {
 impl Conversation {
     /// Takes in a request for the user's answer.
     pub(super) fn asked_the_user(&mut self, request: AgentRequest, params: &RawValue) {
-        let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else {
+        let Some(run) = self.run.as_mut().filter(|run| run.goes_on()) else {
             return self.ear.answer(&request, Ok(cancelled()));
         };
         let asked = serde_json::from_str::<Asked>(params.get()).map_err(|error| error.to_string());

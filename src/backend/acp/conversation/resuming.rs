@@ -131,15 +131,21 @@ impl Renamed {
     }
 
     /// An event as it is told.
-    pub(super) fn shown(&self, mut event: TurnEvent) -> TurnEvent {
-        if let TurnEvent::ToolStarted { id, .. }
-        | TurnEvent::ToolInput { id, .. }
-        | TurnEvent::ToolReady { id, .. }
-        | TurnEvent::ToolContent { id, .. }
-        | TurnEvent::ToolDone { id, .. } = &mut event
-        {
-            if let Some(name) = self.0.get(id) {
-                id.clone_from(name);
+    pub(super) fn shown(&self, mut event: Event) -> Event {
+        if let Event::Turn(_, event) = &mut event {
+            let event = match event {
+                TurnEvent::With(event, _) => event,
+                event => event,
+            };
+            if let TurnEvent::ToolStarted { id, .. }
+            | TurnEvent::ToolInput { id, .. }
+            | TurnEvent::ToolReady { id, .. }
+            | TurnEvent::ToolContent { id, .. }
+            | TurnEvent::ToolDone { id, .. } = event
+            {
+                if let Some(name) = self.0.get(id) {
+                    id.clone_from(name);
+                }
             }
         }
         event
