@@ -505,11 +505,9 @@ def step_after(session, rest):
     raise End()
 
 
-def step_after_update(session, rest):
-    """Ends the turn, and then updates."""
-    say(id=CURRENT[0], result={"stopReason": "end_turn"})
-    step_update(session, rest)
-    raise End()
+def step_update_first(session, rest):
+    """Updates the first session that there is, in which no turn runs."""
+    say(method="session/update", params={"sessionId": next(iter(SESSIONS)), "update": json.loads(rest)})
 
 
 CURRENT = [None]

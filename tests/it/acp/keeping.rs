@@ -233,7 +233,13 @@ fn what_is_said_between_turns_is_kept_too() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let late = json!({ "sessionUpdate": "usage_update", "used": 5, "size": 10 });
-    watched.turn("t1", &format!("after_update {late}"));
+    watched.turn("t1", "say ok");
+    let other = "ahp-session:/other";
+    watched.create(other, "a0");
+    let start = json!({ "type": "chat/turnStarted", "turnId": "o1", "startedAt": "2026-01-01T00:00:00Z",
+        "message": { "text": format!("update_first {late}"), "origin": { "kind": "user" } } });
+    watched.say(json!({ "method": "dispatchAction",
+        "params": { "channel": default_chat_of(other), "clientSeq": 9, "action": start } }));
     watched.action("session/metaChanged");
     watched.turn("t2", "say ok");
     let chat = default_chat_of(SESSION);
