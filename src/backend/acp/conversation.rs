@@ -27,20 +27,21 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
+pub(super) use self::opening::ask;
 use self::opening::refused;
 use self::resuming::Renamed;
 use self::settings::Settings;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
 use super::content;
+use super::login;
 use super::peer::{Ear, Failure, Said};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
-    Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
+    Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
+    TurnEvent,
 };
 
-/// ACP: the user must log in first.
-const AUTH_REQUIRED: i64 = -32000;
 /// JSON-RPC: no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
 /// JSON-RPC: the parameters do not fit.
@@ -67,9 +68,12 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
-        opened = Conversation::open(&agent, open) => opened,
+        opened = Conversation::open(&agent, &open) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
+    let resources = login::resources(&agent.ways());
+    let of_itself = SelfDescription { protected_resources: Some(resources), ..SelfDescription::default() };
+    reports.report(Event::Described(Box::new(of_itself))).await;
     match opened {
         Ok((mut conversation, used)) => {
             conversation.open_with(config, had_a_name, used);
@@ -80,6 +84,9 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
             ended.with_context(|| format!("the agent `{name}` has died"))
         }
         Err(error) => {
+            if error.is::<login::Required>() {
+                reports.report(Event::LoginRequired).await;
+            }
             reports.report(Event::OpenFailed { reason: format!("the agent `{name}`: {error:#}") }).await;
             Ok(())
         }
@@ -106,6 +113,8 @@ struct Conversation {
     is_new: bool,
     /// The host does not know the session's id yet, because the agent does not know what was said.
     unnamed: bool,
+    /// What clients have pushed for logging in to the agent.
+    tokens: Tokens,
     settings: Settings,
     calls: Calls,
     run: Option<Run>,
@@ -211,6 +220,7 @@ impl Conversation {
                     run.steering.push_back((id, message, attached));
                 }
             }
+            Command::Tokens(tokens) => self.tokens = tokens,
             command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
         }
         Next::Hear
@@ -222,6 +232,11 @@ impl Conversation {
     }
 
     fn begin(&mut self, run: RunId, request: Vec<ContentBlock>, renamed: Renamed) -> Next {
+        let login = &self.running.login;
+        if login.is_needed() && login.can_be_helped(&self.tokens) {
+            // Opening it again does that.
+            return Next::Leave;
+        }
         let Some(used) = self.running.begin_use() else {
             // It is being stopped: the turn is started again when it has been.
             return Next::Leave;
@@ -353,9 +368,12 @@ impl Conversation {
                     }
                 }
             }
-            Err(failure) if failure.code == AUTH_REQUIRED => {
+            Err(failure) if login::is_required(&failure) => {
+                self.running.login.set_needed(true);
+                self.pending.push_back(Event::LoginRequired);
                 let message = refused("session/prompt", &failure).to_string();
-                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable: false }
+                let resumable = self.can_be_taken_up();
+                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
             }
             Err(failure) => TurnEnd::Failed {
                 kind: "agentError".to_owned(),

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
 //! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
-//! `conversation` (one chat), `calls`, `content` and `options` (what its messages mean).
+//! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages mean).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
@@ -13,6 +13,7 @@ mod content;
 mod conversation;
 pub mod guard;
 mod junk;
+mod login;
 mod options;
 pub mod peer;
 pub mod process;

@@ -2,8 +2,8 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows), `--goes-on STEPS` (what it does
-with a turn that was cut).
+resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows), `--goes-on STEPS`
+(what it does with a turn that was cut), `--login in|out|refuse` (it can be logged in to, and is or is not at first).
 """
 
 import argparse
@@ -250,6 +250,17 @@ def step_child(session, rest):
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 
+def step_variable(session, rest):
+    """How long it is, so that it is not shown."""
+    text(session, f"{len(os.environ.get(rest, ''))} characters")
+
+
+def step_logout(session, rest):
+    LOGGED_IN[0] = False
+    os.environ.pop("AGENT_KEY", None)
+    raise End(error=LOG_IN_FIRST)
+
+
 def step_remembers(session, rest):
     text(session, " | ".join(SESSIONS[session]))
 
@@ -293,8 +304,18 @@ CURRENT = [None]
 STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("step_")}
 
 
+LOGGED_IN = [False]
+LOG_IN_FIRST = {"code": -32000, "message": "Authentication required"}
+
+
+def is_logged_in():
+    return not OPTIONS.login or LOGGED_IN[0] or os.environ.get("AGENT_KEY", "").startswith("good")
+
+
 def prompt(message):
     global PROMPT
+    if not is_logged_in():
+        return say(id=message["id"], error=LOG_IN_FIRST)
     session = message["params"]["sessionId"]
     PROMPT = message["params"]["prompt"]
     CURRENT[0] = message["id"]
@@ -334,8 +355,21 @@ def answer(message):
         assert params["protocolVersion"] == 1, params
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
+        methods = [
+            {"id": "browser", "name": "Log in with a browser"},
+            {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
+        ]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        return {"result": {"protocolVersion": version, "agentCapabilities": can}}
+        hello = {"protocolVersion": version, "agentCapabilities": can}
+        return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
+    if method == "authenticate":
+        assert params["methodId"] == "browser", params
+        if OPTIONS.login == "refuse":
+            return {"error": {"code": -32603, "message": "the browser was closed"}}
+        LOGGED_IN[0] = True
+        return {"result": {}}
+    if method.startswith("session/") and not is_logged_in():
+        return {"error": LOG_IN_FIRST}
     if method == "session/new":
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
@@ -375,7 +409,9 @@ def main():
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--memory")
     parser.add_argument("--goes-on")
+    parser.add_argument("--login")
     parser.parse_args(namespace=OPTIONS)
+    LOGGED_IN[0] = OPTIONS.login == "in"
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)

@@ -19,23 +19,49 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::settings::{is_of_session, Settings};
-use super::{Conversation, AUTH_REQUIRED, INVALID_PARAMS};
+use super::{Conversation, INVALID_PARAMS};
 use crate::backend::acp::agent::{Agent, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
+use crate::backend::acp::login;
 use crate::backend::acp::peer::{Ear, Failure, Said};
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
 impl Conversation {
-    pub(super) async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<(Self, Use)> {
-        // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
-        let starting = Arc::clone(agent);
-        let used =
-            tokio::spawn(async move { starting.start().await }).await.context("it was not started")??;
+    /// Opens it, and logs in where the agent needs that and there are tokens for it.
+    pub(super) async fn open(agent: &Arc<Agent>, open: &OpenConversation) -> anyhow::Result<(Self, Use)> {
+        // Each thing that can be done about a login is done once.
+        for _ in 0..=login::WAYS_MAX {
+            // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
+            let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
+            let started = tokio::spawn(async move { starting.start(&tokens).await });
+            let used = started.await.context("it was not started")??;
+            let running = used.running();
+            if !running.log_in(&open.tokens).await? {
+                continue;
+            }
+            match Self::open_with_agent(agent, open, used).await {
+                Err(error) if error.is::<login::Required>() => {
+                    running.login.set_needed(true);
+                    if !running.login.can_be_helped(&open.tokens) {
+                        return Err(error);
+                    }
+                }
+                opened => return opened,
+            }
+        }
+        bail!("it needs a login, whatever is done about that")
+    }
+
+    async fn open_with_agent(
+        agent: &Arc<Agent>,
+        open: &OpenConversation,
+        used: Use,
+    ) -> anyhow::Result<(Self, Use)> {
         let running = used.running();
         let mut ear = running.connection.listen();
-        let (cwd, others) = directories(agent, &open)?;
+        let (cwd, others) = directories(agent, open)?;
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
@@ -56,6 +82,7 @@ impl Conversation {
             };
             match answer {
                 Some(Ok(answer)) => taken_up = Some((id, answer)),
+                Some(Err(failure)) if login::is_required(&failure) => return Err(refused(method, &failure)),
                 Some(Err(failure)) => {
                     tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
                 }
@@ -63,8 +90,9 @@ impl Conversation {
             }
         }
         let is_new = taken_up.is_none();
-        if let Some(source) = open.copy_of.filter(|_| is_new && capabilities.fork.is_some()) {
-            let params = ForkSessionRequest::new(source, &cwd).additional_directories(others.clone());
+        if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
+            let params =
+                ForkSessionRequest::new(SessionId::new(source), &cwd).additional_directories(others.clone());
             taken_up = fork(&mut ear, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
@@ -93,7 +121,8 @@ impl Conversation {
             session,
             early,
             is_new,
-            selection: open.selection.filter(|_| is_new),
+            selection: open.selection.clone().filter(|_| is_new),
+            tokens: open.tokens.clone(),
             unnamed: false,
             settings,
             transcript,
@@ -128,7 +157,7 @@ async fn fork(
 
 /// Asks something and waits for the answer; what is said meanwhile is of what was said before, but for what is said of
 /// the session itself.
-async fn ask(
+pub(in crate::backend::acp) async fn ask(
     ear: &mut Ear,
     method: &str,
     params: &impl Serialize,
@@ -156,8 +185,8 @@ async fn ask(
 
 /// What an agent refused, for people.
 pub(super) fn refused(method: &str, failure: &Failure) -> anyhow::Error {
-    if failure.code == AUTH_REQUIRED {
-        return anyhow!("you must log in to it first: {failure}");
+    if login::is_required(failure) {
+        return login::Required(failure.to_string()).into();
     }
     anyhow!("it answered `{method}` with: {failure}")
 }

@@ -35,10 +35,14 @@ impl Conversation {
 
     /// Tells the host by what it can have this conversation again.
     pub(super) fn name(&mut self) {
-        let can = &self.running.capabilities;
-        let resumes = can.session_capabilities.resume.is_some() || can.load_session;
-        let handle = Handle { name: self.session.to_string(), resumes };
+        let handle = Handle { name: self.session.to_string(), resumes: self.can_be_taken_up() };
         self.pending.push_back(Event::Handle(Some(handle)));
+    }
+
+    /// Whether the agent can have this conversation again.
+    pub(super) fn can_be_taken_up(&self) -> bool {
+        let can = &self.running.capabilities;
+        can.session_capabilities.resume.is_some() || can.load_session
     }
 
     pub(super) fn resume(
