@@ -29,7 +29,6 @@ use tokio::time::{sleep_until, Instant};
 
 pub(super) use self::opening::ask;
 use self::opening::refused;
-use self::resuming::Renamed;
 use self::settings::Settings;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
@@ -136,8 +135,6 @@ struct Run {
     usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
-    /// Which of its calls have another name in the turn.
-    renamed: Renamed,
     /// What the user has added, for when the agent is done with what it does.
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
@@ -228,10 +225,10 @@ impl Conversation {
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
         let blocks = content::prompt(message, attached, &self.running.capabilities.prompt_capabilities);
-        self.begin(run, blocks, Renamed::default())
+        self.begin(run, blocks)
     }
 
-    fn begin(&mut self, run: RunId, request: Vec<ContentBlock>, renamed: Renamed) -> Next {
+    fn begin(&mut self, run: RunId, request: Vec<ContentBlock>) -> Next {
         let login = &self.running.login;
         if login.is_needed() && login.can_be_helped(&self.tokens) {
             // Opening it again does that.
@@ -267,7 +264,6 @@ impl Conversation {
                 meta: None,
             },
             speaking: None,
-            renamed,
             steering: VecDeque::new(),
         });
         Next::Hear
@@ -331,7 +327,7 @@ impl Conversation {
 
     fn tell(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_ref().filter(|run| run.cancelled.is_none()) else { return };
-        let event = Event::Turn(run.id, run.renamed.shown(event));
+        let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {
             self.name();
         }

@@ -14,8 +14,7 @@ use crate::backend::acp::peer::AgentRequest;
 
 impl Conversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
-        let call = self.run.as_ref().map_or(call, |run| run.renamed.meant(call)).to_owned();
-        let Some((request, told)) = self.calls.decided(&call, approved) else { return };
+        let Some((request, told)) = self.calls.decided(call, approved) else { return };
         self.answer_permission(&request, option);
         self.tell_all(told);
         self.answer_unanswered(false);
