@@ -14,11 +14,14 @@ use super::actions::Refusal;
 use super::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
 use super::model::{AgentLink, HeldToken};
 use super::{Host, Step};
-use crate::wire::errors::RpcError;
+use crate::wire::errors::{needed, RpcError};
 use crate::wire::rpc::{to_sorted_json, Params};
 
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to it elsewhere.
+const LOGIN_NEEDED_MS: u64 = 10_000;
 
 /// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
 struct Pushed {
@@ -52,6 +55,16 @@ impl Pushed {
         };
         Ok(Self { resource, token, expires_in })
     }
+}
+
+/// The resources of which a token for one is enough, once the agent has said that it needs a login.
+fn logins(agent: &AgentDescription) -> Vec<ProtectedResourceMetadata> {
+    let mut logins: Vec<_> =
+        declared(agent).iter().filter(|resource| resource.required == Some(false)).cloned().collect();
+    if let [only] = &mut logins[..] {
+        only.required = None;
+    }
+    logins
 }
 
 /// The resources that an agent declares.
@@ -126,15 +139,11 @@ impl Host {
         if missing.is_empty() {
             return Ok(());
         }
-        let names: Vec<String> = missing.iter().map(|resource| format!("`{}`", resource.resource)).collect();
+        let needed = needed(&missing);
         for resource in missing {
             self.ask_for_token(step, client_id, resource, AuthRequiredReason::Required);
         }
-        Err(format!(
-            "{} needs a token for {}: authenticate first",
-            agent.info.display_name,
-            names.join(" and ")
-        ))
+        Err(format!("{} needs a token for {needed}: authenticate first", agent.info.display_name))
     }
 
     /// Whose chat it is, if that agent is there.
@@ -162,7 +171,49 @@ impl Host {
     ) -> Vec<ProtectedResourceMetadata> {
         let tokens = self.tokens_of(step, client_id);
         let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
-        needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned().collect()
+        let missing = needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned();
+        let mut missing: Vec<_> = missing.collect();
+        let until_ms = self.logins.get(&agent.info.provider);
+        if until_ms.is_some_and(|until_ms| step.now.monotonic_ms < *until_ms) {
+            let logins = logins(agent);
+            if !logins.iter().any(|login| tokens.contains_key(&login.resource)) {
+                missing.extend(logins);
+            }
+        }
+        missing
+    }
+
+    /// An agent needs a login. What its client has pushed for one is no good, if the agent had it.
+    pub(super) fn login_is_required(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(agent) = self.agent_of(key) else { return };
+        let (provider, logins) = (agent.info.provider.clone(), logins(agent));
+        self.logins.insert(provider, step.now.monotonic_ms.saturating_add(LOGIN_NEEDED_MS));
+        let Some(chat) = self.chats.get(&key) else { return };
+        let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
+        let Some(client_id) = sponsor else { return };
+        let has = self.tokens_of(step, &client_id);
+        for login in logins {
+            let token = had.get(&login.resource);
+            let reason = if token.is_some() && token == has.get(&login.resource) {
+                self.forget_token(key, &client_id, &login.resource);
+                AuthRequiredReason::Expired
+            } else {
+                AuthRequiredReason::Required
+            };
+            self.ask_for_token(step, &client_id, login, reason);
+        }
+    }
+
+    /// Forgets a token that a chat's agent cannot use.
+    fn forget_token(&mut self, key: ChatKey, client_id: &str, resource: &str) {
+        for client in self.connections.values_mut() {
+            if client.client_id.as_deref() == Some(client_id) {
+                client.tokens.remove(resource);
+            }
+        }
+        if let Some(chat) = self.chats.get_mut(&key) {
+            chat.tokens_told.remove(resource);
+        }
     }
 
     /// The tokens that a chat's agent may use: those of the client that asked for its work last, for the
@@ -196,14 +247,7 @@ impl Host {
             return;
         };
         let Some(client_id) = chat.sponsor.clone() else { return };
-        for client in self.connections.values_mut() {
-            if client.client_id.as_ref() == Some(&client_id) {
-                client.tokens.remove(resource);
-            }
-        }
-        if let Some(chat) = self.chats.get_mut(&key) {
-            chat.tokens_told.remove(resource);
-        }
+        self.forget_token(key, &client_id, resource);
         self.ask_for_token(step, &client_id, metadata, AuthRequiredReason::Expired);
     }
 

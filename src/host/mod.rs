@@ -110,6 +110,8 @@ pub struct Host {
     config: Config,
     /// What is known of each agent, and from whom; in the order of the agents.
     described: Vec<described::Described>,
+    /// Agents that have said lately that they need a login, and until when that is believed.
+    logins: BTreeMap<String, u64>,
     /// The last sequence number given.
     head: u64,
     log: log::Log,
@@ -205,6 +207,7 @@ impl Host {
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
+            logins: BTreeMap::new(),
             described,
             config,
         }

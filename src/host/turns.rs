@@ -361,6 +361,7 @@ impl Host {
                 }
             }
             Event::Note { name, value } => self.note(step, key, name, value),
+            Event::LoginRequired => self.login_is_required(step, key),
             Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
             Event::Turn(run, event) if chat.settling == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {

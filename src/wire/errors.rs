@@ -24,6 +24,13 @@ pub struct RpcError {
     pub data: Option<Value>,
 }
 
+/// Names the resources that tokens are needed for: all, or one of those that are not required by themselves.
+pub fn needed(resources: &[ProtectedResourceMetadata]) -> String {
+    let names: Vec<String> = resources.iter().map(|resource| format!("`{}`", resource.resource)).collect();
+    let is_choice = resources.iter().all(|resource| resource.required == Some(false));
+    names.join(if is_choice { " or " } else { " and " })
+}
+
 impl RpcError {
     fn new(code: i32, message: impl AsRef<str>) -> Self {
         Self { code, message: text::message(message.as_ref()), data: None }
@@ -89,11 +96,10 @@ impl RpcError {
 
     /// The agent cannot be used without tokens for these resources.
     pub fn auth_required(agent: &str, resources: &[ProtectedResourceMetadata]) -> Self {
-        let names: Vec<String> =
-            resources.iter().map(|resource| format!("`{}`", resource.resource)).collect();
+        let needed = needed(resources);
         Self {
             data: Some(json!({ "resources": resources })),
-            ..Self::new(ahp::AUTH_REQUIRED, format!("{agent} needs a token for {}", names.join(" and ")))
+            ..Self::new(ahp::AUTH_REQUIRED, format!("{agent} needs a token for {needed}"))
         }
     }
 

@@ -8,9 +8,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use ahp_sidecar::backend::script::GuardedScript;
+use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
-use ahp_sidecar::host::effects::{ConnectionId, Frame, Ids, Input, Now, Output, Token};
+use ahp_sidecar::host::effects::{
+    AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Token,
+};
 use ahp_sidecar::host::{log::Window, Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
@@ -83,6 +85,105 @@ fn a_token_is_good_as_long_as_it_says() {
         (1_000_000_001, "createSession", create("d")),
     ]);
     assert_eq!(answered, [0, 0, -32007, 0, 0, 0, 0]);
+}
+
+/// What an agent says of its login may be true no more: people log in elsewhere, too.
+#[test]
+fn that_an_agent_needs_a_login_is_believed_for_a_while() {
+    let mut agent = Script.describe();
+    let ways = json!([
+        { "resource": "login:/a", "required": false }, { "resource": "login:/b", "required": false }
+    ]);
+    agent.info.protected_resources = Some(serde_json::from_value(ways).unwrap());
+    let mut world = World::new(agent);
+    assert_eq!(world.create(0, "a"), (0, String::new()));
+    world.hear(1, Event::LoginRequired);
+    let needed = "Script needs a token for `login:/a` or `login:/b`";
+    assert_eq!(world.create(10, "b"), (-32007, needed.to_owned()));
+    assert_eq!(world.create(11, "b"), (0, String::new()));
+    world.hear(12, Event::LoginRequired);
+    assert_eq!(world.create(12, "c").0, -32007);
+    // One of them is enough.
+    assert_eq!(world.ask(12, "authenticate", json!({ "resource": "login:/b", "token": SECRET })).0, 0);
+    assert_eq!(world.create(12, "c").0, 0);
+    let (_, asked) = world.ask(12, "ping", json!({ "channel": "ahp-root://" }));
+    assert_eq!(asked, "");
+    assert_eq!(world.notified, ["login:/a required", "login:/b required"].repeat(2));
+    // It had that of the new session, and another one.
+    world.hear(13, Event::LoginRequired);
+    assert_eq!(world.notified[4..], ["login:/a required", "login:/b expired"]);
+    assert_eq!(world.create(13, "d").0, -32007);
+}
+
+/// A host with one agent, and a client.
+struct World {
+    host: Host,
+    ids: CountedIds,
+    /// The chat that was opened last.
+    chat: Option<ChatKey>,
+    /// What the client was asked for, and why.
+    notified: Vec<String>,
+}
+
+impl World {
+    fn new(agent: AgentDescription) -> Self {
+        let host = Host::new(Config {
+            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
+            default_directory: None,
+            agents: vec![agent],
+            replay_window: Window::default(),
+            start: Start::default(),
+            idle_sessions_max: usize::MAX,
+        });
+        let mut world = Self { host, ids: CountedIds(0), chat: None, notified: Vec::new() };
+        world.feed(0, Input::Opened(CLIENT));
+        world.ask(0, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
+        world
+    }
+
+    fn feed(&mut self, second: u64, input: Input) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        let now = Now { unix_ms: 0, monotonic_ms: second * 1000 };
+        self.host.handle(now, &mut self.ids, input, &mut outputs);
+        for output in &outputs {
+            match output {
+                Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => {
+                    self.chat = Some(*chat);
+                }
+                Output::Frame(_, Frame::Notification { method: "auth/required", params }) => {
+                    let params: Value = serde_json::from_slice(params).unwrap();
+                    let (resource, why) = (&params["resource"]["resource"], &params["reason"]);
+                    let told = format!("{} {}", resource.as_str().unwrap(), why.as_str().unwrap());
+                    self.notified.push(told);
+                }
+                _ => {}
+            }
+        }
+        outputs
+    }
+
+    /// What the agent of the last session reports.
+    fn hear(&mut self, second: u64, event: Event) {
+        let chat = self.chat.unwrap();
+        self.feed(second, Input::Agent(chat, event));
+    }
+
+    /// What a request is answered with: a code, or 0 when it is no error, and the message.
+    fn ask(&mut self, second: u64, method: &str, params: Value) -> (i32, String) {
+        let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let message = Incoming::parse(&line.to_string().into());
+        let outputs = self.feed(second, Input::Said(CLIENT, message));
+        let answer = outputs.into_iter().find_map(|output| match output {
+            Output::Frame(_, Frame::Result { .. }) => Some((0, String::new())),
+            Output::Frame(_, Frame::Error { error, .. }) => Some((error.code, error.message)),
+            _ => None,
+        });
+        answer.unwrap()
+    }
+
+    fn create(&mut self, second: u64, name: &str) -> (i32, String) {
+        self.ask(second, "createSession", json!({ "channel": format!("ahp-session:/{name}") }))
+    }
 }
 
 #[test]

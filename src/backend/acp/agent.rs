@@ -17,9 +17,11 @@ use serde_json::json;
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
 use super::AgentSpec;
+use crate::host::effects::Tokens;
 use crate::wire::text;
 
 /// How long is waited before an agent is started again that has died so many times in a row.
@@ -46,6 +48,8 @@ struct Past {
     last_death: Option<(Instant, String)>,
     /// Those that have not ended, as far as is known.
     connections: Vec<Connection>,
+    /// How one can log in to it, as it said last.
+    ways: Vec<Way>,
     /// It is not to be started any more.
     closed: bool,
 }
@@ -59,6 +63,8 @@ pub struct Running {
     pub capabilities: AgentCapabilities,
     /// What it calls itself, for people.
     pub title: Option<String>,
+    /// Whether it is logged in.
+    pub login: Login,
     uses: Mutex<Uses>,
 }
 
@@ -162,11 +168,16 @@ impl Agent {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The running agent, started if it is not.
+    /// How one can log in to it, as far as it has said.
+    pub fn ways(&self) -> Vec<Way> {
+        self.past().ways.clone()
+    }
+
+    /// The running agent, started if it is not, with these tokens where they are for variables.
     ///
     /// # Errors
     /// When it cannot be started, or has died too often.
-    pub async fn start(&self) -> anyhow::Result<Use> {
+    pub async fn start(&self, tokens: &Tokens) -> anyhow::Result<Use> {
         let mut current = self.current.lock().await;
         if let Some(running) = current.as_ref() {
             if let Some(used) = running.begin_use() {
@@ -179,7 +190,7 @@ impl Agent {
             *current = None;
         }
         self.wait_for_its_turn().await?;
-        match self.start_anew().await {
+        match self.start_anew(tokens).await {
             Ok(running) => {
                 let running = Arc::new(running);
                 *current = Some(Arc::clone(&running));
@@ -240,29 +251,32 @@ impl Agent {
         Ok(())
     }
 
-    async fn start_anew(&self) -> anyhow::Result<Running> {
+    async fn start_anew(&self, tokens: &Tokens) -> anyhow::Result<Running> {
         let name = &self.spec.name;
-        let connection = {
+        let (connection, environment) = {
             let mut past = self.past();
             if past.closed {
                 bail!("the host is leaving");
             }
-            let (process, stdin, stdout) = Process::start(&self.guard, &self.spec)?;
+            let environment = login::environment(&past.ways, tokens);
+            let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
             let connection = Connection::start(name.clone(), stdin, stdout, stop, ended);
             past.connections.retain(|connection| !connection.has_ended());
             past.connections.push(connection.clone());
-            connection
+            (connection, environment)
         };
         let mut ear = connection.listen();
-        let shaken = timeout(self.spec.start_limit, shake_hands(&mut ear)).await;
+        let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear)).await;
         let failure = match shaken {
-            Ok(Ok(Some(hello))) => {
+            Ok(Ok(Some((hello, ways)))) => {
                 let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
                 let title = hello.agent_info.and_then(|info| info.title).map(|title| text::message(&title));
                 let capabilities = hello.agent_capabilities;
-                return Ok(Running { connection, capabilities, title, uses: Mutex::new(uses) });
+                self.past().ways.clone_from(&ways);
+                let login = Login::new(ways, environment);
+                return Ok(Running { connection, capabilities, title, login, uses: Mutex::new(uses) });
             }
             Ok(Ok(None)) => None,
             Ok(Err(error)) => Some(error),
@@ -289,7 +303,10 @@ fn capabilities() -> ClientCapabilities {
 }
 
 /// Says what we are; hears what the agent is. None when it ends instead.
-async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<InitializeResponse>> {
+async fn shake_hands(
+    provider: &str,
+    ear: &mut Ear,
+) -> anyhow::Result<Option<(InitializeResponse, Vec<Way>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities())
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
@@ -306,7 +323,7 @@ async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<InitializeResponse>
                 if hello.protocol_version != ProtocolVersion::V1 {
                     bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
                 }
-                return Ok(Some(hello));
+                return Ok(Some((hello, login::ways(provider, &answer))));
             }
             Some(_) => {}
             None => return Ok(None),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolKind};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ToolResultContent, ToolResultTextContent};
+use ahp_types::state::{ResponsePart, ToolResultContent, ToolResultTextContent};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
@@ -17,6 +17,7 @@ use super::edits::Moment;
 use super::peer::AgentRequest;
 use super::{besides, content};
 use crate::host::effects::{Besides, PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::reduce::tool_call_id;
 
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;
@@ -28,8 +29,10 @@ const TERMINAL_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Calls {
     calls: BTreeMap<String, Call>,
-    /// Calls of turns that are over.
+    /// Calls of turns that are over, as the agent calls them.
     past: BTreeSet<String>,
+    /// Calls that have another name in the turn than the agent's, by that.
+    renamed: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default)]
@@ -131,8 +134,7 @@ impl Offer {
 impl Calls {
     /// A `tool_call`.
     pub fn begun(&mut self, mut said: Said) -> Vec<TurnEvent> {
-        let id = said.update.tool_call_id.to_string();
-        self.past.remove(&id);
+        let id = self.name_anew(&said.update.tool_call_id.0);
         // What it was asked with before is not taken away by a beginning that does not say it.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
         let status = said.update.fields.status;
@@ -146,14 +148,14 @@ impl Calls {
             tracing::debug!(id, "an update of a call of a turn that is over was ignored");
             return Vec::new();
         }
+        let id = self.name_anew(&id);
         let status = said.update.fields.status;
         self.merge(&id, said).tell(&id, status)
     }
 
     /// A request for a permission; false with it when nobody can be asked.
     pub fn asks(&mut self, request: AgentRequest, asks: Asks) -> (bool, Vec<TurnEvent>) {
-        let id = asks.tool_call.update.tool_call_id.to_string();
-        self.past.remove(&id);
+        let id = self.name_anew(&asks.tool_call.update.tool_call_id.0);
         let call = self.merge(&id, asks.tool_call);
         let mut told = call.tell(&id, None);
         if call.stage == Stage::Over || asks.options.is_empty() {
@@ -219,9 +221,34 @@ impl Calls {
         Some((diffs, moment))
     }
 
+    /// The turn that begins holds calls already, of another process: agents use names again.
+    pub fn stay_apart_from(&mut self, parts: &[ResponsePart]) {
+        let ids = || {
+            parts.iter().filter_map(|part| match part {
+                ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call)),
+                _ => None,
+            })
+        };
+        let free = |id: &str| {
+            let mut names = (2_u64..).map(|number| format!("{id}+{number}"));
+            names.find(|name| !ids().any(|taken| taken == name))
+        };
+        self.renamed = ids().filter_map(|id| Some((id.to_owned(), free(id)?))).collect();
+    }
+
+    /// What a call that is not over is called in the turn.
+    fn name_anew(&mut self, id: &str) -> String {
+        self.past.remove(id);
+        self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
+    }
+
     /// The turn is over.
     pub fn end_turn(&mut self) {
-        self.past.extend(std::mem::take(&mut self.calls).into_keys());
+        let renamed = std::mem::take(&mut self.renamed);
+        let own = |id: String| {
+            renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone()).unwrap_or(id)
+        };
+        self.past.extend(std::mem::take(&mut self.calls).into_keys().map(own));
         while self.past.len() > PAST_MAX {
             self.past.pop_first();
         }

@@ -32,21 +32,21 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
+pub(super) use self::opening::ask;
 use self::opening::refused;
 use self::questions::Questions;
-use self::resuming::Renamed;
 use self::settings::Settings;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
+use super::login;
 use super::peer::{Ear, Failure, Said};
 use super::{besides, content, edits};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
-    Besides, Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
+    Besides, Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
+    TurnEvent,
 };
 
-/// ACP: the user must log in first.
-const AUTH_REQUIRED: i64 = -32000;
 /// JSON-RPC: no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
 /// ACP: what is asked for is not there.
@@ -81,9 +81,12 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
-        opened = Conversation::open(&agent, open) => opened,
+        opened = Conversation::open(&agent, &open) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
+    let resources = login::resources(&agent.ways());
+    let of_itself = SelfDescription { protected_resources: Some(resources), ..SelfDescription::default() };
+    reports.report(Event::Described(Box::new(of_itself))).await;
     match opened {
         Ok((mut conversation, used)) => {
             conversation.open_with(config, had_a_name, used);
@@ -94,6 +97,9 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
             ended.with_context(|| format!("the agent `{name}` has died"))
         }
         Err(error) => {
+            if error.is::<login::Required>() {
+                reports.report(Event::LoginRequired).await;
+            }
             reports.report(Event::OpenFailed { reason: format!("the agent `{name}`: {error:#}") }).await;
             Ok(())
         }
@@ -120,10 +126,10 @@ struct Conversation {
     is_new: bool,
     /// The host does not know the session's id yet, because the agent does not know what was said.
     unnamed: bool,
+    /// What clients have pushed for logging in to the agent.
+    tokens: Tokens,
     settings: Settings,
     calls: Calls,
-    /// Which of them have another name in the turn.
-    renamed: Renamed,
     /// What the agent says of its session besides the title.
     session_info: JsonObject,
     /// The last update of each kind that nobody knows.
@@ -231,7 +237,7 @@ impl Conversation {
                     if !self.looks() {
                         self.looking = Looking::NotYet;
                         if let Some(event) = self.pending.pop_front() {
-                            room.report(self.renamed.shown(event));
+                            room.report(event);
                         }
                     }
                     Next::Hear
@@ -252,7 +258,7 @@ impl Conversation {
         // What is left to be told, and that nothing follows.
         self.pending.push_back(Event::Left);
         while let Some(event) = self.pending.pop_front() {
-            reports.report(self.renamed.shown(event)).await;
+            reports.report(event).await;
         }
         Ok(())
     }
@@ -303,6 +309,7 @@ impl Conversation {
                     run.steering.push_back((id, message, attached));
                 }
             }
+            Command::Tokens(tokens) => self.tokens = tokens,
             command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
         }
         Next::Hear
@@ -310,10 +317,15 @@ impl Conversation {
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
         let blocks = content::prompt(message, attached, &self.running.capabilities.prompt_capabilities);
-        self.begin(run, blocks, Renamed::default())
+        self.begin(run, blocks)
     }
 
-    fn begin(&mut self, run: RunId, request: Vec<ContentBlock>, renamed: Renamed) -> Next {
+    fn begin(&mut self, run: RunId, request: Vec<ContentBlock>) -> Next {
+        let login = &self.running.login;
+        if login.is_needed() && login.can_be_helped(&self.tokens) {
+            // Opening it again does that.
+            return Next::Leave;
+        }
         let Some(used) = self.running.begin_use() else {
             // It is being stopped: the turn is started again when it has been.
             return Next::Leave;
@@ -329,7 +341,6 @@ impl Conversation {
         blocks.extend(request);
         let prompt = self.prompt(blocks);
         self.is_new = false;
-        self.renamed = renamed;
         self.run = Some(Run {
             id: run,
             prompt,
@@ -472,9 +483,12 @@ impl Conversation {
                     }
                 }
             }
-            Err(failure) if failure.code == AUTH_REQUIRED => {
+            Err(failure) if login::is_required(&failure) => {
+                self.running.login.set_needed(true);
+                self.pending.push_back(Event::LoginRequired);
                 let message = refused("session/prompt", &failure).to_string();
-                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable: false }
+                let resumable = self.can_be_taken_up();
+                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
             }
             Err(failure) => TurnEnd::Failed {
                 kind: "agentError".to_owned(),

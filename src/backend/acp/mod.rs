@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
 //! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
-//! `conversation` (one chat), `calls`, `content` and `options` (what its messages mean), `besides` (what has no
-//! place), `edits` (what changes are of files).
+//! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
+//! mean), `besides` (what has no place), `edits` (what changes are of files).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
@@ -16,6 +16,7 @@ mod conversation;
 mod edits;
 pub mod guard;
 mod junk;
+mod login;
 mod options;
 pub mod peer;
 pub mod process;

@@ -4,7 +4,7 @@
 //! its stderr, which is read at all times.
 //! Never: reads its stdout or writes to its stdin; those are given away.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::guard;
 use super::AgentSpec;
+use crate::host::effects::Token;
 
 /// So much of an agent's stderr is kept.
 const LINES_MAX: usize = 20;
@@ -50,14 +51,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts an agent under its guard.
+    /// Starts an agent under its guard, with these variables besides those of its operator.
     pub fn start(
         program: &GuardProgram,
         agent: &AgentSpec,
+        secrets: &BTreeMap<String, Token>,
     ) -> anyhow::Result<(Self, ChildStdin, ChildStdout)> {
         let mut command = Command::new(&program.path);
         command.args(&program.arguments).arg("--").arg(&agent.program).args(&agent.arguments);
         command.envs(&agent.environment).process_group(0);
+        command.envs(secrets.iter().map(|(name, token)| (name, token.secret())));
         if let Some(directory) = &agent.directory {
             command.current_dir(directory);
         }

@@ -289,6 +289,9 @@ pub enum Event {
         /// The resource, as the agent declares it.
         resource: String,
     },
+    /// The agent cannot be used without a login. Of the resources that it declares and that are not required, it
+    /// needs a token for one: for another one than it has, if it has any.
+    LoginRequired,
     /// Something about a run.
     Turn(RunId, TurnEvent),
     /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.

@@ -5,7 +5,8 @@ Needs nothing but Python 3. What it does when it is started is in its arguments:
 resume|load|replay-late|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
 knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
-all its processes does, as the notes count them).
+all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
+first).
 """
 
 import argparse
@@ -462,6 +463,17 @@ def step_ask_for_ever(session, rest):
         write(request)
 
 
+def step_variable(session, rest):
+    """How long it is, so that it is not shown."""
+    text(session, f"{len(os.environ.get(rest, ''))} characters")
+
+
+def step_logout(session, rest):
+    LOGGED_IN[0] = False
+    os.environ.pop("AGENT_KEY", None)
+    raise End(error=LOG_IN_FIRST)
+
+
 def step_remembers(session, rest):
     text(session, " | ".join(SESSIONS[session]))
 
@@ -514,8 +526,18 @@ CURRENT = [None]
 STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("step_")}
 
 
+LOGGED_IN = [False]
+LOG_IN_FIRST = {"code": -32000, "message": "Authentication required"}
+
+
+def is_logged_in():
+    return not OPTIONS.login or LOGGED_IN[0] or os.environ.get("AGENT_KEY", "").startswith("good")
+
+
 def prompt(message):
     global PROMPT
+    if not is_logged_in():
+        return say(id=message["id"], error=LOG_IN_FIRST)
     session = message["params"]["sessionId"]
     if session in FORGOTTEN:
         return say(id=message["id"], error=FORGOTTEN[session])
@@ -599,8 +621,21 @@ def answer(message):
         CLIENT[0] = params["clientCapabilities"]
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
+        methods = [
+            {"id": "browser", "name": "Log in with a browser"},
+            {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
+        ]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        return {"result": {"protocolVersion": version, "agentCapabilities": can}}
+        hello = {"protocolVersion": version, "agentCapabilities": can}
+        return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
+    if method == "authenticate":
+        assert params["methodId"] == "browser", params
+        if OPTIONS.login == "refuse":
+            return {"error": {"code": -32603, "message": "the browser was closed"}}
+        LOGGED_IN[0] = True
+        return {"result": {}}
+    if method.startswith("session/") and not is_logged_in():
+        return {"error": LOG_IN_FIRST}
     if method == "session/new":
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
@@ -649,6 +684,7 @@ def main():
     parser.add_argument("--notes")
     parser.add_argument("--at", action="append", default=[])
     parser.add_argument("--which", type=int)
+    parser.add_argument("--login")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)
@@ -656,6 +692,7 @@ def main():
         with open(OPTIONS.notes) as file:
             if sum("started" in json.loads(line) for line in file) != OPTIONS.which:
                 OPTIONS.at = {}
+    LOGGED_IN[0] = OPTIONS.login == "in"
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)

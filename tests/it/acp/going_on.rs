@@ -227,3 +227,29 @@ fn a_resumption_with_an_agent_that_does_not_start_can_be_tried_again() {
     watched.go_on();
     watched.leave();
 }
+
+/// It may not have heard anything of what it was told with its first prompt.
+#[test]
+fn an_agent_that_was_cut_before_it_said_anything_is_told_again_what_was_said_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut watched = setting(folder.path(), "load").start_in(folder);
+    watched.session();
+    watched.turn("t1", "say one");
+    watched.turn("t2", "say two");
+    // From here on it has another session.
+    watched.dispatch(json!({ "type": "chat/truncated", "turnId": "t1" }));
+    watched.action("chat/truncated");
+    watched.begin("t3", "hang");
+    let memory = memory(watched.folder.as_ref().unwrap().path());
+    let start = Instant::now();
+    while !fs::read_to_string(&memory).is_ok_and(|memory| memory.contains("hang")) {
+        assert!(start.elapsed() < HUNG);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let folder = kill(watched);
+    let mut watched = setting(folder.path(), "load").start_in(folder);
+    assert_eq!(error_of(&watched.chat())["resumable"], false);
+    let said = watched.turn("t4", "prompt");
+    assert!(said.contains("The user:\\nsay one") && !said.contains("say two"), "{said}");
+    watched.leave();
+}

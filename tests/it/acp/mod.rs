@@ -16,6 +16,7 @@ mod junk;
 mod keeping;
 mod leaving;
 mod limits;
+mod login;
 mod remembering;
 mod talking;
 mod waiting;
@@ -46,6 +47,8 @@ struct Setting {
     flags: Vec<String>,
     /// How many agents there are, all alike: `a0`, `a1` …
     agents: usize,
+    /// What the host logs; errors, if nothing is said.
+    log: Option<&'static str>,
     /// The agent is started by a shell that does not want to leave either.
     wrapped: bool,
     /// The shell ends when the agent has.
@@ -114,7 +117,8 @@ impl Setting {
         }
         fs::write(&config, text).unwrap();
         let mut host: Command = program();
-        host.args(["--log", "error", "--config"]).arg(&config).env("PATH", std::env::var("PATH").unwrap());
+        let log = self.log.unwrap_or("error");
+        host.args(["--log", log, "--config"]).arg(&config).env("PATH", std::env::var("PATH").unwrap());
         if self.flags.is_empty() {
             host.arg("--ephemeral");
         }

@@ -19,12 +19,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::resuming::Renamed;
 use super::settings::{is_of_session, Settings};
-use super::{Conversation, Looking, AUTH_REQUIRED};
+use super::{Conversation, Looking};
 use crate::backend::acp::agent::{Agent, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
+use crate::backend::acp::login;
 use crate::backend::acp::peer::{Ear, Failure, Said};
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
@@ -33,14 +33,39 @@ use crate::io::resources::path_of;
 const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl Conversation {
-    pub(super) async fn open(agent: &Arc<Agent>, open: OpenConversation) -> anyhow::Result<(Self, Use)> {
-        // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
-        let starting = Arc::clone(agent);
-        let used =
-            tokio::spawn(async move { starting.start().await }).await.context("it was not started")??;
+    /// Opens it, and logs in where the agent needs that and there are tokens for it.
+    pub(super) async fn open(agent: &Arc<Agent>, open: &OpenConversation) -> anyhow::Result<(Self, Use)> {
+        // Each thing that can be done about a login is done once.
+        for _ in 0..=login::WAYS_MAX {
+            // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
+            let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
+            let started = tokio::spawn(async move { starting.start(&tokens).await });
+            let used = started.await.context("it was not started")??;
+            let running = used.running();
+            if !running.log_in(&open.tokens).await? {
+                continue;
+            }
+            match Self::open_with_agent(agent, open, used).await {
+                Err(error) if error.is::<login::Required>() => {
+                    running.login.set_needed(true);
+                    if !running.login.can_be_helped(&open.tokens) {
+                        return Err(error);
+                    }
+                }
+                opened => return opened,
+            }
+        }
+        bail!("it needs a login, whatever is done about that")
+    }
+
+    async fn open_with_agent(
+        agent: &Arc<Agent>,
+        open: &OpenConversation,
+        used: Use,
+    ) -> anyhow::Result<(Self, Use)> {
         let running = used.running();
         let mut ear = running.connection.listen();
-        let (cwd, others) = directories(agent, &open)?;
+        let (cwd, others) = directories(agent, open)?;
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
@@ -66,6 +91,7 @@ impl Conversation {
                     }
                     taken_up = Some((id, answer));
                 }
+                Some(Err(failure)) if login::is_required(&failure) => return Err(refused(method, &failure)),
                 Some(Err(failure)) => {
                     tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
                 }
@@ -73,8 +99,9 @@ impl Conversation {
             }
         }
         let is_new = taken_up.is_none();
-        if let Some(source) = open.copy_of.filter(|_| is_new && capabilities.fork.is_some()) {
-            let params = ForkSessionRequest::new(source, &cwd).additional_directories(others.clone());
+        if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
+            let params =
+                ForkSessionRequest::new(SessionId::new(source), &cwd).additional_directories(others.clone());
             taken_up = fork(&mut ear, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
@@ -103,12 +130,12 @@ impl Conversation {
             session,
             early,
             is_new,
-            selection: open.selection.filter(|_| is_new),
+            selection: open.selection.clone().filter(|_| is_new),
+            tokens: open.tokens.clone(),
             unnamed: false,
             settings,
             transcript,
             calls: Calls::default(),
-            renamed: Renamed::default(),
             session_info: JsonObject::new(),
             unknown_updates: JsonObject::new(),
             run: None,
@@ -143,7 +170,7 @@ async fn fork(
 
 /// Asks something and waits for the answer; what is said meanwhile is of what was said before, but for what is said of
 /// the session itself.
-async fn ask(
+pub(in crate::backend::acp) async fn ask(
     ear: &mut Ear,
     method: &str,
     params: &impl Serialize,
@@ -193,8 +220,8 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
 
 /// What an agent refused, for people.
 pub(super) fn refused(method: &str, failure: &Failure) -> anyhow::Error {
-    if failure.code == AUTH_REQUIRED {
-        return anyhow!("you must log in to it first: {failure}");
+    if login::is_required(failure) {
+        return login::Required(failure.to_string()).into();
     }
     anyhow!("it answered `{method}` with: {failure}")
 }

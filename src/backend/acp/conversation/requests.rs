@@ -15,7 +15,7 @@ use crate::backend::acp::peer::AgentRequest;
 
 impl Conversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
-        let Some((request, told)) = self.calls.decided(self.renamed.meant(call), approved) else { return };
+        let Some((request, told)) = self.calls.decided(call, approved) else { return };
         if let Some(run) = &mut self.run {
             run.has_refused |= !approved;
         }

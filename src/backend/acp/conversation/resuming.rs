@@ -1,17 +1,13 @@
 //! Going on with a turn that was cut, by the end of the agent or of the host.
 //!
-//! Owns: what the agent is told then (ACP has no word for it), and telling its tool calls from those that the turn
-//! holds already.
+//! Owns: what the agent is told then (ACP has no word for it), and by what the conversation is taken up.
 //! Never: has anything of the turn done again by itself.
-
-use std::collections::BTreeMap;
 
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
 
 use super::{Conversation, Next};
 use crate::backend::acp::content;
-use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
-use crate::host::reduce::tool_call_id;
+use crate::host::effects::{Event, Handle, RunId, Transcript};
 
 /// So much of what the turn holds is told, in bytes: the latest of it.
 const SO_FAR_BYTES_MAX: usize = 64 << 10;
@@ -35,10 +31,14 @@ impl Conversation {
 
     /// Tells the host by what it can have this conversation again.
     pub(super) fn name(&mut self) {
-        let can = &self.running.capabilities;
-        let resumes = can.session_capabilities.resume.is_some() || can.load_session;
-        let handle = Handle { name: self.session.to_string(), resumes };
+        let handle = Handle { name: self.session.to_string(), resumes: self.can_be_taken_up() };
         self.pending.push_back(Event::Handle(Some(handle)));
+    }
+
+    /// Whether the agent can have this conversation again.
+    pub(super) fn can_be_taken_up(&self) -> bool {
+        let can = &self.running.capabilities;
+        can.session_capabilities.resume.is_some() || can.load_session
     }
 
     pub(super) fn resume(
@@ -57,7 +57,8 @@ impl Conversation {
         }
         let mut blocks = vec![interrupted(so_far).as_str().into()];
         blocks.extend(content::prompt(message, attached, &self.running.capabilities.prompt_capabilities));
-        self.begin(run, blocks, Renamed::apart_from(so_far))
+        self.calls.stay_apart_from(so_far);
+        self.begin(run, blocks)
     }
 }
 
@@ -107,52 +108,4 @@ fn told(so_far: &[ResponsePart]) -> String {
         told.replace_range(..cut, "(The beginning is left out.)\n");
     }
     told
-}
-
-/// Names of tool calls in the turn, by what the agent calls them: some agents use the same names again, and a turn
-/// that was resumed holds calls of another process already.
-#[derive(Debug, Default)]
-pub(super) struct Renamed(BTreeMap<String, String>);
-
-impl Renamed {
-    /// Names that none of these calls has.
-    fn apart_from(parts: &[ResponsePart]) -> Self {
-        let ids = || {
-            parts.iter().filter_map(|part| match part {
-                ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call)),
-                _ => None,
-            })
-        };
-        let free = |id: &str| {
-            let mut names = (2_u64..).map(|number| format!("{id}+{number}"));
-            names.find(|name| !ids().any(|taken| taken == name))
-        };
-        Self(ids().filter_map(|id| Some((id.to_owned(), free(id)?))).collect())
-    }
-
-    /// An event as it is told.
-    pub(super) fn shown(&self, mut event: Event) -> Event {
-        if let Event::Turn(_, event) = &mut event {
-            let event = match event {
-                TurnEvent::With(event, _) => event,
-                event => event,
-            };
-            if let TurnEvent::ToolStarted { id, .. }
-            | TurnEvent::ToolInput { id, .. }
-            | TurnEvent::ToolReady { id, .. }
-            | TurnEvent::ToolContent { id, .. }
-            | TurnEvent::ToolDone { id, .. } = event
-            {
-                if let Some(name) = self.0.get(id) {
-                    id.clone_from(name);
-                }
-            }
-        }
-        event
-    }
-
-    /// What the agent calls a call of the turn.
-    pub(super) fn meant<'a>(&'a self, shown: &'a str) -> &'a str {
-        self.0.iter().find(|(_, name)| *name == shown).map_or(shown, |(id, _)| id)
-    }
 }
