@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahp_types::state::{AgentInfo, SessionConfigSchema};
+use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
 use self::process::GuardProgram;
@@ -79,7 +79,11 @@ impl Backend for Acp {
                 models: Vec::new(),
                 protected_resources: None,
                 customizations: None,
-                capabilities: None,
+                // Each chat is a session of the agent's.
+                capabilities: Some(AgentCapabilities {
+                    multiple_chats: Some(MultipleChatsCapability::default()),
+                    multiple_working_directories: None,
+                }),
             },
             config: SessionConfigSchema {
                 r#type: "object".to_owned(),
