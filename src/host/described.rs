@@ -92,7 +92,9 @@ impl Host {
         key: ChatKey,
         news: SelfDescription,
     ) {
-        let session = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        chat.commands = news.commands.clone().or(chat.commands.take());
+        let session = self.sessions.get(&chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
         let of_agent = |agent: &AgentDescription| agent.info.provider == provider;
         let Some(at) = self.config.agents.iter().position(of_agent) else { return };

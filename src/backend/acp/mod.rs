@@ -82,7 +82,7 @@ impl Backend for Acp {
                 // Each chat is a session of the agent's.
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability::default()),
-                    multiple_working_directories: None,
+                    ..AgentCapabilities::default()
                 }),
             },
             config: SessionConfigSchema {
@@ -93,7 +93,8 @@ impl Backend for Acp {
             commands: Vec::new(),
             resumes: false,
             may_have_more_settings: true,
-            identity: format!("{program:?} {arguments:?}"),
+            // No more is kept of it: there may be secrets among the arguments.
+            identity: format!("{:08x}", crc32fast::hash(format!("{program:?} {arguments:?}").as_bytes())),
         }
     }
 

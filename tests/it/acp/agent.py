@@ -3,7 +3,7 @@
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
 resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows),
-`--goes-on STEPS` (what it does with a turn that was cut), `--has options|older` (what its sessions can be configured
+`--goes-on STEPS` (what it does with a turn that was cut), `--before-new SECONDS` (how long a new session takes), `--has options|older` (what its sessions can be configured
 by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`).
 """
 
@@ -439,6 +439,7 @@ def answer(message):
     if method == "session/new":
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
+        time.sleep(OPTIONS.before_new)
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = [params["cwd"]]
         # Before anybody can know of it.
@@ -453,6 +454,8 @@ def answer(message):
                 text(params["sessionId"], said, "user_message_chunk")
                 text(params["sessionId"], "a replay that nobody may see")
             update(params["sessionId"], "available_commands_update", availableCommands=COMMANDS)
+            # It was so once.
+            update(params["sessionId"], "current_mode_update", currentModeId="code")
         return {"result": settings_of(params["sessionId"])}
     if method == "session/set_config_option":
         if isinstance(params["value"], bool):
@@ -473,6 +476,7 @@ def main():
     parser.add_argument("--can", action="append", default=[])
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--memory")
+    parser.add_argument("--before-new", type=float, default=0)
     parser.add_argument("--has", action="append", default=[])
     parser.add_argument("--sets", default="")
     parser.add_argument("--goes-on")

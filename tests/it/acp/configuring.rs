@@ -64,6 +64,17 @@ impl Watched {
             "message": { "text": script, "origin": { "kind": "user" }, "model": { "id": model } } }));
     }
 
+    /// Runs a turn in another chat; what was said in it.
+    fn turn_in(&mut self, chat: &str, turn: &str, script: &str) -> String {
+        self.heard.clear();
+        self.sequence += 1;
+        self.say(json!({ "method": "dispatchAction", "params": { "channel": chat,
+            "clientSeq": self.sequence, "action": { "type": "chat/turnStarted", "turnId": turn,
+            "message": { "text": script, "origin": { "kind": "user" } } } } }));
+        self.ending(turn);
+        self.said()
+    }
+
     fn notices(&self) -> Vec<&str> {
         let parts = self.heard("chat/responsePart").into_iter().map(|action| &action["part"]);
         let notices = parts.filter(|part| part["kind"] == "systemNotification");
@@ -183,6 +194,28 @@ fn a_change_while_a_turn_runs_is_made_when_it_has_ended() {
 }
 
 #[test]
+fn a_change_while_the_session_is_opened_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = || with(&["--before-new", "0.3"]);
+    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    watched.configured(&json!({}));
+    watched.turn("t1", "say hello");
+    let folder = watched.leave().unwrap();
+    // What can be chosen is known before the agent runs.
+    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    let second = "ahp-session:/second";
+    watched.create(second, "a0");
+    watched.subscribe(second);
+    watched.sequence += 1;
+    let action = json!({ "type": "session/configChanged", "config": { "mode": "plan" } });
+    watched.say(json!({ "method": "dispatchAction", "params":
+        { "channel": second, "clientSeq": watched.sequence, "action": action } }));
+    assert_eq!(asked(&watched.turn_in(&default_chat_of(second), "t1", "asked")), "mode=\"plan\"");
+    assert_eq!(watched.state(second)["config"]["values"]["mode"], "plan");
+    watched.leave();
+}
+
+#[test]
 fn what_changes_nothing_is_not_asked_for() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({ "mode": "ask", "effort": "low" }));
@@ -297,15 +330,7 @@ fn all_chats_of_a_session_are_configured_alike() {
     let other = "ahp-chat:/other";
     watched.answer("createChat", json!({ "channel": SESSION, "chat": other }));
     watched.answer("subscribe", json!({ "channel": other }));
-    let in_other = |watched: &mut Watched, turn: &str, script: &str| {
-        watched.heard.clear();
-        watched.sequence += 1;
-        watched.say(json!({ "method": "dispatchAction", "params": { "channel": other,
-            "clientSeq": watched.sequence, "action": { "type": "chat/turnStarted", "turnId": turn,
-            "message": { "text": script, "origin": { "kind": "user" } } } } }));
-        watched.ending(turn);
-        watched.said()
-    };
+    let in_other = |watched: &mut Watched, turn: &str, script: &str| watched.turn_in(other, turn, script);
     assert_eq!(asked(&in_other(&mut watched, "o1", "asked")), "mode=\"plan\"");
     // What a client changes, what an agent changes by itself, and the model of a message.
     watched.configure(json!({ "effort": "high" }));
@@ -382,7 +407,7 @@ fn an_agent_that_dies_of_a_setting_ends_the_turn_that_waits_for_it() {
         "workingDirectories": [format!("file://{folder}")], "config": { "mode": "plan" } } }));
     watched.subscribe(SESSION);
     let failed = watched.action("session/creationFailed");
-    assert!(failed["error"]["message"].as_str().unwrap().contains("has died"), "{failed}");
+    assert!(failed["error"]["message"].as_str().unwrap().contains("status 9"), "{failed}");
     watched.leave();
 }
 
@@ -406,6 +431,17 @@ fn commands_are_offered_as_the_agent_says_them() {
     watched.turn("t2", &format!("commands {command}"));
     let items = watched.answer("completions", typed("/"))["result"]["items"].take();
     assert_eq!(items.as_array().unwrap().len(), 1, "{items}");
+    assert_eq!(items[0]["insertText"], "/deploy");
+    // Another session may be elsewhere, and have others.
+    let other = "ahp-session:/other";
+    watched.create(other, "a0");
+    watched.subscribe(other);
+    let command = json!([{ "name": "test", "description": "Tests" }]);
+    watched.turn_in(&default_chat_of(other), "o1", &format!("commands {command}"));
+    let typed_there = json!({ "channel": other, "kind": "userMessage", "text": "/", "offset": 1 });
+    let items = watched.answer("completions", typed_there)["result"]["items"].take();
+    assert_eq!(items[0]["insertText"], "/test");
+    let items = watched.answer("completions", typed("/"))["result"]["items"].take();
     assert_eq!(items[0]["insertText"], "/deploy");
     watched.leave();
 }
@@ -451,4 +487,99 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     let mut watched = setting.start_in(folder);
     assert_eq!(watched.state("ahp-root://")["agents"].as_array().unwrap().len(), 1);
     watched.leave();
+}
+
+/// A client of an older version, and what it hears of the settings and models of its agent.
+#[test]
+fn clients_of_older_versions_have_what_their_version_has() {
+    for (version, session, action) in
+        [("0.9.0", SESSION, "chat"), ("0.3.0", SESSION, "session"), ("0.1.0", "a0:/s", "session")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (host, cookie) = with(&[]).command(folder.path());
+        let mut process = Process::spawn(host);
+        // Each version has its own names for the channel.
+        let others: &[&str] = if version == "0.1.0" { &["channel"] } else { &["session", "resource"] };
+        let say = |process: &mut Process, mut message: Value| {
+            message["jsonrpc"] = "2.0".into();
+            let params = message["params"].as_object_mut().unwrap();
+            params.retain(|name, _| !others.contains(&name.as_str()));
+            process.say(&message.to_string());
+        };
+        say(
+            &mut process,
+            json!({ "id": 1, "method": "initialize", "params":
+            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": [version] } }),
+        );
+        say(
+            &mut process,
+            json!({ "id": 2, "method": "createSession", "params": { "channel": session,
+            "session": session, "provider": "a0", "config": { "mode": "plan" } } }),
+        );
+        let subscribe =
+            json!({ "id": 3, "method": "subscribe", "params": { "channel": session, "resource": session } });
+        say(&mut process, subscribe.clone());
+        let chat = if action == "chat" { default_chat_of(session) } else { session.to_owned() };
+        if action == "chat" {
+            say(&mut process, json!({ "id": 4, "method": "subscribe", "params": { "channel": chat } }));
+        }
+        let act = |sequence: u64, channel: &str, mut action: Value| {
+            action["session"] = session.into();
+            json!({ "method": "dispatchAction", "params": { "channel": channel, "clientSeq": sequence, "action": action } })
+        };
+        // What is said of it, by the action's name, wherever the version has it.
+        let told = |process: &mut Process, name: &str| {
+            let told = process.until(|message| message["params"]["action"]["type"] == name);
+            told.last().unwrap()["params"]["action"].clone()
+        };
+        let changed = told(&mut process, "session/configChanged");
+        assert_eq!(changed["config"]["mode"], "plan", "{version}");
+        told(&mut process, "session/ready");
+        say(
+            &mut process,
+            act(1, session, json!({ "type": "session/configChanged", "config": { "brave": true } })),
+        );
+        if action == "session" {
+            let chosen = json!({ "type": "session/modelChanged", "model": { "id": "small" } });
+            say(&mut process, act(2, session, chosen));
+        }
+        let message = json!({ "text": "asked", "origin": { "kind": "user" }, "model": { "id": "small" } });
+        say(
+            &mut process,
+            act(
+                3,
+                &chat,
+                json!({ "type": format!("{action}/turnStarted"), "turnId": "t1",
+            "userMessage": { "text": "asked" }, "message": message, "startedAt": "2026-01-01T00:00:00Z" }),
+            ),
+        );
+        let heard = process.until(|message| {
+            message["params"]["action"]["type"] == format!("{action}/turnComplete").as_str()
+        });
+        let said = format!("{heard:?}");
+        assert!(said.contains(r#"mode=\"plan\" brave=true model=\"small\""#), "{version}: {said}");
+        say(
+            &mut process,
+            json!({ "id": 5, "method": "subscribe", "params": { "channel": session, "resource": session } }),
+        );
+        let state =
+            process.until(|message| message["id"] == 5).pop().unwrap()["result"]["snapshot"]["state"].take();
+        assert_eq!(
+            state["config"]["values"],
+            json!({ "mode": "plan", "model": "small", "theme": "light", "brave": true }),
+            "{version}"
+        );
+        let root = if version == "0.1.0" { "agenthost:/root" } else { "ahp-root://" };
+        say(
+            &mut process,
+            json!({ "id": 6, "method": "subscribe", "params": { "channel": root, "resource": root } }),
+        );
+        let state =
+            process.until(|message| message["id"] == 6).pop().unwrap()["result"]["snapshot"]["state"].take();
+        assert_eq!(state["agents"][1]["models"][1]["id"], "small", "{version}");
+        process.end();
+        process.rest();
+        assert_eq!(process.wait().code(), Some(0));
+        assert_eq!(bearers(&cookie), Vec::<String>::new());
+    }
 }

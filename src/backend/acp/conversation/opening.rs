@@ -63,7 +63,7 @@ impl Conversation {
         }
         let is_new = taken_up.is_none();
         let (session, settings, transcript) = match taken_up {
-            Some((session, answer)) => (session, Settings::of_session(&answer), None),
+            Some((session, answer)) => (session, Settings::of_session_after(&mut early, &answer), None),
             None => {
                 let params = NewSessionRequest::new(&cwd).additional_directories(others);
                 let answer = ask(&mut ear, "session/new", &params, limit, &mut early).await?;
