@@ -57,7 +57,8 @@ impl Host {
             let usual = agent.and_then(|agent| agent.config.properties.get(name));
             property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));
         }
-        if session.state.config.as_ref() == Some(&config) {
+        let is_empty = config.schema.properties.is_empty() && config.values.is_empty();
+        if session.state.config.as_ref().map_or(is_empty, |shown| *shown == config) {
             return;
         }
         let shown = session.state.config.take();

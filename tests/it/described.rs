@@ -30,7 +30,7 @@ fn agent(provider: &str) -> AgentDescription {
     let mut agent = Script.describe();
     provider.clone_into(&mut agent.info.provider);
     provider.clone_into(&mut agent.info.display_name);
-    agent.info.capabilities = None;
+    agent.info.capabilities = serde_json::from_value(json!({ "multipleChats": { "fork": true } })).unwrap();
     agent.config.properties.clear();
     agent.commands.clear();
     agent.may_have_more_settings = true;
@@ -152,6 +152,13 @@ fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise
     let told = world.hear(json!({ "models": [] }));
     assert_eq!(told[0]["agents"][0]["displayName"], "Agent A");
     assert_eq!(world.shown()["models"], json!([]));
+    // What its operator says that it can do, and what it says.
+    let told =
+        world.hear(json!({ "capabilities": { "multipleWorkingDirectories": { "immutablePrimary": true } } }));
+    assert_eq!(
+        told[0]["agents"][0]["capabilities"],
+        json!({ "multipleChats": { "fork": true }, "multipleWorkingDirectories": { "immutablePrimary": true } })
+    );
 }
 
 #[test]
@@ -161,6 +168,11 @@ fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
     assert_eq!(
         world.ask("resolveSessionConfig", asked.clone()).unwrap()["values"],
         json!({ "mode": "code" })
+    );
+    let nested = json!({ "provider": "a", "config": { "mode": ["code"] } });
+    assert_eq!(
+        world.ask("resolveSessionConfig", nested),
+        Err("invalid params: `config.mode` must be a text, a number or a boolean".to_owned())
     );
     world.hear(json!({ "config": mode() }));
     let resolved = world.ask("resolveSessionConfig", json!({ "provider": "a" })).unwrap();
