@@ -273,6 +273,7 @@ impl Agent {
             Ok(Ok(Some((hello, ways)))) => {
                 let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
                 let title = hello.agent_info.and_then(|info| info.title).map(|title| text::message(&title));
+                let title = title.filter(|title| !title.trim().is_empty());
                 let capabilities = hello.agent_capabilities;
                 self.past().ways.clone_from(&ways);
                 let login = Login::new(ways, environment);
