@@ -21,8 +21,8 @@ test-versions: ## the official crates of every released version judge the host: 
 			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET)/judges || failed=1; \
 	done; exit $$failed
 
-soak: ## the crash test for longer: CRASH_KILLS kills (5000), from the seed CRASH_SEED (the clock's)
-	CRASH_KILLS=$${CRASH_KILLS:-5000} $(CARGO) test --test it crash -- --nocapture
+soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS (500), from the seed CRASH_SEED (the clock's)
+	CRASH_KILLS=$${CRASH_KILLS:-5000} ACP_CRASH_KILLS=$${ACP_CRASH_KILLS:-500} $(CARGO) test --test it crash -- --nocapture
 
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --check

@@ -49,6 +49,11 @@ impl Client {
         Self::start(["--state-dir".as_ref(), folder.as_os_str()])
     }
 
+    /// Starts the program with these arguments and shakes hands.
+    pub fn open_with<const N: usize>(arguments: [&str; N]) -> Outcome<Self> {
+        Self::start(arguments.map(OsStr::new))
+    }
+
     fn start<const N: usize>(arguments: [&OsStr; N]) -> Outcome<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"))
             // Not the agents of whoever measures.

@@ -1,11 +1,12 @@
 //! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table.
 //!
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
-//! turns with few and many parts, a replay, memory, what a store costs (see `stored`), and, in this process, what
-//! clients of older versions cost (see `versions`). Beside each figure stand the aim and what the reference host
+//! turns with few and many parts, a replay, memory, what a store costs (see `stored`), what an agent behind the
+//! bridge costs (see `bridged`), and, in this process, what clients of older versions cost (see `versions`). Beside each figure stand the aim and what the reference host
 //! (VS Code's, on Node) did, both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
+mod bridged;
 mod client;
 mod stored;
 mod versions;
@@ -32,6 +33,9 @@ const SESSIONS: usize = 200;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
+    if std::env::args().nth(1).is_some_and(|argument| argument == bridged::AGENT) {
+        return bridged::be_an_agent();
+    }
     // `cargo test --benches` runs this too, and wants no figures.
     if !std::env::args().any(|argument| argument == "--bench") {
         writeln!(std::io::stdout(), "nothing was measured: `cargo bench` does")?;
@@ -59,6 +63,7 @@ fn main() -> Outcome<()> {
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
     table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
     stored::measure(&mut table)?;
+    bridged::measure(&mut table)?;
     versions::measure(&mut table)
 }
 

@@ -166,6 +166,13 @@ def step_stream(session, rest):
         text(session, ("%09d " % number).ljust(size, "."))
 
 
+def step_words(session, rest):
+    """A message of one word, said so many times."""
+    word, count = rest.split()
+    for _ in range(int(count)):
+        text(session, word + " ", messageId=word)
+
+
 def step_tool(session, rest):
     call = rest or "call_1"
     update(session, "tool_call", toolCallId=call, title="Reading", kind="read", status="pending")

@@ -100,7 +100,7 @@ impl Cast {
             // It does one thing after the other, for all of its sessions: nothing may take long.
             Self::Acp(_) => match dice.from(0..100) {
                 0..35 => format!("message {name} {name}"),
-                35..55 => "stream 200 20".to_owned(),
+                35..55 => format!("words {name} 200"),
                 55..70 => format!("tool {name}"),
                 70..80 => "ask_and_finish\nsleep 0.02".to_owned(),
                 80..92 => "sleep 0.005".to_owned(),
@@ -165,11 +165,15 @@ pub fn times_done(step: &str, parts: &[ResponsePart]) -> Option<usize> {
     match name {
         "/say" => Some(texts(&|text| text == rest)),
         "message" => Some(texts(&|text| rest.split(' ').next() == Some(text))),
-        "/stream" | "stream" => {
+        "words" => {
+            let (word, count) = rest.split_once(' ').unwrap();
+            let all = format!("{word} ").repeat(count.parse().unwrap());
+            Some(texts(&|text| text == all))
+        }
+        "/stream" => {
             let mut numbers = rest.split(' ').map(|number| number.parse::<usize>().unwrap());
             let size = numbers.next().unwrap() * numbers.next().unwrap();
-            let start = if name == "/stream" { "0123456789" } else { "000000000 " };
-            Some(texts(&|text| text.len() == size && text.starts_with(start)))
+            Some(texts(&|text| text.len() == size && text.starts_with("0123456789")))
         }
         "/tool" => {
             let input = rest.split_once(' ').unwrap().1;

@@ -678,9 +678,7 @@ impl Driver {
         }
         // One stream each, so that two are not taken for one that was done twice.
         let mut streams = 0;
-        steps.retain(|step| {
-            !step.trim_start_matches('/').starts_with("stream") || std::mem::replace(&mut streams, 1) == 0
-        });
+        steps.retain(|step| !step.starts_with("/stream") || std::mem::replace(&mut streams, 1) == 0);
         // No two messages are the same.
         let name = self.fresh("end");
         steps.push(self.cast.last_step(&name));

@@ -59,7 +59,6 @@ fn nobody_notices_where_agents_are_programs() {
     let Counts { interrupted, completed, prompts, replays, .. } = counts;
     let few = [interrupted, completed, prompts, replays];
     assert!(kills < ACP_KILLS || few.iter().all(|&count| count > 10), "the schedules are dull: {counts:?}");
-    eprintln!("{counts:?}");
 }
 
 fn kills(name: &str, default: usize) -> usize {

@@ -187,6 +187,25 @@ impl Agent {
         Some((run, id))
     }
 
+    /// Takes note of what somebody else says who does its work.
+    pub fn reports(&mut self, event: &Event) {
+        match event {
+            Event::Opened => self.state = State::Open,
+            Event::OpenFailed { .. } | Event::Left | Event::Died { .. } => self.close(),
+            Event::Turn(run, TurnEvent::Ended(_)) => self.unended.retain(|unended| unended != run),
+            Event::Turn(_, TurnEvent::Steered(id)) => {
+                self.steering.retain(|(_, known)| known != id);
+                self.taken_in.insert(id.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it still has something to say.
+    pub fn is_busy(&self) -> bool {
+        self.state == State::Opening || !self.unended.is_empty()
+    }
+
     /// What is left to be said by a backend that keeps its promises; none when nothing is.
     pub fn finish(&mut self) -> Option<Event> {
         match (self.state, self.unended.pop()) {

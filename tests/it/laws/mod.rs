@@ -3,15 +3,16 @@
 //! Owns: the three properties, how many cases each tries, and the seed. In reading order: [`schedule`] (what
 //! can happen), [`world`] (the core with everything around it, carrying a schedule out), [`client`] (what a
 //! client holds), [`agent`] (what a backend says), [`speech`] (what a client says), [`truth`] (the state as
-//! the records tell it), [`lines`] (that every line is what the protocol says), [`checks`] (what must hold at
+//! the records tell it), [`bridged`] (backends that are programs), [`lines`] (that every line is what the protocol says), [`checks`] (what must hold at
 //! the end), and [`reducers`] (the reducers of our own against the official ones).
-//! Never: uses a clock, a pipe, a thread or chance that is not proptest's.
+//! Never: uses a clock, a pipe, a thread or chance that is not proptest's, but for [`bridged`].
 //!
 //! `PROPTEST_CASES` tries more cases and `PROPTEST_RNG_SEED` others; without them every run tries the same.
 // A mistake of a test's own helper may panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agent;
+mod bridged;
 mod checks;
 mod client;
 mod lines;
@@ -21,8 +22,10 @@ mod speech;
 mod truth;
 mod world;
 
+use std::cell::Cell;
 use std::fmt::Debug;
 
+use ahp_sidecar::host::effects::{Output, Record};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
@@ -37,6 +40,26 @@ const SEED: u64 = 7;
 #[test]
 fn every_mirror_equals_a_fresh_snapshot() {
     check_schedules(400, |schedule| World::run(schedule).map(|_| ()));
+}
+
+/// The same where backends are programs that speak ACP, which do what they do when they do it.
+#[test]
+fn every_mirror_equals_a_fresh_snapshot_where_agents_are_programs() {
+    const KINDS: [&str; 5] =
+        ["chat/delta", "chat/toolCallComplete", "chat/turnComplete", "chat/error", "chat/turnCancelled"];
+    let seen = Cell::new([0; KINDS.len()]);
+    check_schedules(16, |schedule| {
+        for output in World::run_bridged(schedule)? {
+            let Output::Record(Record::Action(_, action)) = output else { continue };
+            let line = String::from_utf8_lossy(&action.line);
+            let is = |kind: &str| line.contains(&format!("\"type\":\"{kind}\""));
+            let mut counts = seen.get();
+            counts.iter_mut().zip(KINDS).for_each(|(count, kind)| *count += usize::from(is(kind)));
+            seen.set(counts);
+        }
+        Ok(())
+    });
+    assert!(seen.get().iter().all(|&count| count > 1), "the schedules are dull: {KINDS:?} {seen:?}");
 }
 
 /// The same inputs give the same outputs, byte for byte.

@@ -27,12 +27,17 @@ use bytes::Bytes;
 use serde_json::{json, Value};
 
 use super::agent::Agent;
+use super::bridged::Bridged;
 use super::checks;
 use super::client::{Held, Mirror};
 use super::lines::{self, Asked, Line};
 use super::schedule::{Cursor, End, From, Report, Schedule, Step, Wish};
 use super::speech;
 use super::truth::Truth;
+
+/// How long a backend that is a program is heard for in a step of a schedule, and when nothing else can happen.
+const HEARD_FOR: Duration = Duration::from_millis(30);
+const HEARD_AT_LAST_FOR: Duration = Duration::from_secs(100);
 
 /// A mention that channels are gone stands between the lines under this mark, which no line begins with.
 const GONE: &[u8] = b"gone ";
@@ -66,6 +71,8 @@ pub struct World {
     edges: Edges,
     last_connection: u32,
     agents: BTreeMap<ChatKey, Agent>,
+    /// Who does what backends do, unless the schedule says it.
+    bridged: Option<Bridged>,
     timers: Vec<Timer>,
     done: Vec<bool>,
     /// Sessions and chats that are gone since the step began.
@@ -130,7 +137,18 @@ struct Seen {
 impl World {
     /// Carries a schedule out and checks everything; returns what the host has put out.
     pub fn run(schedule: &Schedule) -> Result<Vec<Output>> {
+        Self::new(schedule)?.play(schedule)
+    }
+
+    /// The same, but that backends are programs, and report what they have to report.
+    pub fn run_bridged(schedule: &Schedule) -> Result<Vec<Output>> {
         let mut world = Self::new(schedule)?;
+        world.bridged = Some(Bridged::new("script"));
+        world.play(schedule)
+    }
+
+    fn play(self, schedule: &Schedule) -> Result<Vec<Output>> {
+        let mut world = self;
         for (at, step) in schedule.steps.iter().enumerate() {
             world.step(step).with_context(|| format!("at step {at}, {step:?}"))?;
         }
@@ -163,6 +181,7 @@ impl World {
             edges: Edges::new(vec!["script".to_owned()], Some(Dialect::NEWEST)),
             last_connection: 0,
             agents: BTreeMap::new(),
+            bridged: None,
             timers: Vec::new(),
             done: Vec::new(),
             gone: Vec::new(),
@@ -221,7 +240,10 @@ impl World {
                 let Some(chat) = self.chat(chat) else { return Ok(()) };
                 let client = self.client(client);
                 let id = self.clients[client].id.clone();
-                let (channel, action) = speech::say(&id, wish, damage, &chat, &self.truth);
+                let (channel, mut action) = speech::say(&id, wish, damage, &chat, &self.truth);
+                if let Some(bridged) = &mut self.bridged {
+                    bridged.instruct(&mut action);
+                }
                 self.dispatch(client, &channel, action, wish)
             }
             Step::Report { chat, ref report } => self.report(chat, report),
@@ -723,6 +745,10 @@ impl World {
     // Backends and timers.
 
     fn report(&mut self, index: u8, report: &Report) -> Result<()> {
+        if self.bridged.is_some() {
+            let busy = self.agents.values().any(Agent::is_busy);
+            return if busy { self.hear_program(HEARD_FOR).map(|_| ()) } else { Ok(()) };
+        }
         let keys: Vec<ChatKey> =
             self.agents.iter().rev().filter(|(_, agent)| agent.is_up()).map(|(&key, _)| key).collect();
         let Some(&key) = keys.get(usize::from(index) % keys.len().max(1)) else { return Ok(()) };
@@ -730,6 +756,15 @@ impl World {
             Some(event) => self.tell(key, event),
             None => Ok(()),
         }
+    }
+
+    /// Takes in the next report of a program, if one comes in this time.
+    fn hear_program(&mut self, time: Duration) -> Result<bool> {
+        let Some((key, event)) = self.bridged.as_mut().and_then(|bridged| bridged.hear(time)) else {
+            return Ok(false);
+        };
+        self.agents.entry(key).or_default().reports(&event);
+        self.tell(key, event).map(|()| true)
     }
 
     fn tell(&mut self, chat: ChatKey, event: Event) -> Result<()> {
@@ -823,6 +858,9 @@ impl World {
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
                 agent.obey(command).with_context(|| format!("{chat:?}"))?;
+                if let Some(bridged) = &mut self.bridged {
+                    bridged.carry_out(*chat, (**command).clone());
+                }
             }
             Output::Timer(timer, after) => {
                 ensure!(*after > Duration::ZERO, "a timer that is due at once");
@@ -995,6 +1033,9 @@ impl World {
 
     /// Every backend does what it still owes.
     fn finish_agents(&mut self) -> Result<()> {
+        while self.bridged.is_some() && self.agents.values().any(Agent::is_busy) {
+            ensure!(self.hear_program(HEARD_AT_LAST_FOR)?, "nothing is heard of {:?}", self.agents);
+        }
         for _ in 0..10_000 {
             let busy = self.agents.iter_mut().find_map(|(&key, agent)| Some((key, agent.finish()?)));
             match busy {

@@ -1,0 +1,209 @@
+//! What the bridge to agents that speak ACP costs: the same agent, read directly and through the program, in turns.
+//!
+//! Owns: that agent, which is this program in another mode and writes as fast as its pipe takes it.
+//! Never: lets the agent make anything up while it is measured, or parses what is not looked at.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{json, Value};
+
+use super::client::{Client, DeltaLines, CHAT};
+use super::{excerpt, median, microseconds, per_second, Outcome, Table};
+
+/// What the first argument is when this program is the agent.
+pub const AGENT: &str = "be-an-agent";
+
+/// How many chunks are blasted, each of so many bytes of text, and how often.
+const CHUNKS: usize = 500_000;
+const CHUNK_BYTES: usize = 20;
+const RACES: usize = 5;
+
+/// So many of them are written at once.
+const CHUNKS_AT_ONCE: usize = 1_000;
+
+/// How many chunks come one by one, and how long after each other.
+const DRIPS: usize = 1_000;
+const DRIP_EVERY: Duration = Duration::from_millis(1);
+
+const SESSION: &str = "bench-session";
+
+/// Adds the rows.
+pub fn measure(table: &mut Table) -> Outcome<()> {
+    let (mut direct, mut bridged) = (Vec::new(), Vec::new());
+    let (mut direct_drips, mut bridged_drips) = (Vec::new(), Vec::new());
+    for _ in 0..RACES {
+        direct.push(blast_directly()?);
+        bridged.push(blast_through_the_bridge()?);
+        direct_drips.push(drip_directly()?);
+        bridged_drips.push(drip_through_the_bridge()?);
+    }
+    let (direct, bridged) = (median(direct), median(bridged));
+    table.row("chunks a second, from an ACP agent's pipe", per_second(CHUNKS, direct), "", "")?;
+    table.row("chunks a second, through the bridge", per_second(CHUNKS, bridged), "200,000", "")?;
+    let added = bridged.saturating_sub(direct) / u32::try_from(CHUNKS)?;
+    table.row("  which adds to each", microseconds(added), "", "")?;
+    let (direct, bridged) = (median(direct_drips), median(bridged_drips));
+    table.row("a chunk alone, from the agent's pipe", microseconds(direct), "", "")?;
+    table.row("a chunk alone, through the bridge", microseconds(bridged), "", "")?;
+    table.row("  which adds", microseconds(bridged.saturating_sub(direct)), "100 µs", "")
+}
+
+/// The time from the first chunk to the last, as the agent's parent reads them.
+fn blast_directly() -> Outcome<Duration> {
+    let mut agent = Direct::start("blast")?;
+    let (mut buffer, mut lines, mut start) = (vec![0; 256 << 10], 0, None);
+    // The answer is the last line.
+    while lines < CHUNKS + 1 {
+        match agent.stdout.read(&mut buffer)? {
+            0 => return Err("the agent has ended".into()),
+            count => {
+                start.get_or_insert_with(Instant::now);
+                lines += memchr::memchr_iter(b'\n', &buffer[..count]).count();
+            }
+        }
+    }
+    Ok(start.map(|start| start.elapsed()).unwrap_or_default())
+}
+
+/// The time from the first chunk to the last, as a client of the program reads them.
+fn blast_through_the_bridge() -> Outcome<Duration> {
+    let mut client = bridge("blast")?;
+    client.line_with(b"\"chat/responsePart\"")?;
+    let start = Instant::now();
+    let (mut lines, mut bytes) = (DeltaLines::default(), CHUNK_BYTES);
+    while bytes < CHUNKS * CHUNK_BYTES {
+        bytes += lines.text(client.line()?).unwrap_or(0);
+    }
+    let time = start.elapsed();
+    client.line_with(b"\"chat/turnComplete\"")?;
+    Ok(time)
+}
+
+/// How long a chunk takes that comes alone, at the median, as the agent's parent reads it.
+fn drip_directly() -> Outcome<Duration> {
+    let mut agent = Direct::start("drip")?;
+    let (mut times, mut line) = (Vec::new(), Vec::new());
+    let mut stdout = BufReader::new(&mut agent.stdout);
+    while times.len() < DRIPS {
+        line.clear();
+        stdout.read_until(b'\n', &mut line)?;
+        times.push(age(&line, b"\"text\":\"")?);
+    }
+    Ok(median(times))
+}
+
+/// The same, as a client of the program reads it.
+fn drip_through_the_bridge() -> Outcome<Duration> {
+    let mut client = bridge("drip")?;
+    client.line_with(b"\"chat/responsePart\"")?;
+    let mut times = Vec::new();
+    while times.len() < DRIPS - 1 {
+        let line = client.line()?;
+        if memchr::memmem::find(line, b"\"chat/delta\"").is_some() {
+            times.push(age(line, b"\"content\":\"")?);
+        }
+    }
+    Ok(median(times))
+}
+
+/// How long ago the time was that stands in a line after this.
+fn age(line: &[u8], before: &[u8]) -> Outcome<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let at = memchr::memmem::find(line, before).ok_or_else(|| excerpt(line))? + before.len();
+    let digits: String = line[at..].iter().map(|&b| b as char).take_while(char::is_ascii_digit).collect();
+    Ok(now.saturating_sub(Duration::from_nanos(digits.parse()?)))
+}
+
+/// A client of the program that has told the agent behind it what to do.
+fn bridge(what: &str) -> Outcome<Client> {
+    let program = std::env::current_exe()?;
+    let agent = format!("agent={} {AGENT}", shell_words::quote(&program.to_string_lossy()));
+    let mut client = Client::open_with(["--ephemeral", "--agent", &agent])?;
+    client.say(
+        br#"{"jsonrpc":"2.0","id":2,"method":"createSession","params":{"channel":"ahp-session:/s","provider":"agent"}}
+"#,
+    )?;
+    client.line_with(b"\"id\":2")?;
+    client.subscribe(CHAT)?;
+    client.start_turn(CHAT, what)?;
+    Ok(client)
+}
+
+/// The agent, as a child of ours, told what to do.
+struct Direct {
+    agent: Child,
+    _stdin: ChildStdin,
+    stdout: ChildStdout,
+}
+
+impl Direct {
+    fn start(what: &str) -> Outcome<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let mut agent = command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut stdin = agent.stdin.take().ok_or("no stdin")?;
+        let stdout = agent.stdout.take().ok_or("no stdout")?;
+        let prompt = json!({ "sessionId": SESSION, "prompt": [{ "type": "text", "text": what }] });
+        writeln!(
+            stdin,
+            "{}",
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": prompt })
+        )?;
+        Ok(Self { agent, _stdin: stdin, stdout })
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.agent.kill().ok();
+        self.agent.wait().ok();
+    }
+}
+
+/// Is the agent, until the input ends.
+pub fn be_an_agent() -> Outcome<()> {
+    for line in io::stdin().lock().lines() {
+        let message: Value = serde_json::from_str(&line?)?;
+        let result = match message["method"].as_str() {
+            Some("initialize") => json!({ "protocolVersion": 1, "agentCapabilities": {} }),
+            Some("session/new") => json!({ "sessionId": SESSION }),
+            Some("session/prompt") => {
+                match message["params"]["prompt"][0]["text"].as_str() {
+                    Some("drip") => drip()?,
+                    _ => blast()?,
+                }
+                json!({ "stopReason": "end_turn" })
+            }
+            _ => continue,
+        };
+        let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
+        io::stdout().lock().write_all(format!("{answer}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+fn blast() -> Outcome<()> {
+    let chunks = chunk("twenty bytes of text").repeat(CHUNKS_AT_ONCE);
+    for _ in 0..CHUNKS / CHUNKS_AT_ONCE {
+        io::stdout().lock().write_all(chunks.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn drip() -> Outcome<()> {
+    for _ in 0..DRIPS {
+        thread::sleep(DRIP_EVERY);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+        io::stdout().lock().write_all(chunk(&now.to_string()).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn chunk(text: &str) -> String {
+    let update =
+        json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": text } });
+    let params = json!({ "sessionId": SESSION, "update": update });
+    format!("{}\n", json!({ "jsonrpc": "2.0", "method": "session/update", "params": params }))
+}
