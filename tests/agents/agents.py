@@ -169,7 +169,8 @@ AGENTS = {
         command=["pi-acp"],
         environment={"PI_ACP_PI_COMMAND": "{bin}/pi", "PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
         files={
-            ".pi/agent/settings.json": {"defaultProvider": "fake", "defaultModel": "fake-model"},
+            ".pi/agent/settings.json": {
+                "defaultProvider": "fake", "defaultModel": "fake-model", "quietStartup": True},
             ".pi/agent/models.json": {"providers": {"fake": {
                 "baseUrl": "{url}/v1", "api": "openai-completions", "apiKey": "x",
                 "models": [{"id": "fake-model", "name": "Fake", "reasoning": True, "contextWindow": 200000,
