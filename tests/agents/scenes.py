@@ -167,6 +167,7 @@ class Scenes:
 
     def two_at_once(self):
         other = self.chat("other")
+        self.complete(other.turn("SAY here"))
         chats = {"left": self.main, "right": other}
         turns = {side: chat.begin(f"SAY {side}\\n\nSTREAM 30 40 100") for side, chat in chats.items()}
         for side, chat in chats.items():
