@@ -39,6 +39,8 @@ struct Agent {
     title: Option<String>,
     description: Option<String>,
     directory: Option<PathBuf>,
+    #[serde(default)]
+    one_session: bool,
     #[serde(default = "start_seconds")]
     start_seconds: f64,
     #[serde(default = "cancel_seconds")]
@@ -95,6 +97,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         title: None,
         description: None,
         directory: None,
+        one_session: false,
         start_seconds: START_SECONDS,
         cancel_seconds: CANCEL_SECONDS,
         idle_seconds: IDLE_SECONDS,
@@ -149,6 +152,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         arguments: agent.args.into_iter().map(Into::into).collect(),
         environment: agent.env,
         directory,
+        one_session: agent.one_session,
         start_limit: limit("start_seconds", agent.start_seconds)?,
         cancel_limit: limit("cancel_seconds", agent.cancel_seconds)?,
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
@@ -204,6 +208,7 @@ mod tests {
             title = "The one"
             description = "Does it"
             directory = "."
+            one_session = true
             start_seconds = 1.5
             cancel_seconds = 2
             idle_seconds = 60
@@ -222,6 +227,7 @@ mod tests {
         );
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
+        assert!(one.one_session && !two.one_session);
     }
 
     #[test]

@@ -30,6 +30,8 @@ class Agent:
     # It takes a conversation up again by itself. None: now and then.
     remembers: bool | None = True
     shows: frozenset = frozenset()
+    # It keeps one session at a time.
+    one_session: bool = False
     # It plays a scene of its own, whatever it is asked.
     fixed: bool = False
 
@@ -182,6 +184,7 @@ AGENTS = {
         write=("write", {"path": "{file}", "content": "{new}\n"}),
         failure="chat/turnComplete",
         admits=False,
+        one_session=True,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "sdk-example": Agent(

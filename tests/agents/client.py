@@ -177,7 +177,8 @@ class Host:
         command, *arguments = filled(agent.command, **words)
         environment = {"HOME": home, "PATH": path, COOKIE: self.cookie, **filled(agent.environment, **words)}
         toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
-                f"args = {json.dumps(arguments)}", "start_seconds = 90", f"[agents.{name}.env]",
+                f"args = {json.dumps(arguments)}", "start_seconds = 90",
+                f"one_session = {json.dumps(agent.one_session)}", f"[agents.{name}.env]",
                 *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
         self.config = os.path.join(folder, "config.toml")
         with open(self.config, "w") as opened:

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
-use super::agent::{Agent, Running, Use};
+use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
 use super::content;
 use super::peer::{Ear, Failure, Said};
@@ -87,6 +87,7 @@ async fn closed(commands: &mut mpsc::UnboundedReceiver<Command>) {
 struct Conversation {
     agent: Arc<Agent>,
     running: Arc<Running>,
+    _own: Option<Own>,
     ear: Ear,
     session: SessionId,
     /// What the agent said of the session before we knew of it.

@@ -387,6 +387,8 @@ def answer(message):
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
+        if "one-session" in OPTIONS.can:
+            FORGOTTEN.update(dict.fromkeys(SESSIONS, {"code": -32603, "message": "another session has begun"}))
         SESSIONS[session] = [params["cwd"]]
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=[])

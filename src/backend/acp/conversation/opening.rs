@@ -35,6 +35,7 @@ impl Conversation {
         let used =
             tokio::spawn(async move { starting.start().await }).await.context("it was not started")??;
         let running = used.running();
+        let own = agent.spec.one_session.then(|| running.own());
         let mut ear = running.connection.listen();
         let (cwd, others) = directories(agent, &open)?;
         let capabilities = &running.capabilities.session_capabilities;
@@ -85,6 +86,7 @@ impl Conversation {
         Ok(Self {
             agent: Arc::clone(agent),
             running,
+            _own: own,
             ear,
             session,
             early,
