@@ -41,6 +41,8 @@ struct Agent {
     title: Option<String>,
     description: Option<String>,
     directory: Option<PathBuf>,
+    #[serde(default)]
+    one_session: bool,
     #[serde(default = "start_seconds")]
     start_seconds: f64,
     #[serde(default = "cancel_seconds")]
@@ -109,6 +111,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         title: None,
         description: None,
         directory: None,
+        one_session: false,
         start_seconds: START_SECONDS,
         cancel_seconds: CANCEL_SECONDS,
         turn_seconds: None,
@@ -164,6 +167,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         arguments: agent.args.into_iter().map(Into::into).collect(),
         environment: agent.env,
         directory,
+        one_session: agent.one_session,
         start_limit: limit("start_seconds", agent.start_seconds)?,
         cancel_limit: limit("cancel_seconds", agent.cancel_seconds)?,
         turn_limit: agent.turn_seconds.map(|seconds| limit("turn_seconds", seconds)).transpose()?,
@@ -220,6 +224,7 @@ mod tests {
             title = "The one"
             description = "Does it"
             directory = "."
+            one_session = true
             start_seconds = 1.5
             cancel_seconds = 2
             turn_seconds = 3600
@@ -240,6 +245,7 @@ mod tests {
         assert_eq!((one.turn_limit, two.turn_limit), (Some(Duration::from_secs(3600)), None));
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
+        assert!(one.one_session && !two.one_session);
     }
 
     #[test]

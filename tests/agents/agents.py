@@ -30,6 +30,8 @@ class Agent:
     # It takes a conversation up again by itself. None: now and then.
     remembers: bool | None = True
     shows: frozenset = frozenset()
+    # It keeps one session at a time.
+    one_session: bool = False
     # It plays a scene of its own, whatever it is asked.
     fixed: bool = False
 
@@ -169,7 +171,8 @@ AGENTS = {
         command=["pi-acp"],
         environment={"PI_ACP_PI_COMMAND": "{bin}/pi", "PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
         files={
-            ".pi/agent/settings.json": {"defaultProvider": "fake", "defaultModel": "fake-model"},
+            ".pi/agent/settings.json": {
+                "defaultProvider": "fake", "defaultModel": "fake-model", "quietStartup": True},
             ".pi/agent/models.json": {"providers": {"fake": {
                 "baseUrl": "{url}/v1", "api": "openai-completions", "apiKey": "x",
                 "models": [{"id": "fake-model", "name": "Fake", "reasoning": True, "contextWindow": 200000,
@@ -181,6 +184,7 @@ AGENTS = {
         write=("write", {"path": "{file}", "content": "{new}\n"}),
         failure="chat/turnComplete",
         admits=False,
+        one_session=True,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "sdk-example": Agent(

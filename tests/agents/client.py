@@ -14,6 +14,8 @@ from agents import filled
 
 # How long one step may take before it has hung.
 HUNG = 120
+# How often it is looked whether a turn is to be cancelled about which nothing is said, in seconds.
+LOOK_AGAIN = 0.05
 # How long a host that was killed is outlived by its agent at most.
 OUTLIVED = 15
 
@@ -107,8 +109,14 @@ class Chat:
     def finish(self, turn, allow=True, cancel=None):
         """Hears a turn to its end; what it asks is allowed this once, refused, or (None) not answered. It is cancelled
         as soon as `cancel` says so of it."""
+        silent_since = time.monotonic()
         while turn.ending is None:
-            action = self.hear(turn)
+            try:
+                action = self.hear(turn, LOOK_AGAIN)
+                silent_since = time.monotonic()
+            except queue.Empty:
+                assert time.monotonic() < silent_since + HUNG, f"hung: {turn}"
+                action = {"type": None}
             if cancel and turn.ending is None and cancel(turn):
                 self.dispatch(type="chat/turnCancelled", turnId=turn.name, duration=0)
                 cancel = None
@@ -123,9 +131,9 @@ class Chat:
         self.dispatch(type="chat/toolCallConfirmed", turnId=turn.name, toolCallId=asks["toolCallId"],
                       approved=allow, selectedOptionId=option["id"])
 
-    def hear(self, turn):
+    def hear(self, turn, timeout=HUNG):
         """The next action."""
-        heard = self.actions.get(timeout=HUNG)
+        heard = self.actions.get(timeout=timeout)
         assert heard, "the host has ended"
         message, at = heard
         assert "rejectionReason" not in message, message
@@ -169,7 +177,8 @@ class Host:
         command, *arguments = filled(agent.command, **words)
         environment = {"HOME": home, "PATH": path, COOKIE: self.cookie, **filled(agent.environment, **words)}
         toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
-                f"args = {json.dumps(arguments)}", "start_seconds = 90", f"[agents.{name}.env]",
+                f"args = {json.dumps(arguments)}", "start_seconds = 90",
+                f"one_session = {json.dumps(agent.one_session)}", f"[agents.{name}.env]",
                 *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
         self.config = os.path.join(folder, "config.toml")
         with open(self.config, "w") as opened:

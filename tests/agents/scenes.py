@@ -118,14 +118,12 @@ class Scenes:
         return "is cancelled in the middle, and goes on"
 
     def cancelled_silent(self):
-        turn = self.main.begin("HANG 100\nSAY too late")
-        # As soon as the model was asked.
         asked = len(self.requests())
-        while len(self.requests()) == asked:
-            pass
-        turn = self.main.finish(turn, cancel=lambda turn: True)
-        assert turn.ending["type"] == "chat/turnCancelled", turn
-        return None
+        turn = self.main.turn("HANG 100\nSAY too late", cancel=lambda turn: len(self.requests()) > asked)
+        assert turn.ending["type"] == "chat/turnCancelled" and not turn.text, turn
+        turn = self.complete(self.main.turn("SAY not hung"))
+        assert turn.text == "not hung", turn
+        return "is cancelled while its model is silent, and goes on"
 
     def cancelled_asking(self):
         if not self.agent.once:
@@ -138,9 +136,25 @@ class Scenes:
         return "is cancelled while it asks, and goes on"
 
     def cancelled_running(self):
-        command = self.call(self.agent.shell, command="touch running; sleep 30; echo late")
+        command = self.call(self.agent.shell, command="touch running; sleep 60; echo late")
         turn = self.main.turn(command, cancel=lambda turn: os.path.exists(self.path("running")))
-        return turn
+        assert turn.ending["type"] == "chat/turnCancelled", turn
+        turn = self.complete(self.main.turn("SAY quick again"))
+        assert turn.text == "quick again" and not turn.calls, turn
+        return "is cancelled while a command runs, and goes on"
+
+    def steered(self):
+        turn = self.main.begin("STREAM 20 40 50")
+        self.main.dispatch(type="chat/pendingMessageSet", kind="steering", id="more",
+                           message={"text": "SAY and more", "origin": {"kind": "user"}})
+        turn = self.complete(self.main.finish(turn))
+        assert len(re.findall(r"\b\d{6}\b", turn.text)) == 20 and turn.text.endswith("and more"), turn
+        return "takes what is added while it works"
+
+    def retries(self):
+        turn = self.complete(self.main.turn("FAIL 500 1\nSAY once more"))
+        assert turn.text.count("once more") == 1, turn
+        return "gets over a failure of its model"
 
     def fails(self):
         turn = self.main.turn("FAIL 400")
@@ -153,6 +167,7 @@ class Scenes:
 
     def two_at_once(self):
         other = self.chat("other")
+        self.complete(other.turn("SAY here"))
         chats = {"left": self.main, "right": other}
         turns = {side: chat.begin(f"SAY {side}\\n\nSTREAM 30 40 100") for side, chat in chats.items()}
         for side, chat in chats.items():
@@ -167,6 +182,7 @@ class Scenes:
         self.see("title", "THINK" not in title)
 
     def goes_on(self):
+        asked = len(self.requests())
         self.host.end()
         self.host.start()
         self.main.follow()
@@ -174,7 +190,7 @@ class Scenes:
         assert turn.text.count("I am back") == 1 and "still there" not in turn.text, turn
         assert self.agent.remembers is None or self.agent.remembers != bool(turn.notices), turn
         # All that was streamed is told to the model again.
-        grown = self.requests()[-1] - self.first_request
+        grown = max(self.requests()[asked:]) - self.first_request
         assert grown > 500 * 40, f"the model was told {grown} bytes of what had been said"
         return "goes on after a restart, remembers, and tells nothing twice"
 
@@ -227,6 +243,7 @@ class Scenes:
 
 USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
-    Scenes.cancelled, Scenes.cancelled_asking, Scenes.fails, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
+    Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking, Scenes.cancelled_running,
+    Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
     Scenes.is_cut, Scenes.ends,
 ]

@@ -88,6 +88,19 @@ impl Use {
     }
 }
 
+/// A process that one session has for itself: it ends with this.
+#[derive(Debug)]
+pub struct Own(Arc<Running>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // That it has died by itself counts.
+        if !self.0.connection.is_over() {
+            self.0.end("its session was closed");
+        }
+    }
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
         let is_last = {
@@ -115,6 +128,11 @@ impl Running {
         }
         uses.count += 1;
         Some(Use(Arc::clone(self)))
+    }
+
+    /// What ends it when its session does.
+    pub fn own(self: &Arc<Self>) -> Own {
+        Own(Arc::clone(self))
     }
 
     /// Ends it; says why to those who lose by it.
@@ -173,13 +191,16 @@ impl Agent {
         self.past().ways.clone()
     }
 
-    /// The running agent, started if it is not, with these tokens where they are for variables.
+    /// The running agent, started with these tokens (where they are for variables) if it is not, or if the one that
+    /// runs keeps another session.
     ///
     /// # Errors
     /// When it cannot be started, or has died too often.
     pub async fn start(&self, tokens: &Tokens) -> anyhow::Result<Use> {
         let mut current = self.current.lock().await;
-        if let Some(running) = current.as_ref() {
+        // One that lives and keeps a session is no business of another.
+        let known = current.as_ref().filter(|known| !self.spec.one_session || known.connection.is_over());
+        if let Some(running) = known {
             if let Some(used) = running.begin_use() {
                 return Ok(used);
             }

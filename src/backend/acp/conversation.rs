@@ -36,7 +36,7 @@ pub(super) use self::opening::ask;
 use self::opening::refused;
 use self::questions::Questions;
 use self::settings::Settings;
-use super::agent::{Agent, Running, Use};
+use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
 use super::login;
 use super::peer::{Ear, Failure, Said};
@@ -114,6 +114,7 @@ async fn closed(commands: &mut mpsc::UnboundedReceiver<Command>) {
 struct Conversation {
     agent: Arc<Agent>,
     running: Arc<Running>,
+    _own: Option<Own>,
     ear: Ear,
     session: SessionId,
     /// What the agent said of the session before we knew of it.

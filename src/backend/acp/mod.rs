@@ -51,6 +51,8 @@ pub struct AgentSpec {
     pub environment: BTreeMap<String, String>,
     /// Where it runs; else where we do. Sessions without a folder of their own work there too.
     pub directory: Option<PathBuf>,
+    /// It keeps one session at a time: each has a process of its own.
+    pub one_session: bool,
     /// How long it may take to answer when it starts, or opens a session.
     pub start_limit: Duration,
     /// How long it may take to give up what was cancelled.

@@ -748,6 +748,8 @@ def answer(message):
             return {"error": {"code": -32000, "message": "Authentication required"}}
         time.sleep(OPTIONS.before_new)
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
+        if "one-session" in OPTIONS.can:
+            FORGOTTEN.update(dict.fromkeys(SESSIONS, {"code": -32603, "message": "another session has begun"}))
         SESSIONS[session] = [params["cwd"]]
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)

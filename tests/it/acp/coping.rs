@@ -78,6 +78,28 @@ fn two_sessions_of_one_agent_may_speak_in_turn() {
     watched.leave();
 }
 
+/// Some agents drop a session, and the turn that runs in it, when another one is opened.
+#[test]
+fn an_agent_that_keeps_one_session_at_a_time_has_a_process_for_each() {
+    let mut watched = Setting::with(&["--can", "one-session"]).limit("one_session = true\n").start();
+    watched.session();
+    watched.turn("t1", "say one");
+    let processes = watched.agents().len();
+    let other = "ahp-session:/other";
+    watched.create(other, "a0");
+    watched.subscribe(other);
+    watched.action("session/ready");
+    assert_eq!(watched.agents().len(), 2 * processes);
+    assert_eq!(watched.turn("t2", "say two"), "two");
+    watched.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": other } }));
+    watched.wait_for_agents(processes);
+    assert_eq!(watched.turn("t3", "say three"), "three");
+    watched.begin("t4", "die 3");
+    assert_eq!(watched.ending("t4")["type"], "chat/error");
+    assert_eq!(watched.turn("t5", "say five"), "five");
+    watched.leave();
+}
+
 /// One tool call that is asked about, as an agent tells it.
 struct Asked {
     agent: &'static str,

@@ -56,8 +56,10 @@ impl Bridged {
             environment: [].into(),
             directory: Some("/".into()),
             start_limit: Duration::from_secs(60),
+            turn_limit: None,
             cancel_limit: Duration::from_secs(60),
             idle_limit: Duration::from_secs(600),
+            one_session: false,
         };
         let guard = GuardProgram {
             path: assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned(),

@@ -64,6 +64,7 @@ impl Conversation {
         used: Use,
     ) -> anyhow::Result<(Self, Use)> {
         let running = used.running();
+        let own = agent.spec.one_session.then(|| running.own());
         let mut ear = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
         let capabilities = &running.capabilities.session_capabilities;
@@ -126,6 +127,7 @@ impl Conversation {
         let conversation = Self {
             agent: Arc::clone(agent),
             running,
+            _own: own,
             ear,
             session,
             early,
