@@ -445,6 +445,9 @@ def answer(message):
     if method == "session/new":
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
+        if "ask-early" in OPTIONS.can:
+            url = {"mode": "url", "message": "x", "url": "https://x/", "elicitationId": "e"}
+            ANSWERED.append(wait_for_answer(ask("elicitation/create", requestId=message["id"], **url))["result"]["action"])
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = [params["cwd"]]
         # Before anybody can know of it.
