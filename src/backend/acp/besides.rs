@@ -15,6 +15,8 @@ pub const LOCATIONS: &str = "acp.locations";
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
 pub const META: &str = "acp.meta";
+/// What a command is called with besides.
+pub const RAW_INPUT: &str = "acp.rawInput";
 /// What a call has produced, for programs, when it is no object.
 pub const RAW_OUTPUT: &str = "acp.rawOutput";
 /// What the agent says of a terminal of its own besides the output.
@@ -40,6 +42,9 @@ pub const TOOL_KIND: &str = "toolKind";
 /// Whatever is kept under one name is no longer than this as JSON, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
+/// So many members are collected under one name.
+const MEMBERS_MAX: usize = 32;
+
 /// A value, or how long it is when it is too long to be kept.
 pub fn kept(value: Value) -> Value {
     let bytes = value.to_string().len();
@@ -54,6 +59,15 @@ pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
     let Value::Object(mut members) = value else { return None };
     members.retain(|name, value| !value.is_null() && !placed.contains(&name.as_str()));
     (!members.is_empty()).then_some(members)
+}
+
+/// Adds members to others that are kept, in place of those of the same names.
+pub fn add(members: &mut JsonObject, more: JsonObject) {
+    for (name, value) in more {
+        if members.len() < MEMBERS_MAX || members.contains_key(&name) {
+            members.insert(name, kept(value));
+        }
+    }
 }
 
 /// Puts a value under a name, if there is any.
@@ -73,6 +87,15 @@ mod tests {
         assert_eq!(kept(long.clone()), long);
         let longer = Value::String("x".repeat(KEPT_BYTES_MAX - 1));
         assert_eq!(kept(longer), json!({ "omittedBytes": KEPT_BYTES_MAX + 1 }));
+    }
+
+    #[test]
+    fn members_are_replaced_and_no_more_than_a_few_collected() {
+        let mut members = JsonObject::new();
+        for number in 0..100 {
+            add(&mut members, [(format!("{}", number % 50), number.into())].into_iter().collect());
+        }
+        assert_eq!((members.len(), &members["31"]), (MEMBERS_MAX, &json!(81)));
     }
 
     #[test]

@@ -22,6 +22,9 @@ use crate::host::reduce::tool_call_id;
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;
 
+/// What agents call the command that they run.
+const COMMANDS: [&str; 2] = ["command", "cmd"];
+
 /// So much of a terminal's output is kept, in bytes: the latest of it.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
@@ -306,7 +309,8 @@ impl Call {
     }
 
     fn ready(&mut self, id: &str, gate: ToolGate) -> TurnEvent {
-        let input = self.input.as_ref().map(Value::to_string).unwrap_or_default();
+        let whole = || self.input.as_ref().map(Value::to_string);
+        let input = self.command().map(str::to_owned).or_else(whole).unwrap_or_default();
         self.with(TurnEvent::ToolReady { id: id.to_owned(), input, message: self.message().into(), gate })
     }
 
@@ -327,6 +331,8 @@ impl Call {
         match self.output.take() {
             Some(Value::String(text)) if content.is_empty() => content.push(content::text(text)),
             Some(output) if content.is_empty() => content.push(content::text(format!("{output:#}"))),
+            // Said twice.
+            Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
             Some(output) => match besides::kept(output) {
                 Value::Object(output) => structured = Some(output),
                 output => self.output = Some(output),
@@ -345,25 +351,25 @@ impl Call {
             content,
             error: (!success).then_some(error),
         };
-        let done = self.with(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false });
-        if structured.is_none() {
-            return done;
-        }
-        let (done, besides) = match done {
-            TurnEvent::With(done, besides) => (done, besides),
-            done => (Box::new(done), Besides::default()),
-        };
-        TurnEvent::With(done, Besides { structured, ..besides })
+        self.with_all(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false }, structured)
     }
 
     /// An event, with what is told besides if clients do not know it yet.
     fn with(&mut self, event: TurnEvent) -> TurnEvent {
-        let meta = self.besides();
+        self.with_all(event, None)
+    }
+
+    fn with_all(&mut self, event: TurnEvent, structured: Option<JsonObject>) -> TurnEvent {
+        let mut meta = self.besides();
         if meta == self.meta_told {
+            meta.clear();
+        } else {
+            self.meta_told.clone_from(&meta);
+        }
+        if meta.is_empty() && structured.is_none() {
             return event;
         }
-        self.meta_told.clone_from(&meta);
-        TurnEvent::With(Box::new(event), Besides { meta, ..Besides::default() })
+        TurnEvent::With(Box::new(event), Besides { meta, structured, ..Besides::default() })
     }
 
     /// All that has no place.
@@ -371,7 +377,11 @@ impl Call {
         let mut meta = JsonObject::new();
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
         let kind = self.kind_name.as_deref().unwrap_or_else(|| kind_name(self.kind));
-        besides::put(&mut meta, besides::TOOL_KIND, known_kind(self.kind).map(Value::from));
+        besides::put(&mut meta, besides::TOOL_KIND, self.known_kind().map(Value::from));
+        if self.command().is_some() {
+            let more = self.input.clone().and_then(|input| besides::rest(input, &COMMANDS));
+            besides::put(&mut meta, besides::RAW_INPUT, more.map(Value::Object));
+        }
         besides::put(&mut meta, besides::KIND, Some(kind.into()));
         besides::put(&mut meta, besides::LOCATIONS, some(json!(self.locations)));
         besides::put(&mut meta, besides::CONTENT, some(json!(self.content_rest)));
@@ -389,6 +399,23 @@ impl Call {
             content.push(content::text(self.terminal.clone()));
         }
         content
+    }
+
+    /// The command that is run, where the agent says it like that: it is what people know as the input.
+    fn command(&self) -> Option<&str> {
+        let input = self.input.as_ref().filter(|_| self.kind == ToolKind::Execute)?;
+        COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
+    }
+
+    /// The kind of tool, as clients that follow VS Code call it, of those that they know. They take the input of
+    /// what they know as a terminal for a command.
+    fn known_kind(&self) -> Option<&'static str> {
+        match self.kind {
+            ToolKind::Execute => self.command().map(|_| "terminal"),
+            ToolKind::Search => Some("search"),
+            ToolKind::Read => Some("read"),
+            _ => None,
+        }
     }
 
     fn take_content(&mut self, content: &[Box<RawValue>]) {
@@ -416,10 +443,10 @@ impl Call {
         }
         for name in ["terminal_info", "terminal_exit"] {
             if let Some(Value::Object(info)) = meta.remove(name) {
-                self.terminal_info.extend(info);
+                besides::add(&mut self.terminal_info, info);
             }
         }
-        self.meta.extend(meta);
+        besides::add(&mut self.meta, meta);
         if self.terminal.len() > TERMINAL_BYTES_MAX {
             let mut cut = self.terminal.len() - TERMINAL_BYTES_MAX / 2;
             while !self.terminal.is_char_boundary(cut) {
@@ -443,16 +470,6 @@ impl Call {
             name[..1].make_ascii_uppercase();
             name
         })
-    }
-}
-
-/// A kind of tool, as clients that follow VS Code call it, of those that they know.
-fn known_kind(kind: ToolKind) -> Option<&'static str> {
-    match kind {
-        ToolKind::Execute => Some("terminal"),
-        ToolKind::Search => Some("search"),
-        ToolKind::Read => Some("read"),
-        _ => None,
     }
 }
 

@@ -13,7 +13,7 @@ use agent_client_protocol_schema::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    Message, MessageAttachment, ResponsePart, ToolCallState, ToolResultContent,
+    Message, MessageAttachment, ResponsePart, TextPosition, ToolCallState, ToolResultContent,
     ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
@@ -37,6 +37,7 @@ pub fn prompt(message: &Message, chats: &[Transcript], can: &PromptCapabilities)
     }
     for attachment in message.attachments.iter().flatten() {
         blocks.extend(attached(attachment, can));
+        blocks.extend(selected(attachment).map(ContentBlock::from));
     }
     blocks.extend(chats.iter().map(|chat| attached_chat(chat).into()));
     if blocks.is_empty() {
@@ -50,6 +51,24 @@ pub fn prompt(message: &Message, chats: &[Transcript], can: &PromptCapabilities)
 fn attached_chat(Transcript { label, text, cut, .. }: &Transcript) -> String {
     let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
     format!("This was said in the conversation \"{label}\", which the user has attached:\n\n{cut}{text}\n")
+}
+
+/// What of an attachment the user has selected: no content block has a place for it.
+fn selected(attachment: &MessageAttachment) -> Option<String> {
+    let (label, selection) = match attachment {
+        MessageAttachment::Resource(resource) => (&resource.label, resource.selection.as_ref()?),
+        MessageAttachment::EmbeddedResource(resource) => (&resource.label, resource.selection.as_ref()?),
+        _ => return None,
+    };
+    let (start, end) = (&selection.range.start, &selection.range.end);
+    let place = |at: &TextPosition| {
+        format!("line {}, column {}", at.line.saturating_add(1), at.character.saturating_add(1))
+    };
+    Some(if start == end {
+        format!("(The user is at {} of {label}.)", place(start))
+    } else {
+        format!("(The user has selected {label} from {} to {}.)", place(start), place(end))
+    })
 }
 
 fn attached(attachment: &MessageAttachment, can: &PromptCapabilities) -> Option<ContentBlock> {

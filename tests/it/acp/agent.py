@@ -747,6 +747,9 @@ def answer(message):
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
         time.sleep(OPTIONS.before_new)
+        if "ask-early" in OPTIONS.can:
+            url = {"mode": "url", "message": "x", "url": "https://x/", "elicitationId": "e"}
+            ANSWERED.append(wait_for_answer(ask("elicitation/create", requestId=message["id"], **url))["result"]["action"])
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         if "one-session" in OPTIONS.can:
             FORGOTTEN.update(dict.fromkeys(SESSIONS, {"code": -32603, "message": "another session has begun"}))

@@ -132,6 +132,14 @@ fn a_question_that_nobody_answers_is_cancelled_however_the_turn_ends() {
 }
 
 #[test]
+fn a_question_before_there_is_a_session_is_cancelled() {
+    let mut watched = Setting::with(&["--can", "ask-early"]).start();
+    watched.session();
+    assert_eq!(watched.turn("t1", "answered"), "cancel");
+    watched.leave();
+}
+
+#[test]
 fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

@@ -126,6 +126,7 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
         update(
             "tool_call",
             json!({ "toolCallId": "c", "title": "ls", "kind": "execute", "status": "pending",
+            "rawInput": { "command": "ls", "cwd": "/w" },
             "content": [{ "type": "terminal", "terminalId": "t" }],
             "_meta": { "terminal_info": { "terminal_id": "t", "cwd": "/w" } } }),
         ),
@@ -142,11 +143,12 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
     ];
     watched.turn("t1", &script.join("\n"));
     assert_eq!(watched.heard("chat/toolCallReady").len(), 1);
+    assert_eq!(watched.heard("chat/toolCallReady")[0]["toolInput"], "ls");
     assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][0]["text"], "a\n");
     let done = &watched.heard("chat/toolCallComplete")[0];
     assert_eq!(
         done["_meta"],
-        json!({ "toolKind": "terminal", "acp.kind": "execute",
+        json!({ "toolKind": "terminal", "acp.kind": "execute", "acp.rawInput": { "cwd": "/w" },
             "acp.content": [{ "index": 0, "terminalId": "t" }],
             "acp.terminal": { "terminal_id": "t", "cwd": "/w", "exit_code": 0, "signal": null } })
     );

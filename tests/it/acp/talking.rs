@@ -166,7 +166,8 @@ fn attachments_are_given_as_the_agent_can_take_them() {
     watched.dispatch(
         json!({ "type": "chat/turnStarted", "turnId": "t1", "startedAt": "2026-01-01T00:00:00Z",
         "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
-            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain" },
+            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain",
+              "selection": { "range": { "start": { "line": 2, "character": 0 }, "end": { "line": 4, "character": 7 } } } },
             { "type": "embeddedResource", "label": "pic", "data": "AAAA", "contentType": "image/png" },
             { "type": "embeddedResource", "label": "note", "data": "aGVsbG8=", "contentType": "text/plain" },
             { "type": "simple", "label": "prompt", "modelRepresentation": "prompt" },
@@ -179,6 +180,7 @@ fn attachments_are_given_as_the_agent_can_take_them() {
         json!([
             { "type": "text", "text": "Look" },
             { "type": "resource_link", "name": "x.txt", "uri": "file:///x.txt", "mimeType": "text/plain" },
+            { "type": "text", "text": "(The user has selected x.txt from line 3, column 1 to line 5, column 8.)" },
             { "type": "image", "mimeType": "image/png", "data": "AAAA" },
             { "type": "text", "text": "note:\nhello" },
             { "type": "text", "text": "prompt" },

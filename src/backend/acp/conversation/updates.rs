@@ -17,9 +17,6 @@ use super::Conversation;
 use crate::backend::acp::{besides, calls, content};
 use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
 
-/// So many kinds of updates that nobody knows are kept.
-const UNKNOWN_KINDS_MAX: usize = 16;
-
 /// What every update says.
 #[derive(Deserialize)]
 struct Any {
@@ -95,7 +92,7 @@ impl Conversation {
         if more.is_empty() {
             return;
         }
-        self.session_info.extend(more);
+        besides::add(&mut self.session_info, more);
         self.session_info.retain(|_, value| !value.is_null());
         let info = Some(self.session_info.clone()).filter(|info| !info.is_empty());
         self.note(besides::SESSION_INFO, info.map(Value::Object));
@@ -104,10 +101,8 @@ impl Conversation {
     /// Keeps an update that nobody knows, in place of the last one of its kind.
     fn keep_update(&mut self, raw: &RawValue) {
         let Ok(Any { kind, rest }) = serde_json::from_str(raw.get()) else { return };
-        if self.unknown_updates.len() < UNKNOWN_KINDS_MAX || self.unknown_updates.contains_key(&kind) {
-            self.unknown_updates.insert(kind, besides::kept(Value::Object(rest)));
-            self.note(besides::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
-        }
+        besides::add(&mut self.unknown_updates, [(kind, Value::Object(rest))].into_iter().collect());
+        self.note(besides::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
     }
 
     fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
