@@ -11,6 +11,7 @@ pub mod agent;
 mod calls;
 mod content;
 mod conversation;
+pub mod folders;
 pub mod guard;
 mod junk;
 pub mod peer;
