@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{bail, Context};
 use serde::Deserialize;
 
-use crate::backend::acp::AgentSpec;
+use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
 
 /// How long an agent may take to answer when it starts or opens a session.
@@ -45,6 +45,16 @@ struct Agent {
     cancel_seconds: f64,
     #[serde(default = "idle_seconds")]
     idle_seconds: f64,
+    #[serde(default = "offered")]
+    read_files: bool,
+    #[serde(default = "offered")]
+    write_files: bool,
+    #[serde(default = "offered")]
+    terminals: bool,
+}
+
+fn offered() -> bool {
+    true
 }
 
 fn start_seconds() -> f64 {
@@ -98,6 +108,9 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         start_seconds: START_SECONDS,
         cancel_seconds: CANCEL_SECONDS,
         idle_seconds: IDLE_SECONDS,
+        read_files: offered(),
+        write_files: offered(),
+        terminals: offered(),
     };
     described(name.to_owned(), agent)
 }
@@ -152,6 +165,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         start_limit: limit("start_seconds", agent.start_seconds)?,
         cancel_limit: limit("cancel_seconds", agent.cancel_seconds)?,
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
+        offers: Offers { reading: agent.read_files, writing: agent.write_files, terminals: agent.terminals },
     })
 }
 
@@ -207,6 +221,8 @@ mod tests {
             start_seconds = 1.5
             cancel_seconds = 2
             idle_seconds = 60
+            write_files = false
+            terminals = false
         "#;
         std::fs::write(&file, text).unwrap();
         let agents = agents(&[], Some(&file)).unwrap();
@@ -220,6 +236,8 @@ mod tests {
             (one.start_limit, one.cancel_limit),
             (Duration::from_millis(1500), Duration::from_secs(2))
         );
+        let offers = |reading, writing, terminals| Offers { reading, writing, terminals };
+        assert_eq!((one.offers, two.offers), (offers(true, false, false), offers(true, true, true)));
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
     }

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::{
-    AgentCapabilities, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
+    AgentCapabilities, ClientCapabilities, FileSystemCapabilities, Implementation, InitializeRequest,
+    InitializeResponse,
 };
 use anyhow::{anyhow, bail, Context};
 use tokio::time::{timeout, Instant};
 
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
-use super::AgentSpec;
+use super::terminals::Commands;
+use super::{AgentSpec, Offers};
 
 /// How long is waited before an agent is started again that has died so many times in a row.
 const WAITS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
@@ -29,6 +31,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 pub struct Agent {
     /// What its operator says of it.
     pub spec: AgentSpec,
+    /// What it has us run.
+    pub commands: Commands,
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
     current: tokio::sync::Mutex<Option<Arc<Running>>>,
@@ -142,7 +146,8 @@ impl Running {
 impl Agent {
     /// An agent that is not running.
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
-        Self { spec, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
+        let commands = Commands::new(guard.clone(), spec.environment.clone());
+        Self { spec, commands, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
@@ -241,7 +246,7 @@ impl Agent {
             connection
         };
         let mut ear = connection.listen();
-        let shaken = timeout(self.spec.start_limit, shake_hands(&mut ear)).await;
+        let shaken = timeout(self.spec.start_limit, shake_hands(&mut ear, self.spec.offers)).await;
         let failure = match shaken {
             Ok(Ok(Some(capabilities))) => {
                 let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
@@ -264,9 +269,10 @@ impl Agent {
 }
 
 /// Says what we are; hears what the agent is. None when it ends instead.
-async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<AgentCapabilities>> {
+async fn shake_hands(ear: &mut Ear, offers: Offers) -> anyhow::Result<Option<AgentCapabilities>> {
+    let files = FileSystemCapabilities::new().read_text_file(offers.reading).write_text_file(offers.writing);
     let hello = InitializeRequest::new(ProtocolVersion::V1)
-        .client_capabilities(ClientCapabilities::new())
+        .client_capabilities(ClientCapabilities::new().fs(files).terminal(offers.terminals))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
     let id = ear.request("initialize", &hello);
     loop {

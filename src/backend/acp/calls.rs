@@ -5,6 +5,7 @@
 //! Never: touches a call of a turn that is over, unless the agent begins it anew.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use agent_client_protocol_schema::{Meta, ToolCall, ToolCallStatus, ToolCallUpdate, ToolKind};
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
@@ -13,6 +14,8 @@ use serde_json::Value;
 
 use super::content;
 use super::peer::AgentRequest;
+use super::terminals::screen::Screen;
+use super::terminals::Screens;
 use crate::host::effects::{PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
 
 /// So many calls of turns that are over are remembered.
@@ -24,6 +27,8 @@ const TERMINAL_BYTES_MAX: usize = 1 << 20;
 /// The calls of a conversation.
 #[derive(Debug, Default)]
 pub struct Calls {
+    /// The terminals that calls may refer to.
+    pub screens: Screens,
     calls: BTreeMap<String, Call>,
     /// Calls of turns that are over.
     past: BTreeSet<String>,
@@ -37,6 +42,8 @@ struct Call {
     input: Option<Value>,
     output: Option<Value>,
     content: Vec<ToolResultContent>,
+    /// The terminals of ours that it shows.
+    screens: Vec<Arc<Screen>>,
     /// What a terminal of the agent's own showed.
     terminal: String,
     stage: Stage,
@@ -99,6 +106,7 @@ impl Calls {
         known.input = call.raw_input.or(known.input.take());
         known.output = call.raw_output.or(known.output.take());
         if !call.content.is_empty() {
+            known.screens = self.screens.in_content(&call.content);
             known.content = call.content.into_iter().filter_map(content::produced).collect();
         }
         known.take_terminal(call.meta.as_ref());
@@ -172,9 +180,21 @@ impl Calls {
     /// The turn is over.
     pub fn end_turn(&mut self) {
         self.past.extend(std::mem::take(&mut self.calls).into_keys());
+        self.screens.end_turn();
         while self.past.len() > PAST_MAX {
             self.past.pop_first();
         }
+    }
+
+    /// Whether any call is not over.
+    pub fn any_open(&self) -> bool {
+        self.calls.values().any(|call| call.stage != Stage::Over)
+    }
+
+    /// Terminals may show something else: what is to be told of it.
+    pub fn screens_changed(&mut self) -> Vec<TurnEvent> {
+        let running = self.calls.iter_mut().filter(|(_, call)| call.stage == Stage::Running);
+        running.filter(|(_, call)| !call.screens.is_empty()).filter_map(|(id, call)| call.shown(id)).collect()
     }
 
     fn merge(&mut self, id: &str, update: ToolCallUpdate) -> &mut Call {
@@ -185,6 +205,7 @@ impl Calls {
         call.input = fields.raw_input.or(call.input.take());
         call.output = fields.raw_output.or(call.output.take());
         if let Some(content) = fields.content {
+            call.screens = self.screens.in_content(&content);
             call.content = content.into_iter().filter_map(content::produced).collect();
         }
         call.take_terminal(update.meta.as_ref());
@@ -201,7 +222,9 @@ impl Call {
             told.push(TurnEvent::ToolStarted { id: id.to_owned(), name, display_name });
         }
         let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
-        if self.stage == Stage::Begun && (over || status == Some(ToolCallStatus::InProgress)) {
+        // What has a terminal does run, whatever the agent says of it.
+        let runs = status == Some(ToolCallStatus::InProgress) || !self.screens.is_empty();
+        if self.stage == Stage::Begun && (over || runs) {
             self.stage = Stage::Running;
             told.push(self.ready(id, ToolGate::Open));
         }
@@ -268,6 +291,7 @@ impl Call {
 
     fn produced(&self) -> Vec<ToolResultContent> {
         let mut content = self.content.clone();
+        content.extend(self.screens.iter().flat_map(|screen| screen.content()));
         if !self.terminal.is_empty() {
             content.push(content::text(self.terminal.clone()));
         }

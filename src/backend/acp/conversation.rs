@@ -1,7 +1,8 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
-//! to be), `updates` (what the agent tells), `requests` (what the agent asks).
+//! to be), `updates` (what the agent tells), `requests` (what the agent asks), `workspace` (what it asks of files and
+//! terminals).
 //!
 //! Owns: one prompt at a time, and what ends it.
 //! Never: waits without hearing a cancellation.
@@ -9,6 +10,7 @@
 mod opening;
 mod requests;
 mod updates;
+mod workspace;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,10 +27,13 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
+use self::workspace::Alone;
 use super::agent::{Agent, Running, Use};
 use super::calls::Calls;
 use super::content;
+use super::files::Files;
 use super::peer::{Ear, Failure, Said};
+use super::terminals::Terminals;
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
     Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
@@ -92,6 +97,12 @@ struct Conversation {
     /// What the agent has to be told before the next prompt, because it does not remember it.
     transcript: Option<String>,
     calls: Calls,
+    files: Files,
+    terminals: Terminals,
+    /// What is to be shown at the end of the turn if nothing else has shown it.
+    alone: Vec<Alone>,
+    /// How many calls were shown that are not the agent's own.
+    own_calls: u64,
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
@@ -141,7 +152,19 @@ impl Conversation {
                     }
                     Next::Hear
                 }
-                said = self.ear.hear(), if self.pending.is_empty() => match said {
+                () = self.terminals.settled() => {
+                    self.answer_settled();
+                    Next::Hear
+                }
+                Some(done) = self.files.done() => {
+                    self.done(done);
+                    Next::Hear
+                }
+                () = self.terminals.due(), if self.pending.is_empty() => {
+                    self.show_terminals();
+                    Next::Hear
+                }
+                said = self.ear.hear(), if self.pending.is_empty() && self.files.have_room() => match said {
                     Some(said) => self.hear(said),
                     None => self.agent_has_ended().await?,
                 },
@@ -179,6 +202,7 @@ impl Conversation {
                     run.steering.push_back((id, message, attached));
                 }
             }
+            Command::WorkIn { directories } => self.work_in(&directories),
             command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
         }
         Next::Hear
@@ -223,6 +247,7 @@ impl Conversation {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
         run.steering.clear();
+        self.terminals.kill_those_of(run.id);
         // Nobody wants to hear of the run any more.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
         self.answer_unanswered(true);
@@ -245,6 +270,7 @@ impl Conversation {
             Said::Request { id, method, params } => self.asked(id, &method, &params),
             Said::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
+                self.terminals.withdrawn(&request);
                 self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));
                 self.tell_all(told);
             }
@@ -324,6 +350,7 @@ impl Conversation {
 
     fn end(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
+        self.show_alone();
         self.calls.end_turn();
         if let Some(run) = self.run.take() {
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));

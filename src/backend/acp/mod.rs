@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
 //! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
-//! `conversation` (one chat), `calls` and `content` (what its messages mean).
+//! `conversation` (one chat), `calls` and `content` (what its messages mean), `folders`, `files` and [`terminals`]
+//! (what it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
@@ -11,11 +12,13 @@ pub mod agent;
 mod calls;
 mod content;
 mod conversation;
-pub mod folders;
+mod files;
+mod folders;
 pub mod guard;
 mod junk;
 pub mod peer;
 pub mod process;
+pub mod terminals;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -53,6 +56,19 @@ pub struct AgentSpec {
     pub cancel_limit: Duration,
     /// How long it is kept running when it is not used.
     pub idle_limit: Duration,
+    /// What it may do through us.
+    pub offers: Offers,
+}
+
+/// What an agent may do through us, and is told that it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offers {
+    /// Read files in the session's working directories.
+    pub reading: bool,
+    /// Write them.
+    pub writing: bool,
+    /// Run commands in terminals.
+    pub terminals: bool,
 }
 
 /// An agent, as a backend.
@@ -97,6 +113,8 @@ impl Backend for Acp {
 
     fn stop(&self) -> Stopping {
         let agent = Arc::clone(&self.agent);
-        Box::pin(async move { agent.stop().await })
+        Box::pin(async move {
+            tokio::join!(agent.stop(), agent.commands.stop());
+        })
     }
 }

@@ -192,6 +192,71 @@ def step_ask_and_withdraw(session, rest):
     text(session, f"code {answer['error']['code']}")
 
 
+def step_offers(session, rest):
+    """Says what the host has said that it can."""
+    text(session, json.dumps(OFFERED))
+
+
+def said_of(answer):
+    if "error" in answer:
+        return f"error {answer['error']['code']}: {answer['error']['message']}"
+    if "terminalId" in answer["result"]:
+        TERMINAL[0] = answer["result"]["terminalId"]
+    return json.dumps(answer["result"])
+
+
+def begin_call(session, rest):
+    method, params = rest.split(" ", 1)
+    return ask(method, sessionId=session, **json.loads(params))
+
+
+def step_call(session, rest):
+    """Asks the host something, and says the answer, a line for each."""
+    text(session, said_of(wait_for_answer(begin_call(session, rest))) + "\n")
+
+
+def step_call_silently(session, rest):
+    said_of(wait_for_answer(begin_call(session, rest)))
+
+
+def step_send(session, rest):
+    """Asks the host something, and does not wait for the answer."""
+    SENT.append(begin_call(session, rest))
+
+
+def step_answers(session, rest):
+    """Says the answers to what was sent, in the order in which they come: which it was, and the answer."""
+    for _ in list(SENT):
+        answer = next((message for message in WAITING if message.get("id") in SENT), None)
+        if answer:
+            WAITING.remove(answer)
+        else:
+            answer = listen()
+        text(session, f"{SENT.index(answer['id'])}: {said_of(answer)}\n")
+    SENT.clear()
+
+
+def step_withdraw(session, rest):
+    say(method="$/cancel_request", params={"requestId": SENT[-1]})
+
+
+def step_late(session, rest):
+    """Ends the turn, and asks the host something then; `late_answer` says the answer."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    LATE[0] = said_of(wait_for_answer(begin_call(session, rest)))
+    raise End()
+
+
+def step_late_answer(session, rest):
+    text(session, LATE[0])
+
+
+TERMINAL = ["none"]
+SENT = []
+LATE = [""]
+OFFERED = {}
+
+
 def step_sleep(session, rest):
     time.sleep(float(rest))
 
@@ -303,6 +368,7 @@ def prompt(message):
     try:
         for line in said.splitlines():
             name, _, rest = line.partition(" ")
+            rest = rest.replace("$CWD", SESSIONS[session][0]).replace("$TERMINAL", TERMINAL[0])
             if name in STEPS:
                 STEPS[name](session, rest)
             else:
@@ -329,6 +395,7 @@ def answer(message):
             while True:
                 listen()
         assert params["protocolVersion"] == 1, params
+        OFFERED.update(params["clientCapabilities"])
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close") if name in OPTIONS.can}
         version = 2 if OPTIONS.before_hello == "version" else 1

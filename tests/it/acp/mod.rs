@@ -6,10 +6,12 @@
 #![cfg(target_os = "linux")]
 
 mod dying;
+mod files;
 mod junk;
 mod leaving;
 mod remembering;
 mod talking;
+mod terminals;
 mod waiting;
 
 use std::fmt::Write as _;

@@ -21,7 +21,9 @@ use super::{Conversation, AUTH_REQUIRED, INVALID_PARAMS};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
+use crate::backend::acp::files::Files;
 use crate::backend::acp::peer::{Ear, Failure, Said};
+use crate::backend::acp::terminals::Terminals;
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
@@ -34,6 +36,7 @@ impl Conversation {
         let running = used.running();
         let mut ear = running.connection.listen();
         let (cwd, others) = directories(agent, &open)?;
+        let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
@@ -75,6 +78,10 @@ impl Conversation {
             }
         };
         Ok(Self {
+            files: Files::new(folders, ear.connection().clone()),
+            terminals: Terminals::new(cwd),
+            alone: Vec::new(),
+            own_calls: 0,
             agent: Arc::clone(agent),
             running,
             ear,
