@@ -236,6 +236,15 @@ def step_answers(session, rest):
     SENT.clear()
 
 
+def step_until_output(session, rest):
+    """Waits until the terminal shows something."""
+    while True:
+        answer = wait_for_answer(ask("terminal/output", sessionId=session, terminalId=TERMINAL[0]))
+        if rest in answer["result"]["output"]:
+            return
+        time.sleep(0.01)
+
+
 def step_withdraw(session, rest):
     say(method="$/cancel_request", params={"requestId": SENT[-1]})
 

@@ -43,8 +43,6 @@ fn an_agent_reads_and_writes_where_the_session_works() {
     watched.session();
     watched.put("a.txt", "one\ntwo\r\nthrée\n");
     let calls = [
-        "offers".to_owned(),
-        "say \n".to_owned(),
         read("$CWD/a.txt"),
         r#"call fs/read_text_file {"path":"$CWD/a.txt","line":2,"limit":1}"#.to_owned(),
         r#"call fs/read_text_file {"path":"$CWD/a.txt","line":9,"limit":null}"#.to_owned(),
@@ -52,10 +50,7 @@ fn an_agent_reads_and_writes_where_the_session_works() {
         write("$CWD/b/c/d.txt", "made"),
         read("$CWD/a.txt"),
     ];
-    let said = watched.turn("t1", &calls.join("\n"));
-    let (offers, answers) = said.split_once('}').map(|(offers, rest)| (format!("{offers}}}"), rest)).unwrap();
-    assert!(offers.starts_with(r#"{"fs": {"readTextFile": true, "writeTextFile": true}"#), "{said}");
-    let answers: Vec<&str> = answers.split_once('\n').map_or(answers, |(_, rest)| rest).lines().collect();
+    let answers = watched.answers("t1", &calls);
     assert_eq!(
         answers,
         [
@@ -67,6 +62,8 @@ fn an_agent_reads_and_writes_where_the_session_works() {
             r#"{"content": "new\n"}"#
         ]
     );
+    let offered: Value = serde_json::from_str(&watched.turn("t2", "offers")).unwrap();
+    assert_eq!(offered, json!({ "fs": { "readTextFile": true, "writeTextFile": true }, "terminal": true }));
     assert_eq!((watched.get("a.txt"), watched.get("b/c/d.txt")), ("new\n".to_owned(), "made".to_owned()));
     watched.leave();
 }
@@ -195,7 +192,6 @@ fn without_a_turn_nothing_is_changed() {
     assert_eq!(watched.turn("t2", "late_answer"), "error -32602: no turn runs");
     watched.turn("t3", &read("$CWD/a.txt").replacen("call", "late", 1));
     assert_eq!(watched.turn("t4", "late_answer"), r#"{"content": "old\n"}"#);
-    // A session that nobody knows.
     assert_eq!(watched.get("a.txt"), "old\n");
     watched.leave();
 }

@@ -20,6 +20,11 @@ fn about(method: &str) -> String {
     format!(r#"call terminal/{method} {{"terminalId":"$TERMINAL"}}"#)
 }
 
+/// A shell that is not to be ended by kindness, and that is as far.
+fn stubborn() -> String {
+    shell(STUBBORN) + "\nuntil_output ready"
+}
+
 const STUBBORN: &str = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.05; done";
 
 impl Watched {
@@ -134,12 +139,14 @@ fn a_command_is_killed_with_all_that_it_started() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let steps = [
-        shell("sleep 1000 & sleep 1000"),
+        shell("sleep 1000 & echo ready; sleep 1000"),
+        "until_output ready".to_owned(),
         about("kill"),
         about("output"),
         about("wait_for_exit"),
         about("release"),
-        shell(&format!("({STUBBORN}) & {STUBBORN}")),
+        shell(&format!("({STUBBORN} >/dev/null) & {STUBBORN}")),
+        "until_output ready".to_owned(),
         about("kill"),
         about("wait_for_exit"),
         // It is gone already.
@@ -160,7 +167,7 @@ fn a_release_kills_and_what_waited_is_answered() {
     watched.session();
     let wait = about("wait_for_exit").replacen("call", "send", 1);
     let steps = [
-        shell(STUBBORN),
+        stubborn(),
         wait.clone(),
         wait.clone(),
         "withdraw".to_owned(),
@@ -236,7 +243,7 @@ fn a_command_that_no_call_shows_becomes_one() {
 fn a_cancelled_turn_takes_its_commands_with_it_and_starts_none() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    watched.begin("t1", &[shell(STUBBORN), "say running".to_owned(), "hang".to_owned()].join("\n"));
+    watched.begin("t1", &[stubborn(), "say running".to_owned(), "hang".to_owned()].join("\n"));
     watched.action_where(|action| action["part"]["content"] == "running");
     watched.cancel("t1");
     watched.ending("t1");
@@ -256,7 +263,7 @@ fn a_cancelled_turn_takes_its_commands_with_it_and_starts_none() {
 fn when_the_agent_dies_its_commands_do() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    watched.begin("t1", &[shell(STUBBORN), "die".to_owned()].join("\n"));
+    watched.begin("t1", &[stubborn(), "die".to_owned()].join("\n"));
     assert_eq!(watched.ending("t1")["type"], "chat/error");
     watched.wait_for_commands();
     watched.leave();
@@ -266,7 +273,7 @@ fn when_the_agent_dies_its_commands_do() {
 fn when_the_session_is_disposed_of_its_commands_end() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    watched.turn("t1", &shell(STUBBORN));
+    watched.turn("t1", &stubborn());
     watched.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": SESSION } }));
     watched.wait_for_commands();
     watched.leave();
@@ -277,7 +284,7 @@ fn when_the_host_ends_or_is_killed_no_command_is_left() {
     let running = || {
         let mut watched = Setting::with(&[]).start();
         watched.session();
-        watched.turn("t1", &[shell(STUBBORN), shell("sleep 1000")].join("\n"));
+        watched.turn("t1", &[stubborn(), shell("sleep 1000")].join("\n"));
         watched
     };
     // Nothing is left when it has ended.
