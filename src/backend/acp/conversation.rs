@@ -152,7 +152,7 @@ impl Conversation {
                     }
                     Next::Hear
                 }
-                () = self.terminals.settled() => {
+                () = self.terminals.settled(), if !self.terminals.are_quiet() => {
                     self.answer_settled();
                     Next::Hear
                 }
@@ -160,7 +160,7 @@ impl Conversation {
                     self.done(done);
                     Next::Hear
                 }
-                () = self.terminals.due(), if self.pending.is_empty() => {
+                () = self.terminals.due(), if self.pending.is_empty() && !self.terminals.are_quiet() => {
                     self.show_terminals();
                     Next::Hear
                 }

@@ -195,8 +195,8 @@ impl Folders {
                 // Only a link leads on from here.
                 Err(Errno::NOTDIR)
             } else {
-                match pass(&folder, &part) {
-                    Err(Errno::NOENT) if make => make_folder(&folder, &part),
+                match pass(folder, &part) {
+                    Err(Errno::NOENT) if make => make_folder(folder, &part),
                     passed => passed,
                 }
             };
@@ -205,7 +205,7 @@ impl Folders {
                     walk.passed.push((part, folder));
                     continue;
                 }
-                Err(Errno::NOTDIR | Errno::LOOP) => readlinkat(&folder, &part, Vec::new()),
+                Err(Errno::NOTDIR | Errno::LOOP) => readlinkat(folder, &part, Vec::new()),
                 Err(error) => return Err(error.into()),
             };
             match link {

@@ -197,6 +197,11 @@ impl Terminals {
         self.waiting.retain(|(waiting, ..)| waiting != request);
     }
 
+    /// Whether nothing can settle, and nothing is due.
+    pub fn are_quiet(&self) -> bool {
+        self.open.is_empty() && self.waiting.is_empty() && !self.changes.has_output()
+    }
+
     /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
     pub async fn settled(&self) {
         self.changes.wait_for_settled().await;

@@ -414,6 +414,8 @@ def answer(message):
             return {"error": {"code": -32000, "message": "Authentication required"}}
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = [params["cwd"]]
+        if "early" in OPTIONS.can:
+            LATE[0] = said_of(wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}')))
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=[])
         update(session, "session_info_update", title="An early title")
@@ -421,6 +423,8 @@ def answer(message):
     if method in ("session/load", "session/resume"):
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
+        if method == "session/load" and "early" in OPTIONS.can:
+            LATE[0] = said_of(wait_for_answer(begin_call(params["sessionId"], 'fs/read_text_file {"path":"/"}')))
         if method == "session/load":
             for said in SESSIONS[params["sessionId"]]:
                 text(params["sessionId"], said, "user_message_chunk")

@@ -197,6 +197,19 @@ fn without_a_turn_nothing_is_changed() {
 }
 
 #[test]
+fn what_is_asked_before_the_session_is_open_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = memory(folder.path());
+    let arguments = ["--can", "load", "--can", "early", "--memory", file.to_str().unwrap()];
+    let mut watched = Setting::with(&arguments).limit("idle_seconds = 0.3\n").start_in(folder);
+    watched.session();
+    assert_eq!(watched.turn("t1", "late_answer"), "error -32602: no such session");
+    watched.wait_for_agents(0);
+    assert_eq!(watched.turn("t2", "late_answer"), "error -32602: no turn runs");
+    watched.leave();
+}
+
+#[test]
 fn what_is_switched_off_is_neither_offered_nor_served() {
     let off = "read_files = false\nwrite_files = false\nterminals = false\n";
     let mut watched = Setting::with(&[]).limit(off).start();

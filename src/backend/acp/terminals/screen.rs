@@ -64,6 +64,11 @@ impl Changes {
         }
     }
 
+    /// Whether there is output since this was last taken.
+    pub fn has_output(&self) -> bool {
+        self.output.load(Ordering::Acquire)
+    }
+
     /// What has started or ended is seen to.
     pub fn take_settled(&self) {
         self.settled.store(false, Ordering::Release);
