@@ -25,6 +25,7 @@ use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
+use tokio_util::sync::CancellationToken;
 
 use self::opening::refused;
 use self::workspace::Alone;
@@ -115,6 +116,8 @@ struct Run {
     _use: Use,
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
+    /// Tells others that it was.
+    cancelling: CancellationToken,
     usage: UsageInfo,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
@@ -225,6 +228,7 @@ impl Conversation {
             prompt,
             _use: used,
             cancelled: None,
+            cancelling: CancellationToken::new(),
             usage: UsageInfo {
                 input_tokens: None,
                 output_tokens: None,
@@ -246,6 +250,7 @@ impl Conversation {
         let limit = self.agent.spec.cancel_limit;
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
+        run.cancelling.cancel();
         run.steering.clear();
         self.terminals.kill_those_of(run.id);
         // Nobody wants to hear of the run any more.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use agent_client_protocol_schema::{ReadTextFileRequest, WriteTextFileRequest};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{spawn_blocking, AbortHandle};
+use tokio_util::sync::CancellationToken;
 
 use super::folders::{Folders, Refusal};
 use super::peer::{AgentRequest, Connection};
@@ -22,7 +23,7 @@ use super::terminals::Launch;
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
 /// So much of a file is passed by to come to a line of it, in bytes.
-const PASSED_BYTES_MAX: u64 = 1 << 30;
+const PASSED_BYTES_MAX: u64 = 256 << 20;
 
 /// A change that is to be shown with what was there before shows that up to this size, in bytes.
 const SHOWN_BYTES_MAX: u64 = 256 << 10;
@@ -57,8 +58,17 @@ pub struct Files {
 pub enum Asked {
     /// Read a file.
     Read(AgentRequest, ReadTextFileRequest),
-    /// Write one, which is shown as this call.
-    Write(AgentRequest, WriteTextFileRequest, Option<String>),
+    /// Write one.
+    Write {
+        /// What asks for it.
+        request: AgentRequest,
+        /// What is written.
+        write: WriteTextFileRequest,
+        /// The call that it is shown as, if it is one of its own.
+        call: Option<String>,
+        /// It is not to be done any more.
+        cancelled: CancellationToken,
+    },
     /// Find where a command runs, and its program.
     Find(AgentRequest, Box<Launch>),
 }
@@ -130,7 +140,7 @@ impl Files {
     /// When it is too much.
     pub fn ask(&self, asked: Asked) -> Result<(), (AgentRequest, Failed)> {
         let bytes = match &asked {
-            Asked::Write(_, write, _) => write.content.len(),
+            Asked::Write { write, .. } => write.content.len(),
             _ => 0,
         };
         let room = u32::try_from(1 + bytes / PIECE_BYTES)
@@ -142,7 +152,7 @@ impl Files {
                 self.queue(Work::Do(asked), Some(room));
                 Ok(())
             }
-            (None, Asked::Read(id, _) | Asked::Write(id, ..) | Asked::Find(id, _)) => {
+            (None, Asked::Read(id, _) | Asked::Write { request: id, .. } | Asked::Find(id, _)) => {
                 Err((id, (INVALID_PARAMS, format!("a text has at most {TEXT_BYTES_MAX} bytes"))))
             }
         }
@@ -205,10 +215,14 @@ fn carry_out(folders: &Folders, asked: Asked) -> Done {
                 .and_then(|file| lines(file, read.line, read.limit).map_err(|why| about(&read.path, why)));
             Done::Read(request, text)
         }
-        Asked::Write(request, write, call) => {
+        Asked::Write { request, write, call, cancelled } => {
             let WriteTextFileRequest { path, content, .. } = write;
             let before = call.is_some().then(|| text_of(folders, &path)).flatten();
-            let result = folders.write(&path, content.as_bytes()).map_err(|why| failure(&path, why));
+            let result = if cancelled.is_cancelled() {
+                Err((INVALID_PARAMS, "the turn was cancelled".to_owned()))
+            } else {
+                folders.write(&path, content.as_bytes()).map_err(|why| failure(&path, why))
+            };
             let shown = call.map(|call| (call, Change { path, before, after: content }));
             Done::Written { request, result, shown }
         }
@@ -312,6 +326,42 @@ mod tests {
         );
         assert!(matches!(lines(&b"a\nb\xff"[..], None, None), Err(Wrong::NoText)));
         assert_eq!(lines(&b"a\nb\xff"[..], None, Some(1)).ok().unwrap(), "a\n");
+    }
+
+    /// What comes of writing `text` to this path.
+    async fn written(files: &mut Files, path: &Path, cancelled: &CancellationToken) -> Result<(), Failed> {
+        let write = WriteTextFileRequest::new("s", path, "text");
+        let request = AgentRequest::test();
+        let asked = Asked::Write { request, write, call: None, cancelled: cancelled.clone() };
+        files.ask(asked).unwrap();
+        let Some(Done::Written { result, .. }) = files.done().await else { panic!("it was not written") };
+        result
+    }
+
+    #[tokio::test]
+    async fn the_folders_may_change_and_what_was_cancelled_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        for folder in [&one, &other] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let ending = std::future::pending::<String>();
+        let connection = Connection::start("a".to_owned(), tokio::io::sink(), tokio::io::empty(), ending);
+        let mut files = Files::new(vec![one.clone()], connection);
+        let going_on = CancellationToken::new();
+        written(&mut files, &one.join("a"), &going_on).await.unwrap();
+        assert!(written(&mut files, &other.join("a"), &going_on).await.is_err());
+        files.work_in(vec![other.clone()]);
+        written(&mut files, &other.join("a"), &going_on).await.unwrap();
+        assert!(written(&mut files, &one.join("b"), &going_on).await.is_err());
+        files.work_in(vec![one.clone(), other.clone()]);
+        written(&mut files, &one.join("c"), &going_on).await.unwrap();
+        written(&mut files, &other.join("c"), &going_on).await.unwrap();
+        going_on.cancel();
+        let (_, why) = written(&mut files, &one.join("d"), &going_on).await.unwrap_err();
+        assert_eq!(why, "the turn was cancelled");
+        assert!(!one.join("b").exists() && !one.join("d").exists());
+        assert!(files.have_room());
     }
 
     #[test]

@@ -77,6 +77,14 @@ pub enum Said {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentRequest(String);
 
+#[cfg(test)]
+impl AgentRequest {
+    /// One that nobody has asked.
+    pub fn test() -> Self {
+        Self("1".to_owned())
+    }
+}
+
 /// An error that was answered.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Failure {

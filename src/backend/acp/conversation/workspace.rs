@@ -10,20 +10,23 @@
 //! Owns: which of these requests are served when, and what is shown of them.
 //! Never: touches a file or a process itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agent_client_protocol_schema::{
     Diff, KillTerminalRequest, ReleaseTerminalRequest, Terminal, TerminalOutputRequest, ToolCall,
     ToolCallContent, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
-    WaitForTerminalExitRequest,
+    WaitForTerminalExitRequest, WriteTextFileRequest,
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
+use tokio_util::sync::CancellationToken;
 
 use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::files::{Asked, Change, Done, Failed};
 use crate::backend::acp::peer::AgentRequest;
+use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
 use crate::host::effects::RunId;
 use crate::io::resources::path_of;
@@ -33,7 +36,7 @@ pub(super) struct Alone {
     name: String,
     title: String,
     input: Value,
-    screen: std::sync::Arc<crate::backend::acp::terminals::screen::Screen>,
+    screen: Arc<Screen>,
 }
 
 impl Conversation {
@@ -42,8 +45,8 @@ impl Conversation {
         let folders: Vec<PathBuf> = directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
         if let Some(first) = folders.first() {
             self.terminals.work_in(first.clone());
-            self.files.work_in(folders);
         }
+        self.files.work_in(folders);
     }
 
     /// Takes in a request about files or terminals.
@@ -69,10 +72,10 @@ impl Conversation {
         match method {
             "fs/read_text_file" => self.ask_of_files(Asked::Read(request.clone(), parsed(params)?)),
             "fs/write_text_file" => {
-                self.running_turn()?;
-                let write: agent_client_protocol_schema::WriteTextFileRequest = parsed(params)?;
-                let shown = (!self.calls.any_open()).then(|| self.show_write(&write.path));
-                self.ask_of_files(Asked::Write(request.clone(), write, shown))
+                let (_, cancelled) = self.running_turn()?;
+                let write: WriteTextFileRequest = parsed(params)?;
+                let call = (!self.calls.any_open()).then(|| self.show_write(&write.path));
+                self.ask_of_files(Asked::Write { request: request.clone(), write, call, cancelled })
             }
             "terminal/create" => {
                 self.running_turn()?;
@@ -105,10 +108,10 @@ impl Conversation {
         self.files.ask(asked).map_err(|(_, failed)| failed)
     }
 
-    /// The turn in which something may be changed.
-    fn running_turn(&self) -> Result<RunId, Failed> {
+    /// The turn in which something may be changed, and what tells that it is cancelled.
+    fn running_turn(&self) -> Result<(RunId, CancellationToken), Failed> {
         match &self.run {
-            Some(run) if run.cancelled.is_none() => Ok(run.id),
+            Some(run) if run.cancelled.is_none() => Ok((run.id, run.cancelling.clone())),
             Some(_) => Err((INVALID_PARAMS, "the turn was cancelled".to_owned())),
             None => Err((INVALID_PARAMS, "no turn runs".to_owned())),
         }
@@ -143,10 +146,10 @@ impl Conversation {
     }
 
     fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), Failed> {
-        let run = self.running_turn()?;
+        let (run, _) = self.running_turn()?;
         let (name, screen) = self.terminals.start(request, launch, run, &self.agent.commands)?;
         tracing::info!(agent = self.agent.spec.name, name, "a command is run: {}", screen.title);
-        self.calls.screens.add(name.clone(), std::sync::Arc::clone(&screen));
+        self.calls.screens.add(name.clone(), Arc::clone(&screen));
         if !self.calls.any_open() {
             let input =
                 json!({ "command": launch.program, "args": launch.arguments, "cwd": launch.directory });
@@ -170,7 +173,7 @@ impl Conversation {
     }
 
     /// A write that belongs to no call of the agent's becomes one: its id.
-    fn show_write(&mut self, path: &std::path::Path) -> String {
+    fn show_write(&mut self, path: &Path) -> String {
         self.own_calls += 1;
         let id = format!("fs/write_text_file {}", self.own_calls);
         let call = ToolCall::new(id.clone(), format!("Write {}", path.display()))
