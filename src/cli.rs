@@ -124,6 +124,9 @@ pub enum Command {
     /// Guard an agent: what this program starts itself with
     #[command(name = GUARD, hide = true)]
     Guard {
+        /// It is no agent, but a command that an agent has started
+        #[arg(long)]
+        terminal: bool,
         /// The agent's command
         #[arg(required = true, last = true)]
         command: Vec<OsString>,

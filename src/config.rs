@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{bail, Context};
 use serde::Deserialize;
 
-use crate::backend::acp::AgentSpec;
+use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
 
 /// How long an agent may take to answer when it starts or opens a session.
@@ -50,6 +50,16 @@ struct Agent {
     turn_seconds: Option<f64>,
     #[serde(default = "idle_seconds")]
     idle_seconds: f64,
+    #[serde(default = "offered")]
+    read_files: bool,
+    #[serde(default = "offered")]
+    write_files: bool,
+    #[serde(default = "offered")]
+    terminals: bool,
+}
+
+fn offered() -> bool {
+    true
 }
 
 fn start_seconds() -> f64 {
@@ -116,6 +126,9 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         cancel_seconds: CANCEL_SECONDS,
         turn_seconds: None,
         idle_seconds: IDLE_SECONDS,
+        read_files: offered(),
+        write_files: offered(),
+        terminals: offered(),
     };
     described(name.to_owned(), agent)
 }
@@ -172,6 +185,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         cancel_limit: limit("cancel_seconds", agent.cancel_seconds)?,
         turn_limit: agent.turn_seconds.map(|seconds| limit("turn_seconds", seconds)).transpose()?,
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
+        offers: Offers { reading: agent.read_files, writing: agent.write_files, terminals: agent.terminals },
     })
 }
 
@@ -229,6 +243,8 @@ mod tests {
             cancel_seconds = 2
             turn_seconds = 3600
             idle_seconds = 60
+            write_files = false
+            terminals = false
         "#;
         std::fs::write(&file, text).unwrap();
         let agents = agents(&[], Some(&file), None).unwrap();
@@ -243,6 +259,8 @@ mod tests {
             (Duration::from_millis(1500), Duration::from_secs(2))
         );
         assert_eq!((one.turn_limit, two.turn_limit), (Some(Duration::from_secs(3600)), None));
+        let offers = |reading, writing, terminals| Offers { reading, writing, terminals };
+        assert_eq!((one.offers, two.offers), (offers(true, false, false), offers(true, true, true)));
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
         assert!(one.one_session && !two.one_session);

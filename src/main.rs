@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::process::GuardProgram;
-use ahp_sidecar::backend::acp::{guard, Acp};
+use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
@@ -15,8 +15,8 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Command::Guard { command }) = &cli.command {
-        return ExitCode::from(guard::run(command));
+    if let Some(Command::Guard { terminal, command }) = &cli.command {
+        return ExitCode::from(if *terminal { terminals::guard::run(command) } else { guard::run(command) });
     }
     if let Err(error) = signals::outlive_file_limits() {
         complain(&format_args!("cannot catch SIGXFSZ: {error}"));

@@ -10,7 +10,8 @@ use std::time::Duration;
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::{
     AgentCapabilities, ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities,
-    ElicitationUrlCapabilities, Implementation, InitializeRequest, InitializeResponse,
+    ElicitationUrlCapabilities, FileSystemCapabilities, Implementation, InitializeRequest,
+    InitializeResponse,
 };
 use anyhow::{anyhow, bail, Context};
 use serde_json::json;
@@ -20,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
-use super::AgentSpec;
+use super::terminals::Commands;
+use super::{AgentSpec, Offers};
 use crate::host::effects::Tokens;
 use crate::wire::text;
 
@@ -35,6 +37,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 pub struct Agent {
     /// What its operator says of it.
     pub spec: AgentSpec,
+    /// What it has us run.
+    pub commands: Commands,
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
     current: tokio::sync::Mutex<Option<Arc<Running>>>,
@@ -179,7 +183,8 @@ impl Running {
 impl Agent {
     /// An agent that is not running.
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
-        Self { spec, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
+        let commands = Commands::new(guard.clone(), spec.environment.clone());
+        Self { spec, commands, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
@@ -289,7 +294,7 @@ impl Agent {
             (connection, environment)
         };
         let mut ear = connection.listen();
-        let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear)).await;
+        let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear, self.spec.offers)).await;
         let failure = match shaken {
             Ok(Ok(Some((hello, ways)))) => {
                 let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
@@ -317,20 +322,22 @@ impl Agent {
 }
 
 /// What agents may ask of us.
-fn capabilities() -> ClientCapabilities {
+fn capabilities(offers: Offers) -> ClientCapabilities {
+    let files = FileSystemCapabilities::new().read_text_file(offers.reading).write_text_file(offers.writing);
     let elicitation = ElicitationCapabilities::new()
         .form(ElicitationFormCapabilities::new())
         .url(ElicitationUrlCapabilities::new());
-    ClientCapabilities::new().elicitation(elicitation)
+    ClientCapabilities::new().elicitation(elicitation).fs(files).terminal(offers.terminals)
 }
 
 /// Says what we are; hears what the agent is. None when it ends instead.
 async fn shake_hands(
     provider: &str,
     ear: &mut Ear,
+    offers: Offers,
 ) -> anyhow::Result<Option<(InitializeResponse, Vec<Way>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
-        .client_capabilities(capabilities())
+        .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
     let mut hello = serde_json::to_value(&hello)?;
     // Newer than the schema.

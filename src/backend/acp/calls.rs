@@ -5,16 +5,19 @@
 //! Never: touches a call of a turn that is over, unless the agent begins it anew.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolKind};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ResponsePart, ToolResultContent, ToolResultTextContent};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{to_raw_value, RawValue};
 use serde_json::{json, Value};
 
 use super::edits::Moment;
 use super::peer::AgentRequest;
+use super::terminals::screen::Screen;
+use super::terminals::Screens;
 use super::{besides, content};
 use crate::host::effects::{Besides, PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
 use crate::host::reduce::tool_call_id;
@@ -31,6 +34,8 @@ const TERMINAL_BYTES_MAX: usize = 1 << 20;
 /// The calls of a conversation.
 #[derive(Debug, Default)]
 pub struct Calls {
+    /// The terminals that calls may refer to.
+    pub screens: Screens,
     calls: BTreeMap<String, Call>,
     /// Calls of turns that are over, as the agent calls them.
     past: BTreeSet<String>,
@@ -53,6 +58,8 @@ struct Call {
     content_rest: Vec<Value>,
     /// The changes of files in its content.
     diffs: Vec<Diff>,
+    /// The terminals of ours that it shows.
+    screens: Vec<Arc<Screen>>,
     /// What a terminal of the agent's own showed.
     terminal: String,
     /// What else the agent said of that terminal.
@@ -110,6 +117,17 @@ impl TryFrom<Box<RawValue>> for Said {
     fn try_from(raw: Box<RawValue>) -> Result<Self, Self::Error> {
         let update = serde_json::from_str(raw.get())?;
         Ok(Self { update, more: serde_json::from_str(raw.get()).unwrap_or_default() })
+    }
+}
+
+impl Said {
+    /// What the host itself says of a call, in the words of the agent's protocol.
+    pub fn by_host(update: &impl Serialize, name: Option<&str>) -> serde_json::Result<Self> {
+        let mut update = serde_json::to_value(update)?;
+        if let Some(name) = name {
+            update["name"] = name.into();
+        }
+        to_raw_value(&update)?.try_into()
     }
 }
 
@@ -252,9 +270,21 @@ impl Calls {
             renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone()).unwrap_or(id)
         };
         self.past.extend(std::mem::take(&mut self.calls).into_keys().map(own));
+        self.screens.end_turn();
         while self.past.len() > PAST_MAX {
             self.past.pop_first();
         }
+    }
+
+    /// Whether any call is not over.
+    pub fn any_open(&self) -> bool {
+        self.calls.values().any(|call| call.stage != Stage::Over)
+    }
+
+    /// Terminals may show something else: what is to be told of it.
+    pub fn screens_changed(&mut self) -> Vec<TurnEvent> {
+        let running = self.calls.iter_mut().filter(|(_, call)| call.stage == Stage::Running);
+        running.filter(|(_, call)| !call.screens.is_empty()).filter_map(|(id, call)| call.shown(id)).collect()
     }
 
     fn merge(&mut self, id: &str, said: Said) -> &mut Call {
@@ -269,6 +299,7 @@ impl Calls {
         call.output = fields.raw_output.or(call.output.take());
         call.locations = fields.locations.unwrap_or(std::mem::take(&mut call.locations));
         if let Some(content) = more.content {
+            call.screens = self.screens.in_content(&fields.content.unwrap_or_default());
             call.take_content(&content);
         }
         call.take_meta(update.meta.unwrap_or_default());
@@ -285,7 +316,9 @@ impl Call {
             told.push(self.with(TurnEvent::ToolStarted { id: id.to_owned(), name, display_name }));
         }
         let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
-        let runs = status == Some(ToolCallStatus::InProgress) || !self.terminal.is_empty();
+        // What has a terminal does run, whatever the agent says of it.
+        let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
+        let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
         if self.stage == Stage::Begun && (over || runs) {
             self.stage = Stage::Running;
             told.push(self.ready(id, ToolGate::Open));
@@ -395,6 +428,7 @@ impl Call {
 
     fn produced(&self) -> Vec<ToolResultContent> {
         let mut content = self.content.clone();
+        content.extend(self.screens.iter().flat_map(|screen| screen.content()));
         if !self.terminal.is_empty() {
             content.push(content::text(self.terminal.clone()));
         }

@@ -2,7 +2,8 @@
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
 //! to be), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates` (what
-//! the agent tells), `requests` (what the agent asks), `questions` (what it asks the user).
+//! the agent tells), `requests` (what the agent asks), `questions` (what it asks the user), `workspace` (what it asks of
+//! files and terminals).
 //!
 //! Owns: one prompt at a time, and what ends it.
 //! Never: waits without hearing a cancellation.
@@ -13,6 +14,7 @@ mod requests;
 mod resuming;
 mod settings;
 mod updates;
+mod workspace;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -31,15 +33,19 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
+use tokio_util::sync::CancellationToken;
 
 pub(super) use self::opening::ask;
 use self::opening::refused;
 use self::questions::Questions;
 use self::settings::Settings;
+use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
+use super::files::Files;
 use super::login;
 use super::peer::{Ear, Failure, Said};
+use super::terminals::Terminals;
 use super::{besides, content, edits};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
@@ -135,6 +141,12 @@ struct Conversation {
     session_info: JsonObject,
     /// The last update of each kind that nobody knows.
     unknown_updates: JsonObject,
+    files: Files,
+    terminals: Terminals,
+    /// What is to be shown at the end of the turn if nothing else has shown it.
+    alone: Vec<Alone>,
+    /// How many calls were shown that are not the agent's own.
+    own_calls: u64,
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
@@ -174,6 +186,8 @@ struct Run {
     overdue: bool,
     /// How it ends, once the agent has said all that it has to say.
     answered: Option<Answered>,
+    /// Tells others that it was cancelled.
+    cancelling: CancellationToken,
     usage: UsageInfo,
     /// The user has refused a call.
     has_refused: bool,
@@ -243,7 +257,19 @@ impl Conversation {
                     }
                     Next::Hear
                 }
-                said = self.ear.hear(), if self.pending.is_empty() => match said {
+                () = self.terminals.settled(), if !self.terminals.are_quiet() => {
+                    self.answer_settled();
+                    Next::Hear
+                }
+                Some(done) = self.files.done() => {
+                    self.done(done);
+                    Next::Hear
+                }
+                () = self.terminals.due(), if self.pending.is_empty() && !self.terminals.are_quiet() => {
+                    self.show_terminals();
+                    Next::Hear
+                }
+                said = self.ear.hear(), if self.pending.is_empty() && self.files.have_room() => match said {
                     Some(said) => self.hear(said),
                     None => self.agent_has_ended().await?,
                 },
@@ -311,6 +337,7 @@ impl Conversation {
                 }
             }
             Command::Tokens(tokens) => self.tokens = tokens,
+            Command::WorkIn { directories } => self.work_in(&directories),
             command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
         }
         Next::Hear
@@ -350,6 +377,7 @@ impl Conversation {
             cancelled: None,
             overdue: false,
             answered: None,
+            cancelling: CancellationToken::new(),
             usage: UsageInfo {
                 input_tokens: None,
                 output_tokens: None,
@@ -382,8 +410,10 @@ impl Conversation {
         let limit = self.agent.spec.cancel_limit;
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
+        run.cancelling.cancel();
         run.steering.clear();
         let answered = run.answered.as_mut().map(|answered| answered.end = TurnEnd::Cancelled);
+        self.terminals.kill_those_of(run.id);
         self.answer_unanswered(true);
         if answered.is_none() {
             self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
@@ -421,6 +451,7 @@ impl Conversation {
             Said::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
             Said::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
+                self.terminals.withdrawn(&request);
                 self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));
                 self.tell_all(told);
             }
@@ -563,6 +594,7 @@ impl Conversation {
 
     fn end(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
+        self.show_alone();
         self.calls.end_turn();
         if let Some(run) = self.run.take() {
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));

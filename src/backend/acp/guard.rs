@@ -8,7 +8,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,8 @@ pub fn run(command: &[OsString]) -> u8 {
     u8::try_from(status).unwrap_or(u8::MAX)
 }
 
-fn guard(command: &[OsString]) -> io::Result<i32> {
-    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+/// Leads a group of its own, whose other members can be ended without it.
+pub(super) fn lead() -> io::Result<Pid> {
     let group = getpid();
     // It does already, unless somebody else has started it.
     if setpgid(None, None).is_err() {
@@ -67,20 +67,30 @@ fn guard(command: &[OsString]) -> io::Result<i32> {
     }
     drop(listening);
     adopt_orphans(group);
+    Ok(group)
+}
 
-    let agent = Command::new(program).args(arguments).spawn()?;
-    let agent = i32::try_from(agent.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+/// Starts a command with our stdout and stderr, which are its alone from then on.
+pub(super) fn start(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
     // Its output ends when it and its children say so.
     let nothing = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
+    Ok(i32::try_from(started.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
+}
+
+fn guard(command: &[OsString]) -> io::Result<i32> {
+    let group = lead()?;
+    let agent = start(command, Stdio::inherit())?;
 
     thread::spawn(move || {
         wait_for_the_end_of_stdin();
         thread::sleep(PATIENCE);
         clear(group, Reaps::No);
     });
-    let status = wait_for(agent)?;
+    let status = as_exit_status(wait_for(agent)?);
     clear(group, Reaps::Yes);
     Ok(status)
 }
@@ -110,10 +120,10 @@ fn wait_for_the_end_of_stdin() {
 }
 
 /// Waits for a child, reaping all others.
-fn wait_for(agent: Pid) -> io::Result<i32> {
+pub(super) fn wait_for(agent: Pid) -> io::Result<WaitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
-            Ok(Some((child, status))) if child == agent => return Ok(as_exit_status(status)),
+            Ok(Some((child, status))) if child == agent => return Ok(status),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -127,13 +137,15 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 
 /// Who does what in this process: only one thread may reap, or the agent's end would go unnoticed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reaps {
+pub(super) enum Reaps {
+    /// This one.
     Yes,
+    /// Another one.
     No,
 }
 
 /// Asks all of a group to leave, and kills what has not.
-fn clear(group: Pid, reaps: Reaps) {
+pub(super) fn clear(group: Pid, reaps: Reaps) {
     // A group can be killed, and how its agent ended still be told, by one who has left it.
     let other = getppid().and_then(group_of);
     let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());

@@ -3,7 +3,8 @@
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
 //! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
 //! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
-//! mean), `besides` (what has no place), `edits` (what changes are of files).
+//! mean), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
+//! it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
@@ -14,12 +15,15 @@ mod calls;
 mod content;
 mod conversation;
 mod edits;
+mod files;
+mod folders;
 pub mod guard;
 mod junk;
 mod login;
 mod options;
 pub mod peer;
 pub mod process;
+pub mod terminals;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -61,6 +65,19 @@ pub struct AgentSpec {
     pub turn_limit: Option<Duration>,
     /// How long it is kept running when it is not used.
     pub idle_limit: Duration,
+    /// What it may do through us.
+    pub offers: Offers,
+}
+
+/// What an agent may do through us, and is told that it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offers {
+    /// Read files in the session's working directories.
+    pub reading: bool,
+    /// Write them.
+    pub writing: bool,
+    /// Run commands in terminals.
+    pub terminals: bool,
 }
 
 /// An agent, as a backend.
@@ -112,6 +129,8 @@ impl Backend for Acp {
 
     fn stop(&self) -> Stopping {
         let agent = Arc::clone(&self.agent);
-        Box::pin(async move { agent.stop().await })
+        Box::pin(async move {
+            tokio::join!(agent.stop(), agent.commands.stop());
+        })
     }
 }

@@ -42,6 +42,9 @@ const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
 /// An agent that lets so many bytes of answers wait does not read any more.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
+/// While so many bytes of answers wait for an agent to read them, none is added that can wait itself.
+const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
+
 /// How long after an agent's end its output may go on.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -73,6 +76,14 @@ pub enum Said {
 /// The id of a request of the agent's, as it wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentRequest(String);
+
+#[cfg(test)]
+impl AgentRequest {
+    /// One that nobody has asked.
+    pub fn test() -> Self {
+        Self("1".to_owned())
+    }
+}
 
 /// An error that was answered.
 #[derive(Debug, Clone, PartialEq)]
@@ -234,6 +245,11 @@ impl Connection {
     /// Whether the agent waits for us to take what it has said.
     pub fn is_held_up(&self) -> bool {
         self.shared.held_up.load(Ordering::Acquire)
+    }
+
+    /// Whether the agent has much to read that it was told.
+    pub fn is_behind(&self) -> bool {
+        self.shared.waiting_bytes.load(Ordering::Acquire) > BEHIND_BYTES
     }
 
     /// Waits until the agent has ended; says how it did.

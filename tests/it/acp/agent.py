@@ -289,6 +289,8 @@ def step_ask_and_withdraw(session, rest):
 def step_forget(session, rest):
     """Drops the session, as agents do that keep one of them; it can be taken up again."""
     FORGOTTEN[session] = {"code": int(rest), "message": "no such session"}
+
+
 def step_reject_and_end(session, rest):
     """Asks, and ends the turn as if it were cancelled when the answer is no."""
     answer = wait_for_answer(permission(session, "ask_1", title="Change a file", kind="edit"))
@@ -355,6 +357,74 @@ def step_can(session, rest):
 
 
 CLIENT = [None]
+
+
+def said_of(answer):
+    if "error" in answer:
+        return f"error {answer['error']['code']}: {answer['error']['message']}"
+    if "terminalId" in answer["result"]:
+        TERMINAL[0] = answer["result"]["terminalId"]
+    return json.dumps(answer["result"])
+
+
+def begin_call(session, rest):
+    method, params = rest.split(" ", 1)
+    return ask(method, sessionId=session, **json.loads(params))
+
+
+def step_call(session, rest):
+    """Asks the host something, and says the answer, a line for each."""
+    text(session, said_of(wait_for_answer(begin_call(session, rest))) + "\n")
+
+
+def step_call_silently(session, rest):
+    said_of(wait_for_answer(begin_call(session, rest)))
+
+
+def step_send(session, rest):
+    """Asks the host something, and does not wait for the answer."""
+    SENT.append(begin_call(session, rest))
+
+
+def step_answers(session, rest):
+    """Says the answers to what was sent, in the order in which they come: which it was, and the answer."""
+    for _ in list(SENT):
+        answer = next((message for message in WAITING if message.get("id") in SENT), None)
+        if answer:
+            WAITING.remove(answer)
+        else:
+            answer = listen()
+        text(session, f"{SENT.index(answer['id'])}: {said_of(answer)}\n")
+    SENT.clear()
+
+
+def step_until_output(session, rest):
+    """Waits until the terminal shows something."""
+    while True:
+        answer = wait_for_answer(ask("terminal/output", sessionId=session, terminalId=TERMINAL[0]))
+        if rest in answer["result"]["output"]:
+            return
+        time.sleep(0.01)
+
+
+def step_withdraw(session, rest):
+    say(method="$/cancel_request", params={"requestId": SENT[-1]})
+
+
+def step_late(session, rest):
+    """Ends the turn, and asks the host something then; `late_answer` says the answer."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    LATE[0] = said_of(wait_for_answer(begin_call(session, rest)))
+    raise End()
+
+
+def step_late_answer(session, rest):
+    text(session, LATE[0])
+
+
+TERMINAL = ["none"]
+SENT = []
+LATE = [""]
 
 
 def step_sleep(session, rest):
@@ -656,6 +726,7 @@ def prompt(message):
     try:
         for line in said.splitlines():
             name, _, rest = line.partition(" ")
+            rest = rest.replace("$CWD", SESSIONS[session][0]).replace("$TERMINAL", TERMINAL[0])
             if name in STEPS:
                 STEPS[name](session, rest)
             else:
@@ -754,6 +825,8 @@ def answer(message):
         if "one-session" in OPTIONS.can:
             FORGOTTEN.update(dict.fromkeys(SESSIONS, {"code": -32603, "message": "another session has begun"}))
         SESSIONS[session] = [params["cwd"]]
+        if "early" in OPTIONS.can:
+            LATE[0] = said_of(wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}')))
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
@@ -772,6 +845,8 @@ def answer(message):
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
         FORGOTTEN.pop(params["sessionId"], None)
+        if method == "session/load" and "early" in OPTIONS.can:
+            LATE[0] = said_of(wait_for_answer(begin_call(params["sessionId"], 'fs/read_text_file {"path":"/"}')))
         if method == "session/load":
             if "replay-late" in OPTIONS.can:
                 say(id=message["id"], result={})

@@ -11,6 +11,7 @@ mod coping;
 mod dying;
 mod editing;
 mod failing;
+mod files;
 mod forking;
 mod going_on;
 mod junk;
@@ -20,6 +21,7 @@ mod limits;
 mod login;
 mod remembering;
 mod talking;
+mod terminals;
 mod waiting;
 
 use std::fmt::Write as _;

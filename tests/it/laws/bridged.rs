@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ahp_sidecar::backend::acp::process::GuardProgram;
-use ahp_sidecar::backend::acp::{Acp, AgentSpec};
+use ahp_sidecar::backend::acp::{Acp, AgentSpec, Offers};
 use ahp_sidecar::backend::{Agents, Report};
 use ahp_sidecar::cli::GUARD;
 use ahp_sidecar::host::effects::{ChatKey, Command, Event};
@@ -60,6 +60,7 @@ impl Bridged {
             cancel_limit: Duration::from_secs(60),
             idle_limit: Duration::from_secs(600),
             one_session: false,
+            offers: Offers { reading: false, writing: false, terminals: false },
         };
         let guard = GuardProgram {
             path: assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned(),

@@ -24,8 +24,10 @@ use super::{Conversation, Looking};
 use crate::backend::acp::agent::{Agent, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
+use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
 use crate::backend::acp::peer::{Ear, Failure, Said};
+use crate::backend::acp::terminals::Terminals;
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
@@ -67,6 +69,7 @@ impl Conversation {
         let own = agent.spec.one_session.then(|| running.own());
         let mut ear = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
+        let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
@@ -125,6 +128,10 @@ impl Conversation {
             }
         };
         let conversation = Self {
+            files: Files::new(folders, ear.connection().clone()),
+            terminals: Terminals::new(cwd),
+            alone: Vec::new(),
+            own_calls: 0,
             agent: Arc::clone(agent),
             running,
             _own: own,

@@ -56,6 +56,9 @@ impl Conversation {
         match method {
             questions::METHOD => self.asked_the_user(request, params),
             "session/request_permission" => self.asked_for_permission(request, params),
+            method if method.starts_with("fs/") || method.starts_with("terminal/") => {
+                self.asked_of_workspace(request, method, params);
+            }
             _ => {
                 tracing::debug!(agent = self.agent.spec.name, method, "a request that is not served");
                 self.ear.answer(&request, Err((METHOD_NOT_FOUND, "this method is not served")));

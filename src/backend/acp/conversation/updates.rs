@@ -105,7 +105,7 @@ impl Conversation {
         self.note(besides::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
     }
 
-    fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
+    pub(super) fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
         let begins = |event: &TurnEvent| match event {
             TurnEvent::With(event, _) => matches!(**event, TurnEvent::ToolStarted { .. }),
             event => matches!(event, TurnEvent::ToolStarted { .. }),

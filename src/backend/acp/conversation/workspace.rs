@@ -1,0 +1,244 @@
+//! What an agent asks of the user's machine: files, and commands in terminals.
+//!
+//! Reading is served while the conversation is open. What changes something (a write, a command) is served while a
+//! turn runs that nobody has cancelled: there is nobody else to see it. Whether the user wants it the agent has asked
+//! before, or not, as it is configured; it is not asked again here.
+//!
+//! What is done is shown in the tool call that the agent has for it. A write or a command that comes while the agent
+//! has no call open, and that no call refers to, is shown as a call of its own, under ACP's name of it.
+//!
+//! Owns: which of these requests are served when, and what is shown of them.
+//! Never: touches a file or a process itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent_client_protocol_schema::{
+    Diff, KillTerminalRequest, ReleaseTerminalRequest, Terminal, TerminalOutputRequest, ToolCall,
+    ToolCallContent, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
+    WaitForTerminalExitRequest, WriteTextFileRequest,
+};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
+use crate::backend::acp::calls::Said;
+use crate::backend::acp::files::{Asked, Change, Done, Failed};
+use crate::backend::acp::peer::AgentRequest;
+use crate::backend::acp::terminals::screen::Screen;
+use crate::backend::acp::terminals::Launch;
+use crate::host::effects::RunId;
+use crate::io::resources::path_of;
+
+/// A command that was started while the agent had no call open.
+pub(super) struct Alone {
+    name: String,
+    title: String,
+    input: Value,
+    screen: Arc<Screen>,
+}
+
+impl Conversation {
+    /// The directories are others from now on.
+    pub(super) fn work_in(&mut self, directories: &[String]) {
+        let folders: Vec<PathBuf> = directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
+        if let Some(first) = folders.first() {
+            self.terminals.work_in(first.clone());
+        }
+        self.files.work_in(folders);
+    }
+
+    /// Takes in a request about files or terminals.
+    pub(super) fn asked_of_workspace(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
+        let offers = self.agent.spec.offers;
+        let offered = match method {
+            "fs/read_text_file" => offers.reading,
+            "fs/write_text_file" => offers.writing,
+            _ => offers.terminals,
+        };
+        let failed = if offered {
+            self.serve_workspace(&request, method, params).err()
+        } else {
+            Some((METHOD_NOT_FOUND, "this method is not served".to_owned()))
+        };
+        if let Some(failed) = failed {
+            self.answer_with(&request, Err(failed));
+        }
+        self.answer_settled();
+    }
+
+    fn serve_workspace(
+        &mut self,
+        request: &AgentRequest,
+        method: &str,
+        params: &RawValue,
+    ) -> Result<(), Failed> {
+        match method {
+            "fs/read_text_file" => self.ask_of_files(Asked::Read(request.clone(), parsed(params)?)),
+            "fs/write_text_file" => {
+                let (_, cancelled) = self.running_turn()?;
+                let write: WriteTextFileRequest = parsed(params)?;
+                let call = (!self.calls.any_open()).then(|| self.show_write(&write.path));
+                self.ask_of_files(Asked::Write { request: request.clone(), write, call, cancelled })
+            }
+            "terminal/create" => {
+                self.running_turn()?;
+                let launch = self.terminals.launch(parsed(params)?, &self.agent.commands)?;
+                self.ask_of_files(Asked::Find(request.clone(), Box::new(launch)))
+            }
+            "terminal/output" => {
+                let asked: TerminalOutputRequest = parsed(params)?;
+                let output = self.terminals.output(&asked.terminal_id.0)?;
+                self.answer_with(request, Ok(output));
+                Ok(())
+            }
+            "terminal/wait_for_exit" => {
+                let asked: WaitForTerminalExitRequest = parsed(params)?;
+                self.terminals.wait_for_exit(request, &asked.terminal_id.0)
+            }
+            "terminal/kill" => {
+                let asked: KillTerminalRequest = parsed(params)?;
+                self.terminals.kill(request, &asked.terminal_id.0)
+            }
+            "terminal/release" => {
+                let asked: ReleaseTerminalRequest = parsed(params)?;
+                self.terminals.release(request, &asked.terminal_id.0)
+            }
+            _ => Err((METHOD_NOT_FOUND, "this method is not served".to_owned())),
+        }
+    }
+
+    fn ask_of_files(&mut self, asked: Asked) -> Result<(), Failed> {
+        self.files.ask(asked).map_err(|(_, failed)| failed)
+    }
+
+    /// The turn in which something may be changed, and what tells that it is cancelled.
+    fn running_turn(&self) -> Result<(RunId, CancellationToken), Failed> {
+        match &self.run {
+            Some(run) if run.cancelled.is_none() => Ok((run.id, run.cancelling.clone())),
+            Some(_) => Err((INVALID_PARAMS, "the turn was cancelled".to_owned())),
+            None => Err((INVALID_PARAMS, "no turn runs".to_owned())),
+        }
+    }
+
+    fn answer_with(&self, request: &AgentRequest, answer: Result<Value, Failed>) {
+        match answer {
+            Ok(answer) => self.ear.answer(request, Ok(answer)),
+            Err((code, message)) => self.ear.answer(request, Err((code, &message))),
+        }
+    }
+
+    /// Something that was asked of the files is done.
+    pub(super) fn done(&mut self, done: Done) {
+        match done {
+            Done::Read(request, text) => {
+                self.answer_with(&request, text.map(|text| json!({ "content": text })));
+            }
+            Done::Written { request, result, shown } => {
+                if let Some((call, change)) = shown {
+                    self.show_written(&call, change, result.as_ref().err());
+                }
+                self.answer_with(&request, result.map(|()| json!({})));
+            }
+            Done::Found(request, Ok(launch)) => {
+                if let Err(failed) = self.start_command(&request, &launch) {
+                    self.answer_with(&request, Err(failed));
+                }
+            }
+            Done::Found(request, Err(failed)) => self.answer_with(&request, Err(failed)),
+        }
+    }
+
+    fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), Failed> {
+        let (run, _) = self.running_turn()?;
+        let (name, screen) = self.terminals.start(request, launch, run, &self.agent.commands)?;
+        tracing::info!(agent = self.agent.spec.name, name, "a command is run: {}", screen.title);
+        self.calls.screens.add(name.clone(), Arc::clone(&screen));
+        if !self.calls.any_open() {
+            let input =
+                json!({ "command": launch.program, "args": launch.arguments, "cwd": launch.directory });
+            self.alone.push(Alone { name, title: screen.title.clone(), input, screen });
+        }
+        Ok(())
+    }
+
+    /// Answers what waits no longer.
+    pub(super) fn answer_settled(&mut self) {
+        for (request, answer) in self.terminals.answers() {
+            self.answer_with(&request, answer);
+        }
+    }
+
+    /// Tells what commands show by now, in the calls that refer to them.
+    pub(super) fn show_terminals(&mut self) {
+        self.terminals.told();
+        let told = self.calls.screens_changed();
+        self.tell_all(told);
+    }
+
+    /// A write that belongs to no call of the agent's becomes one: its id.
+    fn show_write(&mut self, path: &Path) -> String {
+        self.own_calls += 1;
+        let id = format!("fs/write_text_file {}", self.own_calls);
+        let call = ToolCall::new(id.clone(), format!("Write {}", path.display()))
+            .kind(ToolKind::Edit)
+            .status(ToolCallStatus::InProgress)
+            .locations(vec![ToolCallLocation::new(path)])
+            .raw_input(json!({ "path": path }));
+        self.show_own_call(&call, "fs/write_text_file");
+        id
+    }
+
+    fn show_written(&mut self, call: &str, change: Change, failed: Option<&Failed>) {
+        let Change { path, before, after } = change;
+        let (status, content) = match failed {
+            None => {
+                let diff = Diff::new(path, after).old_text(before);
+                (ToolCallStatus::Completed, ToolCallContent::Diff(diff))
+            }
+            Some((_, message)) => (ToolCallStatus::Failed, message.as_str().into()),
+        };
+        let fields = ToolCallUpdateFields::new().status(status).content(vec![content]);
+        match Said::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
+            Ok(said) => {
+                let told = self.calls.updated(said);
+                self.tell_of_calls(told);
+            }
+            Err(error) => tracing::error!(%error, call, "what was written cannot be shown"),
+        }
+    }
+
+    /// The turn ends: commands that belong to no call of the agent's become some.
+    pub(super) fn show_alone(&mut self) {
+        for Alone { name, title, input, screen } in std::mem::take(&mut self.alone) {
+            if screen.is_shown() {
+                continue;
+            }
+            let failed = screen.ending().is_some_and(|ending| ending.status != Some(0));
+            let status = if failed { ToolCallStatus::Failed } else { ToolCallStatus::Completed };
+            let call = ToolCall::new(format!("terminal/create {name}"), title)
+                .kind(ToolKind::Execute)
+                .status(status)
+                .content(vec![ToolCallContent::Terminal(Terminal::new(name))])
+                .raw_input(input);
+            self.show_own_call(&call, "terminal/create");
+        }
+    }
+
+    fn show_own_call(&mut self, call: &ToolCall, name: &str) {
+        match Said::by_host(call, Some(name)) {
+            Ok(said) => {
+                let told = self.calls.begun(said);
+                self.tell_of_calls(told);
+            }
+            Err(error) => tracing::error!(%error, name, "a call that is not the agent's cannot be shown"),
+        }
+    }
+}
+
+fn parsed<T: DeserializeOwned>(params: &RawValue) -> Result<T, Failed> {
+    serde_json::from_str(params.get())
+        .map_err(|error| (INVALID_PARAMS, format!("the parameters do not fit: {error}")))
+}

@@ -1,0 +1,376 @@
+//! What an agent asks of the file system: `fs/read_text_file`, `fs/write_text_file`, and where its commands run.
+//!
+//! Owns: doing it on other threads, one thing after the other in the order in which a conversation asks for it; how
+//! much may wait; lines, limits and what is text.
+//! Never: answers the agent, or touches a file in another way than [`Folders`] does.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol_schema::{ReadTextFileRequest, WriteTextFileRequest};
+use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
+use tokio::task::{spawn_blocking, AbortHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::folders::{Folders, Refusal};
+use super::peer::{AgentRequest, Connection};
+use super::terminals::Launch;
+
+/// The longest text that is read or written, in bytes.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// So much of a file is passed by to come to a line of it, in bytes.
+const PASSED_BYTES_MAX: u64 = 256 << 20;
+
+/// A change that is to be shown with what was there before shows that up to this size, in bytes.
+const SHOWN_BYTES_MAX: u64 = 256 << 10;
+
+/// What waits is counted in pieces of so many bytes: a request is at least one.
+const PIECE_BYTES: usize = 1 << 10;
+const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
+
+/// How often it is looked whether an agent reads on that has many answers waiting.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// ACP: there is no such file.
+const NOT_FOUND: i64 = -32002;
+/// JSON-RPC: the parameters do not fit.
+const INVALID_PARAMS: i64 = -32602;
+/// JSON-RPC: it went wrong.
+const INTERNAL: i64 = -32603;
+
+/// Why something was not done: a code and a sentence.
+pub type Failed = (i64, String);
+
+/// What a conversation asks for, in order.
+pub struct Files {
+    jobs: mpsc::UnboundedSender<Job>,
+    room: Arc<Semaphore>,
+    done: mpsc::Receiver<Done>,
+    worker: AbortHandle,
+}
+
+/// Something that was asked for.
+#[derive(Debug)]
+pub enum Asked {
+    /// Read a file.
+    Read(AgentRequest, ReadTextFileRequest),
+    /// Write one.
+    Write {
+        /// What asks for it.
+        request: AgentRequest,
+        /// What is written.
+        write: WriteTextFileRequest,
+        /// The call that it is shown as, if it is one of its own.
+        call: Option<String>,
+        /// It is not to be done any more.
+        cancelled: CancellationToken,
+    },
+    /// Find where a command runs, and its program.
+    Find(AgentRequest, Box<Launch>),
+}
+
+/// What has come of it.
+#[derive(Debug)]
+pub enum Done {
+    /// A file was read.
+    Read(AgentRequest, Result<String, Failed>),
+    /// A file was written.
+    Written {
+        /// What asked for it.
+        request: AgentRequest,
+        /// Whether it was.
+        result: Result<(), Failed>,
+        /// The call that it is shown as, and the change.
+        shown: Option<(String, Change)>,
+    },
+    /// A command can be started.
+    Found(AgentRequest, Result<Box<Launch>, Failed>),
+}
+
+/// A change of a file.
+#[derive(Debug)]
+pub struct Change {
+    /// The file.
+    pub path: PathBuf,
+    /// What was in it, as far as that was text and not too long.
+    pub before: Option<String>,
+    /// What is in it.
+    pub after: String,
+}
+
+struct Job {
+    work: Work,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+enum Work {
+    In(Vec<PathBuf>),
+    Do(Asked),
+}
+
+impl Files {
+    /// The files of a conversation that works in these folders.
+    pub fn new(folders: Vec<PathBuf>, connection: Connection) -> Self {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (sender, done) = mpsc::channel(1);
+        let worker = tokio::spawn(work(queue, sender, connection)).abort_handle();
+        let files = Self { jobs, room: Arc::new(Semaphore::new(PIECES_MAX)), done, worker };
+        files.work_in(folders);
+        files
+    }
+
+    /// From what is asked next on, the folders are these, as they are by then.
+    pub fn work_in(&self, folders: Vec<PathBuf>) {
+        self.queue(Work::In(folders), None);
+    }
+
+    fn queue(&self, work: Work, room: Option<OwnedSemaphorePermit>) {
+        if self.jobs.send(Job { work, _room: room }).is_err() {
+            tracing::error!("nobody is left to work with files");
+        }
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// When it is too much.
+    pub fn ask(&self, asked: Asked) -> Result<(), (AgentRequest, Failed)> {
+        let bytes = match &asked {
+            Asked::Write { write, .. } => write.content.len(),
+            _ => 0,
+        };
+        let room = u32::try_from(1 + bytes / PIECE_BYTES)
+            .ok()
+            .filter(|_| bytes <= TEXT_BYTES_MAX)
+            .and_then(|pieces| Arc::clone(&self.room).try_acquire_many_owned(pieces).ok());
+        match (room, asked) {
+            (Some(room), asked) => {
+                self.queue(Work::Do(asked), Some(room));
+                Ok(())
+            }
+            (None, Asked::Read(id, _) | Asked::Write { request: id, .. } | Asked::Find(id, _)) => {
+                Err((id, (INVALID_PARAMS, format!("a text has at most {TEXT_BYTES_MAX} bytes"))))
+            }
+        }
+    }
+
+    /// Whether anything that may be asked for has room to wait in.
+    pub fn have_room(&self) -> bool {
+        self.room.available_permits() > 2 * TEXT_BYTES_MAX / PIECE_BYTES
+    }
+
+    /// The next thing that is done. May be dropped half-way.
+    pub async fn done(&mut self) -> Option<Done> {
+        self.done.recv().await
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // What was begun is done, what waits is not.
+        self.worker.abort();
+    }
+}
+
+async fn work(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::Sender<Done>, connection: Connection) {
+    let mut folders = Arc::<Folders>::default();
+    while let Some(Job { work, _room }) = queue.recv().await {
+        // Answers that nobody reads are not added to.
+        while connection.is_behind() && !connection.is_over() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        let known = Arc::clone(&folders);
+        let working = spawn_blocking(move || match work {
+            Work::In(folders) => (Arc::new(Folders::new(folders)), None),
+            Work::Do(asked) => {
+                let done = carry_out(&known, asked);
+                (known, Some(done))
+            }
+        });
+        match working.await {
+            Ok((now, result)) => {
+                folders = now;
+                let Some(result) = result else { continue };
+                if done.send(result).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "no files are served to a conversation any more");
+                return;
+            }
+        }
+    }
+}
+
+fn carry_out(folders: &Folders, asked: Asked) -> Done {
+    match asked {
+        Asked::Read(request, read) => {
+            let text = folders.open(&read.path).map_err(|refusal| failure(&read.path, refusal));
+            let text = text
+                .and_then(|file| lines(file, read.line, read.limit).map_err(|why| about(&read.path, why)));
+            Done::Read(request, text)
+        }
+        Asked::Write { request, write, call, cancelled } => {
+            let WriteTextFileRequest { path, content, .. } = write;
+            let before = call.is_some().then(|| text_of(folders, &path)).flatten();
+            let result = if cancelled.is_cancelled() {
+                Err((INVALID_PARAMS, "the turn was cancelled".to_owned()))
+            } else {
+                folders.write(&path, content.as_bytes()).map_err(|why| failure(&path, why))
+            };
+            let shown = call.map(|call| (call, Change { path, before, after: content }));
+            Done::Written { request, result, shown }
+        }
+        Asked::Find(request, launch) => Done::Found(request, launch.find(folders).map(Box::new)),
+    }
+}
+
+/// A refusal, for an agent.
+pub fn failure(path: &Path, refusal: Refusal) -> Failed {
+    let text = format!("`{}`: {refusal}", path.display());
+    match refusal {
+        refusal if refusal.is_missing() => (NOT_FOUND, text),
+        Refusal::Failed(_) => (INTERNAL, text),
+        Refusal::Relative | Refusal::Outside | Refusal::NotAFile(_) => (INVALID_PARAMS, text),
+    }
+}
+
+/// What is wrong with a file's content.
+enum Wrong {
+    TooLong,
+    TooFar,
+    NoText,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Wrong {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn about(path: &Path, wrong: Wrong) -> Failed {
+    let path = path.display();
+    match wrong {
+        Wrong::TooLong => {
+            (INVALID_PARAMS, format!("`{path}`: it is more than {TEXT_BYTES_MAX} bytes: ask for fewer lines"))
+        }
+        Wrong::TooFar => {
+            (INVALID_PARAMS, format!("`{path}`: that line is more than {PASSED_BYTES_MAX} bytes away"))
+        }
+        Wrong::NoText => (INVALID_PARAMS, format!("`{path}`: it is not UTF-8 text")),
+        Wrong::Failed(error) => (INTERNAL, format!("`{path}`: {error}")),
+    }
+}
+
+/// Lines of a file, with their ends, from this one on (the first is 1), at most so many; none where it has fewer.
+fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<String, Wrong> {
+    let mut file = BufReader::new(file);
+    let mut passed = (&mut file).take(PASSED_BYTES_MAX);
+    for _ in 1..line.unwrap_or(1) {
+        if passed.skip_until(b'\n')? == 0 {
+            break;
+        }
+    }
+    if passed.limit() == 0 {
+        return Err(Wrong::TooFar);
+    }
+    let mut text = Vec::new();
+    let mut rest = file.take(TEXT_BYTES_MAX as u64 + 1);
+    match limit {
+        Some(limit) => {
+            for _ in 0..limit {
+                if rest.read_until(b'\n', &mut text)? == 0 {
+                    break;
+                }
+            }
+        }
+        None => {
+            rest.read_to_end(&mut text)?;
+        }
+    }
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Wrong::TooLong);
+    }
+    String::from_utf8(text).map_err(|_| Wrong::NoText)
+}
+
+/// What is in a file, to be shown.
+fn text_of(folders: &Folders, path: &Path) -> Option<String> {
+    let file: File = folders.open(path).ok()?;
+    let mut text = String::new();
+    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
+    (read as u64 <= SHOWN_BYTES_MAX).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_from_one_and_keep_their_ends() {
+        let read = |line, limit| lines(&b"a\nb\r\n\nd"[..], line, limit).ok().unwrap();
+        assert_eq!(read(None, None), "a\nb\r\n\nd");
+        assert_eq!((read(Some(0), Some(1)), read(Some(1), Some(1))), ("a\n".to_owned(), "a\n".to_owned()));
+        assert_eq!(read(Some(2), Some(2)), "b\r\n\n");
+        assert_eq!(read(Some(4), Some(u32::MAX)), "d");
+        assert_eq!(read(Some(2), None), "b\r\n\nd");
+        assert_eq!(
+            (read(Some(5), None), read(Some(u32::MAX), Some(1)), read(None, Some(0))),
+            Default::default()
+        );
+        assert!(matches!(lines(&b"a\nb\xff"[..], None, None), Err(Wrong::NoText)));
+        assert_eq!(lines(&b"a\nb\xff"[..], None, Some(1)).ok().unwrap(), "a\n");
+    }
+
+    /// What comes of writing `text` to this path.
+    async fn written(files: &mut Files, path: &Path, cancelled: &CancellationToken) -> Result<(), Failed> {
+        let write = WriteTextFileRequest::new("s", path, "text");
+        let request = AgentRequest::test();
+        let asked = Asked::Write { request, write, call: None, cancelled: cancelled.clone() };
+        files.ask(asked).unwrap();
+        let Some(Done::Written { result, .. }) = files.done().await else { panic!("it was not written") };
+        result
+    }
+
+    #[tokio::test]
+    async fn the_folders_may_change_and_what_was_cancelled_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        for folder in [&one, &other] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let ending = std::future::pending::<String>();
+        let (sink, empty, stop) = (tokio::io::sink(), tokio::io::empty(), CancellationToken::new());
+        let connection = Connection::start("a".to_owned(), sink, empty, stop, ending);
+        let mut files = Files::new(vec![one.clone()], connection);
+        let going_on = CancellationToken::new();
+        written(&mut files, &one.join("a"), &going_on).await.unwrap();
+        assert!(written(&mut files, &other.join("a"), &going_on).await.is_err());
+        files.work_in(vec![other.clone()]);
+        written(&mut files, &other.join("a"), &going_on).await.unwrap();
+        assert!(written(&mut files, &one.join("b"), &going_on).await.is_err());
+        files.work_in(vec![one.clone(), other.clone()]);
+        written(&mut files, &one.join("c"), &going_on).await.unwrap();
+        written(&mut files, &other.join("c"), &going_on).await.unwrap();
+        going_on.cancel();
+        let (_, why) = written(&mut files, &one.join("d"), &going_on).await.unwrap_err();
+        assert_eq!(why, "the turn was cancelled");
+        assert!(!one.join("b").exists() && !one.join("d").exists());
+        assert!(files.have_room());
+    }
+
+    #[test]
+    fn a_text_may_be_so_long_and_no_longer() {
+        let long = |bytes: usize| io::repeat(b'x').take(bytes as u64);
+        assert_eq!(lines(long(TEXT_BYTES_MAX), None, None).ok().unwrap().len(), TEXT_BYTES_MAX);
+        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, None), Err(Wrong::TooLong)));
+        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, Some(1)), Err(Wrong::TooLong)));
+        assert!(matches!(lines(io::repeat(b'x'), Some(2), None), Err(Wrong::TooFar)));
+    }
+}

@@ -1,0 +1,276 @@
+//! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and `release`.
+//!
+//! In reading order: this file (which there are, and who waits for what), `command` (what runs in them), `screen`
+//! (what they show), `guard` (nothing of them outlives us).
+//!
+//! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and with us.
+//! Never: answers the agent, or decides whether a command may run: that is the agent's own question to the user.
+
+pub mod command;
+pub mod guard;
+pub mod screen;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol_schema::{CreateTerminalRequest, ToolCallContent};
+use serde_json::{json, Value};
+use tokio::time::{sleep_until, Instant};
+
+use self::command::Held;
+pub use self::command::{Commands, Launch};
+use self::screen::{Changes, Screen, Stage};
+use super::files::Failed;
+use super::peer::AgentRequest;
+use crate::host::effects::RunId;
+
+/// A conversation has so many terminals that are not released.
+const TERMINALS_MAX: usize = 64;
+
+/// How often what a running command shows is told anew.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+
+/// JSON-RPC: the parameters do not fit.
+const INVALID_PARAMS: i64 = -32602;
+/// JSON-RPC: it went wrong.
+const INTERNAL: i64 = -32603;
+
+/// The terminals of a conversation; what runs in them is ended with them.
+#[derive(Debug)]
+pub struct Terminals {
+    /// Where commands run that name no place.
+    directory: PathBuf,
+    open: BTreeMap<String, Terminal>,
+    waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
+    changes: Arc<Changes>,
+    /// When it was last told what they show.
+    told: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Terminal {
+    screen: Arc<Screen>,
+    /// None when it was killed.
+    held: Option<Held>,
+    run: RunId,
+}
+
+/// What a request waits for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wait {
+    /// The command to start, in the terminal of this name.
+    Start(String),
+    /// The command to end, and how it does.
+    Ending,
+    /// The command to be gone.
+    End,
+}
+
+/// An answer to a request.
+pub type Answer = (AgentRequest, Result<Value, Failed>);
+
+impl Terminals {
+    /// None yet.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory, open: BTreeMap::new(), waiting: Vec::new(), changes: Arc::default(), told: None }
+    }
+
+    /// Commands that name no place run here from now on.
+    pub fn work_in(&mut self, directory: PathBuf) {
+        self.directory = directory;
+    }
+
+    /// What a `terminal/create` asks for.
+    ///
+    /// # Errors
+    /// When that cannot be.
+    pub fn launch(&self, create: CreateTerminalRequest, commands: &Commands) -> Result<Launch, Failed> {
+        let mut environment = BTreeMap::new();
+        for variable in create.env {
+            if variable.name.is_empty()
+                || variable.name.contains(['=', '\0'])
+                || variable.value.contains('\0')
+            {
+                return Err((INVALID_PARAMS, format!("`{}` is no variable", variable.name.escape_debug())));
+            }
+            environment.insert(variable.name, variable.value);
+        }
+        if std::iter::once(&create.command).chain(&create.args).any(|word| word.contains('\0')) {
+            return Err((INVALID_PARAMS, "a command holds no NUL".to_owned()));
+        }
+        Ok(Launch {
+            search_path: commands.search_path(&environment),
+            program: create.command,
+            arguments: create.args,
+            environment,
+            directory: create.cwd.unwrap_or_else(|| self.directory.clone()),
+            output_bytes_max: create.output_byte_limit,
+        })
+    }
+
+    /// Starts a command in a terminal of its own; gives its name and its screen.
+    ///
+    /// # Errors
+    /// When it cannot be started, as far as that is known at once. The request is answered later otherwise.
+    pub fn start(
+        &mut self,
+        request: &AgentRequest,
+        launch: &Launch,
+        run: RunId,
+        commands: &Commands,
+    ) -> Result<(String, Arc<Screen>), Failed> {
+        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), Stage::Failed(_)));
+        if self.open.len() >= TERMINALS_MAX {
+            let text = format!("there are {TERMINALS_MAX} terminals that are not released");
+            return Err((INVALID_PARAMS, text));
+        }
+        let screen =
+            Arc::new(Screen::new(launch.title(), launch.output_bytes_max, Arc::clone(&self.changes)));
+        let held = commands
+            .start(launch, Arc::clone(&screen))
+            .map_err(|error| (INTERNAL, format!("`{}` cannot be started: {error}", launch.program)))?;
+        let name = commands.next_name();
+        let terminal = Terminal { screen: Arc::clone(&screen), held: Some(held), run };
+        self.open.insert(name.clone(), terminal);
+        self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Start(name.clone())));
+        Ok((name, screen))
+    }
+
+    /// What a terminal shows.
+    ///
+    /// # Errors
+    /// When there is no such terminal.
+    pub fn output(&self, name: &str) -> Result<Value, Failed> {
+        let screen = &self.get(name)?.screen;
+        let (output, truncated) = screen.output();
+        let mut answer = json!({ "output": output, "truncated": truncated });
+        if let Some(ending) = screen.ending() {
+            answer["exitStatus"] = ending.to_json();
+        }
+        Ok(answer)
+    }
+
+    /// Waits for the command to end; answered later.
+    ///
+    /// # Errors
+    /// When there is no such terminal.
+    pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Result<(), Failed> {
+        let screen = Arc::clone(&self.get(name)?.screen);
+        self.waiting.push((request.clone(), screen, Wait::Ending));
+        Ok(())
+    }
+
+    /// Ends the command; answered when it has ended.
+    ///
+    /// # Errors
+    /// When there is no such terminal.
+    pub fn kill(&mut self, request: &AgentRequest, name: &str) -> Result<(), Failed> {
+        let terminal = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
+        let held = terminal.held.take();
+        self.waiting.push((request.clone(), Arc::clone(&terminal.screen), Wait::End));
+        held.into_iter().for_each(Held::kill);
+        Ok(())
+    }
+
+    /// Ends the command, and the terminal; answered when it has ended.
+    ///
+    /// # Errors
+    /// When there is no such terminal.
+    pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), Failed> {
+        let Terminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
+        screen.release();
+        self.waiting.push((request.clone(), screen, Wait::End));
+        held.into_iter().for_each(Held::kill);
+        Ok(())
+    }
+
+    /// Ends what a turn has started. The terminals stay.
+    pub fn kill_those_of(&mut self, run: RunId) {
+        let of_it = self.open.values_mut().filter(|terminal| terminal.run == run);
+        of_it.filter_map(|terminal| terminal.held.take()).for_each(Held::kill);
+    }
+
+    /// Nobody wants to have this request answered any more.
+    pub fn withdrawn(&mut self, request: &AgentRequest) {
+        self.waiting.retain(|(waiting, ..)| waiting != request);
+    }
+
+    /// Whether nothing can settle, and nothing is due.
+    pub fn are_quiet(&self) -> bool {
+        self.open.is_empty() && self.waiting.is_empty() && !self.changes.has_output()
+    }
+
+    /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
+    pub async fn settled(&self) {
+        self.changes.wait_for_settled().await;
+    }
+
+    /// The answers to requests that wait no longer.
+    pub fn answers(&mut self) -> Vec<Answer> {
+        self.changes.take_settled();
+        let mut answers = Vec::new();
+        self.waiting.retain(|(request, screen, wait)| {
+            let answer = match (screen.stage(), wait) {
+                (Stage::Starting, _) | (Stage::Running, Wait::Ending | Wait::End) => return true,
+                (Stage::Failed(_), Wait::End) | (Stage::Ended(_), Wait::End) => Ok(json!({})),
+                (Stage::Failed(why), _) => {
+                    Err((INVALID_PARAMS, format!("`{}` cannot be started: {why}", screen.title)))
+                }
+                (_, Wait::Start(name)) => Ok(json!({ "terminalId": name })),
+                (Stage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
+            };
+            answers.push((request.clone(), answer));
+            false
+        });
+        answers
+    }
+
+    /// Waits until it is time to tell anew what commands show. May be dropped half-way.
+    pub async fn due(&self) {
+        self.changes.wait_for_output().await;
+        if let Some(told) = self.told {
+            sleep_until(told + SHOW_EVERY).await;
+        }
+    }
+
+    /// It is told now.
+    pub fn told(&mut self) {
+        self.changes.take_output();
+        self.told = Some(Instant::now());
+    }
+
+    fn get(&self, name: &str) -> Result<&Terminal, Failed> {
+        self.open.get(name).ok_or_else(|| unknown(name))
+    }
+}
+
+fn unknown(name: &str) -> Failed {
+    (INVALID_PARAMS, format!("there is no terminal `{}`", name.escape_debug()))
+}
+
+/// The screens of a conversation, as long as calls may refer to them.
+#[derive(Debug, Default)]
+pub struct Screens(BTreeMap<String, Arc<Screen>>);
+
+impl Screens {
+    /// There is another one.
+    pub fn add(&mut self, name: String, screen: Arc<Screen>) {
+        self.0.insert(name, screen);
+    }
+
+    /// Those that a tool call refers to.
+    pub fn in_content(&self, content: &[ToolCallContent]) -> Vec<Arc<Screen>> {
+        let named = content.iter().filter_map(|content| match content {
+            ToolCallContent::Terminal(terminal) => self.0.get(&*terminal.terminal_id.0).cloned(),
+            _ => None,
+        });
+        named.inspect(|screen| screen.set_shown()).collect()
+    }
+
+    /// The turn is over: what the agent does not need any more, nobody refers to.
+    pub fn end_turn(&mut self) {
+        self.0.retain(|_, screen| !screen.is_released());
+    }
+}

@@ -1,0 +1,324 @@
+//! Commands that an agent has us run: each under a guard of its own, its output on a screen.
+//!
+//! Nothing but what the agent names is run, and no shell that it does not name. A name without a slash is looked for
+//! in the absolute folders of the search path alone, so that nothing in a workspace is run because it has the name of
+//! a program; a relative path is relative to the folder that the command runs in, where the agent wants it to be.
+//!
+//! Owns: starting them, reading what they write, and waiting until nothing of them is left.
+//! Never: keeps one running that nobody holds: it is ended with the last [`Held`] of it, or with the host.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Socket;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{access, Access};
+use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::guard::News;
+use super::screen::{Ending, Screen, Stage};
+use crate::backend::acp::files::{failure, Failed};
+use crate::backend::acp::folders::Folders;
+use crate::backend::acp::process::GuardProgram;
+
+/// So much is read at once, in bytes.
+const READ_BYTES: usize = 64 << 10;
+
+/// After so many bytes of output others have their turn, for so long.
+const BURST_BYTES: usize = 512 << 10;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// So much of what a command has written before it ended may still be in its pipe, in bytes.
+const PIPE_BYTES_MAX: usize = 1 << 20;
+
+/// JSON-RPC: the parameters do not fit.
+const INVALID_PARAMS: i64 = -32602;
+
+/// What is said to the guard before the command.
+const TERMINAL: &str = "--terminal";
+
+/// A command that an agent wants to have run.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The program, as the agent names it.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// What is added to the environment that the agent has.
+    pub environment: BTreeMap<String, String>,
+    /// Where it runs.
+    pub directory: PathBuf,
+    /// So much of its output is kept, in bytes.
+    pub output_bytes_max: Option<u64>,
+    /// Where a program is looked for that has just a name.
+    pub search_path: OsString,
+}
+
+impl Launch {
+    /// The command line, for people.
+    pub fn title(&self) -> String {
+        shell_words::join(std::iter::once(&self.program).chain(&self.arguments))
+    }
+
+    /// The same with paths that mean the same everywhere.
+    pub fn find(mut self, folders: &Folders) -> Result<Self, Failed> {
+        self.directory =
+            folders.folder(&self.directory).map_err(|refusal| failure(&self.directory, refusal))?;
+        if !self.program.contains('/') {
+            let found = search(&self.program, &self.search_path)
+                .and_then(|path| path.into_os_string().into_string().ok())
+                .ok_or_else(|| {
+                    (INVALID_PARAMS, format!("`{}`: No such file on the search path", self.program))
+                })?;
+            self.program = found;
+        } else {
+            let path = self.directory.join(&self.program);
+            self.program = path.into_os_string().into_string().map_err(|path| {
+                (INVALID_PARAMS, format!("`{}` is not a path that is text", path.display()))
+            })?;
+        }
+        Ok(self)
+    }
+}
+
+/// A program of this name in the absolute folders of a search path.
+fn search(name: &str, search_path: &OsStr) -> Option<PathBuf> {
+    if name.is_empty() {
+        return None;
+    }
+    let folders = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
+    folders
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
+}
+
+/// All commands that an agent has us run.
+#[derive(Debug)]
+pub struct Commands {
+    guard: GuardProgram,
+    environment: BTreeMap<String, String>,
+    last: AtomicU64,
+    stop: CancellationToken,
+    running: watch::Sender<usize>,
+}
+
+/// Somebody holds a command; it is ended with this.
+#[derive(Debug)]
+pub struct Held(DropGuard);
+
+impl Held {
+    /// Ends the command.
+    pub fn kill(self) {
+        drop(self.0);
+    }
+}
+
+/// A command that has not quite ended.
+struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Commands {
+    /// None yet. They have the environment that the agent has.
+    pub fn new(guard: GuardProgram, environment: BTreeMap<String, String>) -> Self {
+        let (running, _) = watch::channel(0);
+        Self { guard, environment, last: AtomicU64::new(0), stop: CancellationToken::new(), running }
+    }
+
+    /// A name that no other terminal of the agent has.
+    pub fn next_name(&self) -> String {
+        format!("terminal-{}", self.last.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Where a program is looked for that has just a name.
+    pub fn search_path(&self, environment: &BTreeMap<String, String>) -> OsString {
+        let added = environment.get("PATH").or_else(|| self.environment.get("PATH"));
+        added.map(OsString::from).or_else(|| std::env::var_os("PATH")).unwrap_or_default()
+    }
+
+    /// Ends all of them, for good; done when nothing of them is left.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        // Cannot fail: the sender is ours.
+        self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
+    }
+
+    /// Starts a command, whose screen tells what becomes of it.
+    ///
+    /// # Errors
+    /// When its guard cannot be started.
+    pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<Held> {
+        let (reader, writer) = io::pipe()?;
+        let (ours, theirs) = Socket::pair()?;
+        ours.set_nonblocking(true)?;
+        let mut command = Command::new(&self.guard.path);
+        command.args(&self.guard.arguments).arg(TERMINAL).arg("--").arg(&launch.program);
+        command.args(&launch.arguments).envs(&self.environment).envs(&launch.environment);
+        command.current_dir(&launch.directory).process_group(0);
+        // One pipe for both, so that their order is kept.
+        command.stdout(writer.try_clone()?).stderr(writer).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let guard = command.spawn()?;
+        // Only the guard has the other ends from here on.
+        drop(command);
+        let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+        let stop = self.stop.child_token();
+        let counted = Counted::new(&self.running);
+        let attended = attend(guard, UnixStream::from_std(ours)?, output, screen, stop.clone(), counted);
+        tokio::spawn(attended);
+        Ok(Held(stop.drop_guard()))
+    }
+}
+
+/// Attends to a command until nothing of it is left.
+async fn attend(
+    mut guard: Child,
+    control: UnixStream,
+    output: pipe::Receiver,
+    screen: Arc<Screen>,
+    stop: CancellationToken,
+    _counted: Counted,
+) {
+    let (told, mut tell) = control.into_split();
+    let mut told = BufReader::new(told).lines();
+    let mut output = Some(output);
+    let mut buffer = vec![0; READ_BYTES];
+    let (mut stopped, mut burst) = (false, 0);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled(), if !stopped => {
+                stopped = true;
+                if let Err(error) = tell.shutdown().await {
+                    tracing::debug!(%error, "the guard of a command is gone");
+                }
+            }
+            line = told.next_line() => match line.ok().flatten().as_deref().map(News::of_line) {
+                Some(Some(news)) => {
+                    if let (Some(output), News::Exited(_) | News::Killed(_)) = (&output, &news) {
+                        read_what_is_there(output, &mut buffer, &screen);
+                    }
+                    screen.set_stage(stage_of(news));
+                }
+                Some(None) => tracing::warn!("the guard of a command says what nobody knows"),
+                None => break,
+            },
+            read = read_some(output.as_mut(), &mut buffer), if output.is_some() => match read {
+                Ok(count @ 1..) => {
+                    screen.write(&buffer[..count]);
+                    burst += count;
+                    if burst > BURST_BYTES {
+                        burst = 0;
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+                _ => output = None,
+            },
+        }
+    }
+    // The guard has told all that it knows.
+    drop(tell);
+    if let Some(output) = &output {
+        read_what_is_there(output, &mut buffer, &screen);
+    }
+    let signal = guard.wait().await.ok().and_then(|status| status.signal());
+    screen.set_stage(Stage::Ended(Ending { status: None, signal: signal.map(signal_name) }));
+}
+
+async fn read_some(output: Option<&mut pipe::Receiver>, buffer: &mut [u8]) -> io::Result<usize> {
+    match output {
+        Some(output) => output.read(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads what is in a pipe, and waits for nothing more.
+fn read_what_is_there(output: &pipe::Receiver, buffer: &mut [u8], screen: &Screen) {
+    let mut read = 0;
+    while read < PIPE_BYTES_MAX {
+        match rustix::io::read(output, &mut *buffer) {
+            Ok(count @ 1..) => {
+                screen.write(&buffer[..count]);
+                read += count;
+            }
+            _ => return,
+        }
+    }
+}
+
+fn stage_of(news: News) -> Stage {
+    match news {
+        News::Started => Stage::Running,
+        News::NotStarted(why) => Stage::Failed(why),
+        News::Exited(status) => Stage::Ended(Ending { status: Some(status), signal: None }),
+        News::Killed(signal) => Stage::Ended(Ending { status: None, signal: Some(signal_name(signal)) }),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let names = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+    ];
+    let name = names.iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| (*name).to_owned());
+    name.unwrap_or_else(|| format!("signal {signal}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_where_no_workspace_can_put_one() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (bin, file) = (folder.path().join("bin"), folder.path().join("bin/tool"));
+        std::fs::create_dir(&bin).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let path = std::env::join_paths([Path::new(""), Path::new("."), Path::new("bin"), &bin]).unwrap();
+        assert_eq!(search("tool", &path), None);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(search("tool", &path), Some(file));
+        assert_eq!((search("", &path), search("tool", OsStr::new(".:bin::"))), (None, None));
+    }
+}

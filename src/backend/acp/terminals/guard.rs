@@ -1,0 +1,113 @@
+//! The guard of a command in a terminal: this program in its hidden mode, as for an agent, with another end.
+//!
+//! Its stdin is a socket. What comes out of it tells the host what becomes of the command, one line each; when
+//! nothing more can come in, by the host's will or with its death, the command's whole group is asked to leave and
+//! then killed. The command reads nothing.
+//!
+//! Owns: that nothing of a command outlives its terminal, and telling how it ended by itself. What it has left
+//! running in its group goes on until then.
+//! Never: reads or writes a byte of the command's.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{wait, WaitOptions, WaitStatus};
+
+use crate::backend::acp::guard::{clear, lead, start, wait_for, Reaps, PATIENCE};
+
+/// How often it is looked what of a command's children has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What a guard tells of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// It runs.
+    Started,
+    /// It cannot be started.
+    NotStarted(String),
+    /// It has ended with this status.
+    Exited(u32),
+    /// It was ended by this signal.
+    Killed(i32),
+}
+
+impl News {
+    fn line(&self) -> String {
+        match self {
+            Self::Started => "started\n".to_owned(),
+            Self::NotStarted(why) => format!("failed {}\n", why.replace('\n', " ")),
+            Self::Exited(status) => format!("exited {status}\n"),
+            Self::Killed(signal) => format!("killed {signal}\n"),
+        }
+    }
+
+    /// What such a line says.
+    pub fn of_line(line: &str) -> Option<Self> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "started" => Some(Self::Started),
+            "failed" => Some(Self::NotStarted(rest.to_owned())),
+            "exited" => Some(Self::Exited(rest.parse().ok()?)),
+            "killed" => Some(Self::Killed(rest.parse().ok()?)),
+            _ => None,
+        }
+    }
+}
+
+/// Starts this command and guards it, until nothing of it is left.
+///
+/// Its stdin must be the socket to the host.
+pub fn run(command: &[OsString]) -> u8 {
+    u8::from(guard(command).is_err())
+}
+
+fn guard(command: &[OsString]) -> io::Result<()> {
+    let mut host = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let started = lead().and_then(|group| Ok((group, start(command, Stdio::null())?)));
+    let (group, command) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            host.write_all(News::NotStarted(error.to_string()).line().as_bytes())?;
+            return Err(error);
+        }
+    };
+    // A host that is gone is noticed below.
+    host.write_all(News::Started.line().as_bytes()).unwrap_or_default();
+    let mut end = host.try_clone()?;
+    let (cleared, over) = channel::<()>();
+    thread::spawn(move || {
+        // Nothing is ever said.
+        io::copy(&mut end, &mut io::sink()).unwrap_or_default();
+        clear(group, Reaps::No);
+        drop(cleared);
+        // What has left the group is not waited for.
+        thread::sleep(PATIENCE);
+        std::process::exit(0);
+    });
+    let status = wait_for(command)?;
+    host.write_all(news_of(status).line().as_bytes()).unwrap_or_default();
+    // What it has left behind is reaped when it ends, and goes on until then, or until the host has enough.
+    while !matches!(over.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Disconnected)) {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                // Orphans are adopted here: nobody is left.
+                Err(_) if cfg!(target_os = "linux") => return Ok(()),
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn news_of(status: WaitStatus) -> News {
+    let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(News::Exited);
+    exited.or_else(|| status.terminating_signal().map(News::Killed)).unwrap_or(News::Exited(0))
+}

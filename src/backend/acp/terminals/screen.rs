@@ -1,0 +1,321 @@
+//! What a command in a terminal shows, and what has become of it.
+//!
+//! Owns: the latest of its output, within a limit, cut between characters; how far the command has got; and waking
+//! the conversation that it is of.
+//! Never: knows a process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahp_types::state::ToolResultContent;
+use serde_json::{json, Value};
+use tokio::sync::Notify;
+
+use crate::backend::acp::content;
+
+/// So much of a command's output is kept at most, in bytes: the latest of it.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// While a command runs, so much of its output is shown, in bytes: the latest of it.
+const SHOWN_BYTES_MAX: usize = 16 << 10;
+
+/// A character has no more bytes.
+const CHARACTER_BYTES_MAX: usize = 4;
+
+/// What wakes a conversation.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// A command has started, or ended.
+    settled: AtomicBool,
+    /// There is something to be shown.
+    output: AtomicBool,
+    notify: Notify,
+}
+
+impl Changes {
+    fn settled(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.output();
+    }
+
+    fn output(&self) {
+        self.output.store(true, Ordering::Release);
+        self.notify.notify_waiters();
+    }
+
+    /// Waits until a command has started or ended since this was last taken. May be dropped half-way.
+    pub async fn wait_for_settled(&self) {
+        self.wait_for(&self.settled).await;
+    }
+
+    /// Waits until there is output since this was last taken. May be dropped half-way.
+    pub async fn wait_for_output(&self) {
+        self.wait_for(&self.output).await;
+    }
+
+    async fn wait_for(&self, flag: &AtomicBool) {
+        loop {
+            // Woken by what happens from here on.
+            let notified = self.notify.notified();
+            if flag.load(Ordering::Acquire) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Whether there is output since this was last taken.
+    pub fn has_output(&self) -> bool {
+        self.output.load(Ordering::Acquire)
+    }
+
+    /// What has started or ended is seen to.
+    pub fn take_settled(&self) {
+        self.settled.store(false, Ordering::Release);
+    }
+
+    /// What there is to be shown is.
+    pub fn take_output(&self) {
+        self.output.store(false, Ordering::Release);
+    }
+}
+
+/// How a command has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// Its exit status, if it has one.
+    pub status: Option<u32>,
+    /// The signal that ended it, if one did.
+    pub signal: Option<String>,
+}
+
+impl Ending {
+    /// As ACP says it.
+    pub fn to_json(&self) -> Value {
+        json!({ "exitCode": self.status, "signal": self.signal })
+    }
+
+    fn to_text(&self) -> String {
+        match (&self.signal, self.status) {
+            (Some(signal), _) => format!("The command was ended by {signal}."),
+            (None, Some(status)) => format!("The command ended with status {status}."),
+            (None, None) => "The command has ended.".to_owned(),
+        }
+    }
+}
+
+/// How far a command has got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// It is being started.
+    Starting,
+    /// It cannot be started, for this reason.
+    Failed(String),
+    /// It runs.
+    Running,
+    /// It has ended.
+    Ended(Ending),
+}
+
+/// What a command shows.
+#[derive(Debug)]
+pub struct Screen {
+    /// The command line, for people.
+    pub title: String,
+    limit: usize,
+    changes: Arc<Changes>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    kept: Vec<u8>,
+    /// There was more before.
+    cut: bool,
+    stage: Stage,
+    released: bool,
+    shown: bool,
+}
+
+impl Screen {
+    /// The screen of a command that is being started.
+    pub fn new(title: String, limit: Option<u64>, changes: Arc<Changes>) -> Self {
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(KEPT_BYTES_MAX);
+        let state =
+            State { kept: Vec::new(), cut: false, stage: Stage::Starting, released: false, shown: false };
+        Self { title, limit: limit.min(KEPT_BYTES_MAX), changes, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// More output.
+    pub fn write(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        state.kept.extend_from_slice(bytes);
+        // Room is made for much at once.
+        if state.kept.len() > 2 * self.limit + SHOWN_BYTES_MAX {
+            let lost = state.kept.len() - self.limit;
+            state.kept.drain(..lost);
+            state.cut = true;
+        }
+        drop(state);
+        self.changes.output();
+    }
+
+    /// How far the command has got.
+    pub fn stage(&self) -> Stage {
+        self.state().stage.clone()
+    }
+
+    /// The command has got further. What has ended stays as it has.
+    pub fn set_stage(&self, stage: Stage) {
+        let mut state = self.state();
+        if matches!(state.stage, Stage::Failed(_) | Stage::Ended(_)) {
+            return;
+        }
+        state.stage = stage;
+        drop(state);
+        self.changes.settled();
+    }
+
+    /// How the command has ended, once it has.
+    pub fn ending(&self) -> Option<Ending> {
+        match &self.state().stage {
+            Stage::Ended(ending) => Some(ending.clone()),
+            _ => None,
+        }
+    }
+
+    /// The agent does not need it any more.
+    pub fn release(&self) {
+        self.state().released = true;
+    }
+
+    /// Whether the agent does not need it any more.
+    pub fn is_released(&self) -> bool {
+        self.state().released
+    }
+
+    /// A tool call shows it.
+    pub fn set_shown(&self) {
+        self.state().shown = true;
+    }
+
+    /// Whether a tool call shows it.
+    pub fn is_shown(&self) -> bool {
+        self.state().shown
+    }
+
+    /// What is kept of the output, and whether there was more before.
+    pub fn output(&self) -> (String, bool) {
+        self.state().latest(self.limit)
+    }
+
+    /// What clients are shown.
+    pub fn content(&self) -> Vec<ToolResultContent> {
+        let state = self.state();
+        let ending = match &state.stage {
+            Stage::Ended(ending) => Some(ending.to_text()),
+            _ => None,
+        };
+        let limit = if ending.is_some() { self.limit } else { self.limit.min(SHOWN_BYTES_MAX) };
+        let (mut output, cut) = state.latest(limit);
+        if cut {
+            output.insert_str(0, "(What came before is left out.)\n");
+        }
+        [Some(output).filter(|output| !output.is_empty()), ending]
+            .into_iter()
+            .flatten()
+            .map(content::text)
+            .collect()
+    }
+}
+
+impl State {
+    /// The latest of the output, and whether there was more before.
+    fn latest(&self, limit: usize) -> (String, bool) {
+        let mut bytes = &self.kept[self.kept.len().saturating_sub(limit)..];
+        let cut = self.cut || bytes.len() < self.kept.len();
+        if cut {
+            // A character that has lost its beginning is lost.
+            let rest = bytes.iter().take(CHARACTER_BYTES_MAX - 1).take_while(|byte| **byte & 0xC0 == 0x80);
+            bytes = &bytes[rest.count()..];
+        }
+        if self.stage == Stage::Running {
+            // One that has no end yet will have it.
+            let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
+            let begins = |at: &usize| {
+                let no_text = std::str::from_utf8(&bytes[*at..]).err();
+                no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+            };
+            bytes = &bytes[..(tail..bytes.len()).find(begins).unwrap_or(bytes.len())];
+        }
+        // What is no text takes more room than it had.
+        let mut text = String::from_utf8_lossy(bytes).into_owned();
+        let mut lost = text.len().saturating_sub(limit);
+        while !text.is_char_boundary(lost) {
+            lost += 1;
+        }
+        text.drain(..lost);
+        (text, cut || lost > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn screen(limit: u64) -> Screen {
+        let screen = Screen::new("x".to_owned(), Some(limit), Arc::default());
+        screen.set_stage(Stage::Running);
+        screen
+    }
+
+    #[test]
+    fn output_is_cut_between_characters_at_its_beginning() {
+        for limit in 0..40 {
+            let screen = screen(limit);
+            let all = "aä€𝄞".repeat(3);
+            for (written, byte) in all.bytes().enumerate() {
+                screen.write(&[byte]);
+                let (output, cut) = screen.output();
+                assert!(output.len() as u64 <= limit && !output.contains('\u{fffd}'), "{limit}: {output}");
+                let whole = String::from_utf8_lossy(&all.as_bytes()[..=written]);
+                let whole = whole.trim_end_matches('\u{fffd}');
+                assert!(whole.ends_with(&output), "{limit}: {output} of {whole}");
+                assert_eq!(cut, written as u64 + 1 > limit);
+                assert!(cut || output == whole);
+            }
+            assert!(screen.output().0.len() as u64 + 4 > limit.min(all.len() as u64));
+        }
+    }
+
+    #[test]
+    fn much_output_takes_little_room() {
+        let screen = screen(100);
+        let line = b"0123456789".repeat(1000);
+        for _ in 0..1000 {
+            screen.write(&line);
+        }
+        assert!(screen.state().kept.len() <= 200 + SHOWN_BYTES_MAX);
+        assert_eq!(screen.output(), ("0123456789".repeat(10), true));
+        let screen = Screen::new("x".to_owned(), Some(u64::MAX), Arc::default());
+        screen.write(&vec![0xff; 3 * KEPT_BYTES_MAX]);
+        let (output, cut) = screen.output();
+        assert!(output.len() <= KEPT_BYTES_MAX && cut && output.chars().all(|it| it == '\u{fffd}'));
+    }
+
+    #[test]
+    fn what_is_never_completed_is_shown_at_the_end() {
+        let screen = screen(10);
+        screen.write(b"a\xe2\x82");
+        assert_eq!(screen.output(), ("a".to_owned(), false));
+        screen.set_stage(Stage::Ended(Ending { status: Some(0), signal: None }));
+        assert_eq!(screen.output(), ("a\u{fffd}".to_owned(), false));
+        // It has ended in one way.
+        screen.set_stage(Stage::Ended(Ending { status: Some(1), signal: None }));
+        assert_eq!(screen.ending().unwrap().status, Some(0));
+    }
+}

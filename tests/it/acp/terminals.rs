@@ -1,0 +1,311 @@
+//! Commands that an agent runs in terminals of the host.
+//!
+//! Owns: real processes that end, that do not want to end, and that leave others behind.
+//! Never: looks at more of them than their answers, and whether they are gone.
+
+use rustix::process::{kill_process, Pid, Signal};
+
+use super::*;
+
+/// A `terminal/create` of a shell that runs this.
+fn shell(script: &str) -> String {
+    format!("call_silently terminal/create {}", json!({ "command": "sh", "args": ["-c", script] }))
+}
+
+fn create(params: Value) -> String {
+    format!("call terminal/create {params}")
+}
+
+fn about(method: &str) -> String {
+    format!(r#"call terminal/{method} {{"terminalId":"$TERMINAL"}}"#)
+}
+
+/// A shell that is not to be ended by kindness, and that is as far.
+fn stubborn() -> String {
+    shell(STUBBORN) + "\nuntil_output ready"
+}
+
+const STUBBORN: &str = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.05; done";
+
+impl Watched {
+    fn says(&mut self, turn: &str, steps: &[String]) -> Vec<Value> {
+        let said = self.turn(turn, &steps.join("\n"));
+        let parsed = said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| line.into()));
+        parsed.collect()
+    }
+
+    /// Runs until nothing but the agent and its guard is left.
+    fn wait_for_commands(&self) {
+        let start = Instant::now();
+        while self.agents().iter().any(|process| !process.contains("agent.py")) {
+            assert!(start.elapsed() < HUNG, "there are {:?}", self.agents());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_command_is_run_and_told_of() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let folder = watched.folder.as_ref().unwrap().path().canonicalize().unwrap();
+    fs::create_dir(folder.join("sub")).unwrap();
+    let script = "pwd; echo \"$A $1\"; echo error >&2; echo more; exit 3";
+    let command = json!({ "command": "sh", "args": ["-c", script, "sh", "a b"], "cwd": "$CWD/sub",
+        "env": [{ "name": "A", "value": "b c" }] });
+    let steps = [create(command), about("wait_for_exit"), about("output"), about("release"), about("output")];
+    let said = watched.says("t1", &steps);
+    assert_eq!(said[0], json!({ "terminalId": "terminal-1" }));
+    assert_eq!(said[1], json!({ "exitCode": 3, "signal": null }));
+    let output = format!("{}/sub\nb c a b\nerror\nmore\n", folder.display());
+    assert_eq!(
+        said[2],
+        json!({ "output": output, "truncated": false, "exitStatus": { "exitCode": 3, "signal": null } })
+    );
+    assert_eq!(said[3], json!({}));
+    assert_eq!(said[4], "error -32602: there is no terminal `terminal-1`");
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
+fn a_command_reads_nothing_and_no_shell_sees_it() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let steps = [
+        create(json!({ "command": "cat" })),
+        about("wait_for_exit"),
+        create(json!({ "command": "echo", "args": ["$HOME; ls"] })),
+        about("wait_for_exit"),
+        about("output"),
+    ];
+    let said = watched.says("t1", &steps);
+    assert_eq!((&said[1]["exitCode"], &said[4]["output"]), (&json!(0), &json!("$HOME; ls\n")));
+    watched.leave();
+}
+
+#[test]
+fn what_cannot_be_run_is_an_error() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    fs::write(watched.folder.as_ref().unwrap().path().join("ls-of-mine"), "#!/bin/sh\n").unwrap();
+    let file = watched.folder.as_ref().unwrap().path().join("ls-of-mine");
+    let mut mode = fs::metadata(&file).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+    fs::set_permissions(&file, mode).unwrap();
+    let path = json!([{ "name": "PATH", "value": ":.:/usr/bin:/bin" }]);
+    let refused = [
+        (json!({ "command": "no-such-program" }), "No such file on the search path"),
+        (json!({ "command": "" }), "No such file"),
+        (json!({ "command": "./no-such-program" }), "cannot be started: No such file"),
+        (json!({ "command": "/" }), "cannot be started"),
+        (json!({ "command": "true", "cwd": "/usr" }), "it is outside of the session's working directories"),
+        (json!({ "command": "true", "cwd": "sub" }), "it is not an absolute path"),
+        (json!({ "command": "true", "cwd": "$CWD/none" }), "No such file"),
+        (json!({ "command": "true", "env": [{ "name": "A=B", "value": "" }] }), "`A=B` is no variable"),
+        (json!({ "command": "ls-of-mine", "env": path }), "No such file on the search path"),
+        (json!({ "args": [] }), "the parameters do not fit"),
+    ];
+    let steps: Vec<String> = refused.iter().map(|(command, _)| create(command.clone())).collect();
+    for (said, (command, why)) in watched.says("t1", &steps).iter().zip(&refused) {
+        let said = said.as_str().unwrap_or_else(|| panic!("{command}: {said}"));
+        assert!(said.starts_with("error -32") && said.contains(why), "{command}: {said}");
+    }
+    // A path is the agent's own choice.
+    let said = watched.says("t2", &[create(json!({ "command": "./ls-of-mine" })), about("wait_for_exit")]);
+    assert_eq!(said[1]["exitCode"], 0);
+    watched.leave();
+}
+
+#[test]
+fn output_is_kept_up_to_a_limit() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let command = json!({ "command": "sh", "args": ["-c", "printf 'ä€ä€'"], "outputByteLimit": 6 });
+    let much =
+        json!({ "command": "sh", "args": ["-c", "head -c 30000000 /dev/zero | tr '\\0' x; printf end"] });
+    let ended = about("wait_for_exit");
+    let steps = [create(command), ended.clone(), about("output"), create(much), ended, about("output")];
+    let said = watched.says("t1", &steps);
+    assert_eq!((&said[2]["output"], &said[2]["truncated"]), (&json!("ä€"), &json!(true)));
+    let output = said[5]["output"].as_str().unwrap();
+    assert_eq!((output.len(), &said[5]["truncated"]), (1 << 20, &json!(true)));
+    assert!(output.ends_with("xend"));
+    watched.leave();
+}
+
+#[test]
+fn a_command_is_killed_with_all_that_it_started() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let steps = [
+        shell("sleep 1000 & echo ready; sleep 1000"),
+        "until_output ready".to_owned(),
+        about("kill"),
+        about("output"),
+        about("wait_for_exit"),
+        about("release"),
+        shell(&format!("({STUBBORN} >/dev/null) & {STUBBORN}")),
+        "until_output ready".to_owned(),
+        about("kill"),
+        about("wait_for_exit"),
+        // It is gone already.
+        about("kill"),
+    ];
+    let said = watched.says("t1", &steps);
+    assert_eq!(said[0], json!({}));
+    let by = |signal: &str| json!({ "exitCode": null, "signal": signal });
+    assert_eq!((&said[1]["exitStatus"], &said[2]), (&by("SIGTERM"), &by("SIGTERM")));
+    assert_eq!((&said[5], &said[6]), (&by("SIGKILL"), &json!({})));
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
+fn a_release_kills_and_what_waited_is_answered() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let wait = about("wait_for_exit").replacen("call", "send", 1);
+    let steps = [
+        stubborn(),
+        wait.clone(),
+        wait.clone(),
+        "withdraw".to_owned(),
+        about("release"),
+        "answers".to_owned(),
+    ];
+    let said = watched.says("t1", &steps);
+    assert_eq!(said[0], json!({}));
+    let mut answers: Vec<&str> = said[1..].iter().map(|said| said.as_str().unwrap()).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, [r#"0: {"exitCode": null, "signal": "SIGKILL"}"#, "1: error -32800: withdrawn"]);
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
+fn what_a_command_leaves_running_goes_on_until_its_terminal_is_released() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let steps = [shell("sleep 1000 & echo started"), about("wait_for_exit"), about("output")];
+    let said = watched.says("t1", &steps);
+    assert_eq!((&said[0]["exitCode"], &said[1]["output"]), (&json!(0), &json!("started\n")));
+    assert!(watched.agents().iter().any(|process| process.contains("sleep 1000")));
+    watched.says("t2", &[about("release")]);
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
+fn a_tool_call_shows_its_terminal_while_the_command_runs_and_after_its_release() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let call = r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"Run","kind":"execute","content":[{"type":"terminal","terminalId":"$TERMINAL"}]}"#;
+    let go = watched.folder.as_ref().unwrap().path().join("go");
+    let script = format!("echo one; while [ ! -e {} ]; do sleep 0.02; done; echo two; exit 1", go.display());
+    let steps = [
+        shell(&script),
+        call.to_owned(),
+        about("wait_for_exit").replacen("call", "call_silently", 1),
+        about("release").replacen("call", "call_silently", 1),
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed"}"#.to_owned(),
+    ];
+    watched.begin("t1", &steps.join("\n"));
+    let text = |content: &Value| {
+        let parts = content.as_array().unwrap().iter().map(|part| part["text"].as_str().unwrap().to_owned());
+        parts.collect::<Vec<String>>()
+    };
+    let shown = watched.action_where(|action| {
+        action["type"] == "chat/toolCallContentChanged" && text(&action["content"]) == ["one\n"]
+    });
+    assert_eq!(shown["toolCallId"], "c");
+    fs::write(go, "").unwrap();
+    watched.ending("t1");
+    let done = watched.heard("chat/toolCallComplete");
+    assert_eq!(text(&done[0]["result"]["content"]), ["one\ntwo\n", "The command ended with status 1."]);
+    assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
+    watched.leave();
+}
+
+#[test]
+fn a_command_that_no_call_shows_becomes_one() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.says("t1", &[shell("echo hidden"), about("wait_for_exit"), about("release")]);
+    let done = watched.heard("chat/toolCallComplete");
+    assert_eq!(done[0]["result"]["content"][0]["text"], "hidden\n");
+    let start = watched.heard("chat/toolCallStart");
+    assert_eq!((start.len(), &start[0]["toolName"]), (1, &json!("terminal/create")));
+    watched.leave();
+}
+
+#[test]
+fn a_cancelled_turn_takes_its_commands_with_it_and_starts_none() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", &[stubborn(), "say running".to_owned(), "hang".to_owned()].join("\n"));
+    watched.action_where(|action| action["part"]["content"] == "running");
+    watched.cancel("t1");
+    watched.ending("t1");
+    watched.wait_for_commands();
+    // The terminal is there until it is released.
+    let said = watched.says("t2", &[about("output"), about("release")]);
+    assert_eq!(
+        (&said[0]["output"], &said[0]["exitStatus"]["signal"]),
+        (&json!("ready\n"), &json!("SIGKILL"))
+    );
+    watched.turn("t3", &create(json!({ "command": "true" })).replacen("call", "late", 1));
+    assert_eq!(watched.turn("t4", "late_answer"), "error -32602: no turn runs");
+    watched.leave();
+}
+
+#[test]
+fn when_the_agent_dies_its_commands_do() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", &[stubborn(), "die".to_owned()].join("\n"));
+    assert_eq!(watched.ending("t1")["type"], "chat/error");
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
+fn when_the_session_is_disposed_of_its_commands_end() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.turn("t1", &stubborn());
+    watched.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": SESSION } }));
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
+fn when_the_host_ends_or_is_killed_no_command_is_left() {
+    let running = || {
+        let mut watched = Setting::with(&[]).start();
+        watched.session();
+        watched.turn("t1", &[stubborn(), shell("sleep 1000")].join("\n"));
+        watched
+    };
+    // Nothing is left when it has ended.
+    running().leave();
+
+    let mut watched = running();
+    let host = Pid::from_raw(watched.process.child.id().try_into().unwrap()).unwrap();
+    kill_process(host, Signal::KILL).unwrap();
+    watched.process.wait();
+    watched.wait_for_agents(0);
+}
+
+#[test]
+fn so_many_terminals_and_no_more() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let steps: Vec<String> = (0..65).map(|_| create(json!({ "command": "true" }))).collect();
+    let said = watched.says("t1", &steps);
+    assert_eq!(said[63], json!({ "terminalId": "terminal-64" }));
+    assert_eq!(said[64], "error -32602: there are 64 terminals that are not released");
+    let said = watched.says("t2", &[about("release"), create(json!({ "command": "true" }))]);
+    assert_eq!(said[1], json!({ "terminalId": "terminal-65" }));
+    watched.leave();
+}
