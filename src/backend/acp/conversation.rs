@@ -100,6 +100,8 @@ struct Conversation {
     is_new: bool,
     /// The host does not know the session's id yet, because the agent does not know what was said.
     unnamed: bool,
+    /// It is to work in other folders than it was told.
+    moved: bool,
     settings: Settings,
     calls: Calls,
     run: Option<Run>,
@@ -193,6 +195,8 @@ impl Conversation {
                 return self.resume(run, &message, &attached, &so_far);
             }
             Command::Cancel { run } if current == Some(run) => self.cancel(),
+            // Only a session that is taken up is told its folders.
+            Command::WorkIn { .. } => self.moved = true,
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
             }
@@ -212,6 +216,10 @@ impl Conversation {
     }
 
     fn begin(&mut self, run: RunId, request: Vec<ContentBlock>, renamed: Renamed) -> Next {
+        if self.moved {
+            self.close();
+            return Next::Leave;
+        }
         let Some(used) = self.running.begin_use() else {
             // It is being stopped: the turn is started again when it has been.
             return Next::Leave;

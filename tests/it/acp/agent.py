@@ -350,6 +350,13 @@ def step_set(session, rest):
         update(session, "current_mode_update", currentModeId=SETTINGS[session]["mode"])
 
 
+FOLDERS = {}
+
+
+def step_where(session, rest):
+    text(session, " ".join([SESSIONS[session][0], *FOLDERS[session]]))
+
+
 def step_commands(session, rest):
     update(session, "available_commands_update", availableCommands=json.loads(rest))
 
@@ -433,6 +440,8 @@ def answer(message):
         BOOLEANS[0] = offers.get("boolean") == {}
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close") if name in OPTIONS.can}
+        if "directories" in OPTIONS.can:
+            can["sessionCapabilities"]["additionalDirectories"] = {}
         version = 2 if OPTIONS.before_hello == "version" else 1
         info = {"name": "agent.py", "title": "The tests' agent", "version": "1"}
         return {"result": {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}}
@@ -442,11 +451,13 @@ def answer(message):
         time.sleep(OPTIONS.before_new)
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = [params["cwd"]]
+        FOLDERS[session] = params.get("additionalDirectories", [])
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
         return {"result": {"sessionId": session, **settings_of(session)}}
     if method in ("session/load", "session/resume"):
+        FOLDERS[params["sessionId"]] = params.get("additionalDirectories", [])
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
         if method == "session/load":

@@ -89,6 +89,7 @@ impl Conversation {
             early,
             is_new,
             unnamed: false,
+            moved: false,
             settings,
             transcript,
             calls: Calls::default(),
