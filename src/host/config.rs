@@ -15,10 +15,13 @@ use serde_json::{Map, Value};
 use super::effects::AgentDescription;
 
 /// The configuration of a session, as clients are shown it: what was chosen, and what the schema says of the
-/// rest; none where there is nothing to configure.
-pub(super) fn shown(agent: &AgentDescription, chosen: &JsonObject) -> Option<SessionConfigState> {
-    let schema = &agent.config;
-    let is_something = !schema.properties.is_empty() || agent.may_have_more_settings;
+/// rest; none where there is nothing to configure and never will be.
+pub(super) fn shown(
+    schema: &SessionConfigSchema,
+    chosen: &JsonObject,
+    may_change: bool,
+) -> Option<SessionConfigState> {
+    let is_something = !schema.properties.is_empty() || may_change;
     is_something.then(|| SessionConfigState { schema: schema.clone(), values: resolved(schema, chosen) })
 }
 
@@ -37,9 +40,17 @@ pub(super) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
 /// # Errors
 /// A sentence that names the first one, in the order of their names, that does not fit.
 pub(super) fn check_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
-    let known = |name: &String| !agent.may_have_more_settings || agent.config.properties.contains_key(name);
-    let known = values.iter().filter(|(name, _)| known(name));
-    check_values(&agent.config, &known.map(|(name, value)| (name.clone(), value.clone())).collect())
+    if !agent.may_have_more_settings {
+        return check_values(&agent.config, values);
+    }
+    let is_known = |name: &String| agent.config.properties.contains_key(name);
+    let (known, trusted): (JsonObject, JsonObject) =
+        values.clone().into_iter().partition(|(name, _)| is_known(name));
+    check_values(&agent.config, &known)?;
+    match trusted.iter().find(|(_, value)| value.is_null() || value.is_array() || value.is_object()) {
+        Some((name, _)) => Err(format!("`config.{name}` must be a text, a number or a boolean")),
+        None => Ok(()),
+    }
 }
 
 /// Whether an agent may be asked for these values, and for no others.

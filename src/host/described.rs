@@ -53,7 +53,11 @@ impl Described {
         if let Some(models) = models {
             info.models = models;
         }
-        info.capabilities = capabilities.or(info.capabilities.take());
+        if let Some(can) = capabilities {
+            let known = info.capabilities.get_or_insert_default();
+            known.multiple_chats = can.multiple_chats.or(known.multiple_chats.take());
+            known.multiple_working_directories = can.multiple_working_directories;
+        }
         if let Some(resources) = protected_resources {
             info.protected_resources = Some(resources).filter(|resources| !resources.is_empty());
         }
@@ -92,7 +96,9 @@ impl Host {
         key: ChatKey,
         news: SelfDescription,
     ) {
-        let session = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        chat.commands = news.commands.clone().or(chat.commands.take());
+        let session = self.sessions.get(&chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
         let of_agent = |agent: &AgentDescription| agent.info.provider == provider;
         let Some(at) = self.config.agents.iter().position(of_agent) else { return };
@@ -111,6 +117,12 @@ impl Host {
             self.sequence(step, Target::Root, changed, None);
             self.note_agents(step);
         }
+    }
+
+    /// Whether the settings of an agent's sessions are for the agent to say, and not known for good.
+    pub(super) fn settings_may_change(&self, provider: &str) -> bool {
+        let mut operators = self.described.iter().map(|described| &described.operator);
+        operators.any(|agent| agent.info.provider == provider && agent.may_have_more_settings)
     }
 
     /// Keeps the checksum of what clients are told of the agents; whether it is another one than before.

@@ -12,11 +12,12 @@ use ahp_types::state::{
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
-use super::effects::{ConnectionId, Handle, PermissionOption, RunId, TextKind, Token, Tokens};
+use super::effects::{AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{SessionKey, Target};
 use super::locale::Language;
 use super::progress::Opening;
 use super::reduce::Conversation;
+use super::settings::Told;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
 pub(super) const ACTIVITY_BITS: u32 = (1 << 5) - 1;
@@ -129,6 +130,10 @@ pub(super) struct Chat {
     pub(super) directories_told: Vec<String>,
     /// The tools of clients that its agent knows of.
     pub(super) tools_told: Vec<String>,
+    /// The changes of the session's configuration that its agent was told, and has not heard.
+    pub(super) settings_told: Told,
+    /// What its agent offers to do in it, if it has said so since it was opened.
+    pub(super) commands: Option<Vec<AgentCommand>>,
     /// The turn that runs, from our side.
     pub(super) run: Option<Run>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
@@ -166,6 +171,8 @@ impl Chat {
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),
             tools_told: Vec::new(),
+            settings_told: Told::default(),
+            commands: None,
             run: None,
             settling: None,
             turn_ids: HashSet::new(),

@@ -510,6 +510,8 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         tokens_told: Default::default(),
         directories_told: Vec::new(),
         tools_told: Vec::new(),
+        settings_told: Default::default(),
+        commands: None,
         run: None,
         settling: None,
         turn_ids,

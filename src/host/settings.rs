@@ -6,7 +6,7 @@
 //! What a session can be configured by is its agent's to say, and may change. No action carries that: a client learns
 //! it with the next state. That something has changed is told, by all values.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{SessionConfigChangedAction, StateAction};
 use ahp_types::common::JsonObject;
@@ -15,6 +15,15 @@ use ahp_types::state::SessionConfigState;
 use super::effects::{ChatKey, Command};
 use super::model::{AgentLink, SessionKey, Target};
 use super::{Host, Step};
+
+/// What the agent of a chat was told of its session's configuration since it was opened, or is yet to be told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// How many changes.
+    count: u64,
+    /// The settings of which the agent may not have heard, each with the number of its last change.
+    unheard: BTreeMap<String, u64>,
+}
 
 impl Host {
     /// A client has changed a session's configuration, which was this before: its agents are told; those that
@@ -30,16 +39,26 @@ impl Host {
         chat: ChatKey,
         mut config: SessionConfigState,
         spreads: bool,
+        heard: u64,
     ) {
-        let Some(key) = self.chats.get(&chat).map(|chat| chat.session) else { return };
+        let Some(told) = self.chats.get_mut(&chat) else { return };
+        let key = told.session;
+        told.settings_told.unheard.retain(|_, number| *number > heard);
         let Some(session) = self.sessions.get_mut(&key) else { return };
+        // What was changed since is not the agent's to say yet.
+        for name in told.settings_told.unheard.keys() {
+            if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
+                value.clone_from(changed);
+            }
+        }
         let agents = self.config.agents.iter();
         let agent = agents.into_iter().find(|agent| agent.info.provider == session.state.provider);
         for (name, property) in &mut config.schema.properties {
             let usual = agent.and_then(|agent| agent.config.properties.get(name));
             property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));
         }
-        if session.state.config.as_ref() == Some(&config) {
+        let is_empty = config.schema.properties.is_empty() && config.values.is_empty();
+        if session.state.config.as_ref().map_or(is_empty, |shown| *shown == config) {
             return;
         }
         let shown = session.state.config.take();
@@ -73,12 +92,37 @@ impl Host {
         if changed.is_empty() || by.is_some_and(|(_, spreads)| !spreads) {
             return;
         }
-        let others = self.chats_of(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat));
-        for chat in others.collect::<Vec<_>>() {
-            if self.chats.get(&chat).is_some_and(|chat| chat.agent != AgentLink::Closed) {
-                let (all, changed) = (all.clone(), changed.clone());
-                self.tell_agent(step, chat, Command::Configure { all, changed });
-            }
+        for chat in self.chats_of(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat)) {
+            self.tell_settings(step, chat, &all, &changed);
         }
+    }
+
+    /// Tells a chat's agent of settings that have changed; one that is opening, when it is open.
+    fn tell_settings(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        all: &JsonObject,
+        changed: &BTreeSet<String>,
+    ) {
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent != AgentLink::Closed) else {
+            return;
+        };
+        let told = &mut chat.settings_told;
+        told.count += 1;
+        told.unheard.extend(changed.iter().map(|name| (name.clone(), told.count)));
+        if chat.agent == AgentLink::Open {
+            let (all, changed, number) = (all.clone(), changed.clone(), told.count);
+            self.tell_agent(step, key, Command::Configure { all, changed, number });
+        }
+    }
+
+    /// Tells a chat's agent, which is open now, what has changed meanwhile.
+    pub(super) fn tell_due_settings(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
+        let Some(session) = self.sessions.get(&chat.session).filter(|_| !changed.is_empty()) else { return };
+        let all = session.config.clone();
+        self.tell_settings(step, key, &all, &changed);
     }
 }

@@ -220,6 +220,7 @@ impl Host {
         chat.directories_told.clone_from(&working_directories);
         chat.tokens_told.clone_from(&tokens);
         chat.tools_told.clear();
+        chat.settings_told = Default::default();
         let open = OpenConversation {
             provider: session.state.provider.clone(),
             working_directories,
@@ -329,6 +330,7 @@ impl Host {
                     }
                 }
                 self.tell_directories(step, key);
+                self.tell_due_settings(step, key);
                 self.advance(step, key);
             }
             Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
@@ -340,7 +342,9 @@ impl Host {
                     self.unsaved.chats.insert(key);
                 }
             }
-            Event::Configured { config, spreads } => self.agent_is_configured(step, key, *config, spreads),
+            Event::Configured { config, spreads, heard } => {
+                self.agent_is_configured(step, key, *config, spreads, heard);
+            }
             Event::Described(news) => self.agent_describes_itself(step, key, *news),
             Event::Left => self.agent_has_left(step, key),
             Event::Title(title) => {

@@ -6,7 +6,8 @@
 use ahp_sidecar::backend::script::Script;
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::host::effects::{
-    AgentDescription, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SelfDescription,
+    AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record,
+    SelfDescription,
 };
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::host::{Config, Host, Start};
@@ -29,7 +30,7 @@ fn agent(provider: &str) -> AgentDescription {
     let mut agent = Script.describe();
     provider.clone_into(&mut agent.info.provider);
     provider.clone_into(&mut agent.info.display_name);
-    agent.info.capabilities = None;
+    agent.info.capabilities = serde_json::from_value(json!({ "multipleChats": { "fork": true } })).unwrap();
     agent.config.properties.clear();
     agent.commands.clear();
     agent.may_have_more_settings = true;
@@ -103,7 +104,11 @@ impl World {
 
     /// What clients hear when the agent says this of itself.
     fn hear(&mut self, of_itself: Value) -> Vec<Value> {
-        let outputs = self.feed(Input::Agent(self.chat, said(of_itself)));
+        self.hear_event(said(of_itself))
+    }
+
+    fn hear_event(&mut self, event: Event) -> Vec<Value> {
+        let outputs = self.feed(Input::Agent(self.chat, event));
         let actions = outputs.into_iter().filter_map(|output| match output {
             Output::Frame(_, Frame::Action(action)) => {
                 Some(serde_json::from_slice::<Value>(&action.line).unwrap()["params"]["action"].take())
@@ -118,6 +123,12 @@ impl World {
         let mut root = self.ask("subscribe", json!({ "channel": "ahp-root://" })).unwrap();
         root["snapshot"]["state"]["agents"][0].take()
     }
+}
+
+/// How the session is configured, as its agent says after so many changes that it was told.
+fn configured(schema: &Value, values: &Value, heard: u64) -> Event {
+    let config = serde_json::from_value(json!({ "schema": schema, "values": values })).unwrap();
+    Event::Configured { config: Box::new(config), spreads: true, heard }
 }
 
 fn mode() -> Value {
@@ -141,6 +152,13 @@ fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise
     let told = world.hear(json!({ "models": [] }));
     assert_eq!(told[0]["agents"][0]["displayName"], "Agent A");
     assert_eq!(world.shown()["models"], json!([]));
+    // What its operator says that it can do, and what it says.
+    let told =
+        world.hear(json!({ "capabilities": { "multipleWorkingDirectories": { "immutablePrimary": true } } }));
+    assert_eq!(
+        told[0]["agents"][0]["capabilities"],
+        json!({ "multipleChats": { "fork": true }, "multipleWorkingDirectories": { "immutablePrimary": true } })
+    );
 }
 
 #[test]
@@ -150,6 +168,11 @@ fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
     assert_eq!(
         world.ask("resolveSessionConfig", asked.clone()).unwrap()["values"],
         json!({ "mode": "code" })
+    );
+    let nested = json!({ "provider": "a", "config": { "mode": ["code"] } });
+    assert_eq!(
+        world.ask("resolveSessionConfig", nested),
+        Err("invalid params: `config.mode` must be a text, a number or a boolean".to_owned())
     );
     world.hear(json!({ "config": mode() }));
     let resolved = world.ask("resolveSessionConfig", json!({ "provider": "a" })).unwrap();
@@ -198,6 +221,68 @@ fn what_was_said_is_known_to_the_next_process_and_the_operator_has_the_last_word
     assert_eq!(world.shown()["displayName"], "b");
     let root = world.ask("subscribe", json!({ "channel": "ahp-root://" })).unwrap();
     assert_eq!(root["snapshot"]["state"]["agents"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
+    let mut world = World::new(vec![agent("a")], Start::default()).with_session();
+    world.ask("subscribe", json!({ "channel": "ahp-session:/s" })).unwrap();
+    let schema = json!({ "type": "object", "properties": {
+        "mode": { "type": "string", "title": "", "enum": ["ask", "code"], "sessionMutable": true },
+        "fast": { "type": "boolean", "title": "", "sessionMutable": true } } });
+    let told = world.hear_event(configured(&schema, &json!({ "mode": "ask", "fast": false }), 0));
+    assert_eq!(told[0]["config"], json!({ "mode": "ask", "fast": false }));
+    world.hear_event(Event::Opened);
+    let change = json!({ "channel": "ahp-session:/s", "clientSeq": 1,
+        "action": { "type": "session/configChanged", "config": { "mode": "code" } } });
+    let message = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": change });
+    let outputs = world.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+    let number = outputs.iter().find_map(|output| match output {
+        Output::Agent(_, command) => match &**command {
+            Command::Configure { number, changed, .. } => {
+                assert_eq!(changed.iter().collect::<Vec<_>>(), ["mode"]);
+                Some(*number)
+            }
+            _ => None,
+        },
+        _ => None,
+    });
+    // The agent has said this before it heard of the change.
+    let told = world.hear_event(configured(&schema, &json!({ "mode": "ask", "fast": true }), 0));
+    assert_eq!(told[0]["config"], json!({ "mode": "code", "fast": true }));
+    // And this after it.
+    let told =
+        world.hear_event(configured(&schema, &json!({ "mode": "ask", "fast": true }), number.unwrap()));
+    assert_eq!(told[0]["config"], json!({ "mode": "ask", "fast": true }));
+    assert_eq!(
+        world.hear_event(configured(&schema, &json!({ "mode": "ask", "fast": true }), 9)),
+        Vec::<Value>::new()
+    );
+}
+
+#[test]
+fn what_can_be_chosen_is_told_by_a_state_when_a_cursor_does_not_lead_there() {
+    let mut world = World::new(vec![agent("a")], Start::default()).with_session();
+    let snapshot = world.ask("subscribe", json!({ "channel": "ahp-session:/s" })).unwrap();
+    let before = snapshot["snapshot"]["fromSeq"].as_i64().unwrap();
+    let told = world.hear_event(configured(&mode(), &json!({ "mode": "ask" }), 0));
+    assert_eq!(told[0]["replace"], true);
+    let back = |world: &mut World, cursor: i64| {
+        let asked =
+            json!({ "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": ["ahp-session:/s"] });
+        world.ask("reconnect", asked).unwrap()
+    };
+    let state = back(&mut world, before);
+    assert_eq!(state["type"], "snapshot");
+    assert_eq!(
+        state["snapshots"][0]["state"]["config"],
+        json!({ "schema": mode(), "values": { "mode": "ask" } })
+    );
+    assert_eq!(back(&mut world, before + 1)["type"], "replay");
+    // The same with other values: that is what actions tell.
+    world.hear_event(configured(&mode(), &json!({ "mode": "code" }), 0));
+    let replay = back(&mut world, before + 1);
+    assert_eq!(replay["actions"][0]["action"]["config"], json!({ "mode": "code" }));
 }
 
 #[test]

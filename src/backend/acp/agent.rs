@@ -11,6 +11,7 @@ use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::{
     AgentCapabilities, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
 };
+use ahp_types::state::{AgentCapabilities as AgentAbilities, MultipleWorkingDirectoriesCapability};
 use anyhow::{anyhow, bail, Context};
 use serde_json::json;
 use tokio::time::{timeout, Instant};
@@ -96,6 +97,21 @@ impl Drop for Use {
 impl Running {
     fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it can do beyond what every agent can.
+    pub fn abilities(&self) -> AgentAbilities {
+        let can = &self.capabilities.session_capabilities;
+        let takes_up = can.resume.is_some() || self.capabilities.load_session;
+        // It is told its folders when it takes a session up; the first is where the session is at home.
+        let several = can.additional_directories.is_some() && takes_up;
+        AgentAbilities {
+            multiple_chats: None,
+            multiple_working_directories: several.then(|| MultipleWorkingDirectoriesCapability {
+                immutable_primary: Some(true),
+                primary_replacement: None,
+            }),
+        }
     }
 
     /// Begins to use it; none when it is being ended.
@@ -262,6 +278,7 @@ impl Agent {
             Ok(Ok(Some((hello, ways)))) => {
                 let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
                 let title = hello.agent_info.and_then(|info| info.title).map(|title| text::message(&title));
+                let title = title.filter(|title| !title.trim().is_empty());
                 let capabilities = hello.agent_capabilities;
                 self.past().ways.clone_from(&ways);
                 let login = Login::new(ways, environment);

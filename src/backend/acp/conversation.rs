@@ -114,6 +114,8 @@ struct Conversation {
     unnamed: bool,
     /// What clients have pushed for logging in to the agent.
     tokens: Tokens,
+    /// It is to work in other folders than it was told.
+    moved: bool,
     settings: Settings,
     calls: Calls,
     run: Option<Run>,
@@ -209,6 +211,8 @@ impl Conversation {
                 return self.resume(run, &message, &attached, &so_far);
             }
             Command::Cancel { run } if current == Some(run) => self.cancel(),
+            // Only a session that is taken up is told its folders.
+            Command::WorkIn { .. } => self.moved = true,
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
             }
@@ -232,6 +236,10 @@ impl Conversation {
         let login = &self.running.login;
         if login.is_needed() && login.can_be_helped(&self.tokens) {
             // Opening it again does that.
+            return Next::Leave;
+        }
+        if self.moved {
+            self.close();
             return Next::Leave;
         }
         let Some(used) = self.running.begin_use() else {

@@ -82,6 +82,7 @@ impl Backend for Acp {
                 models: Vec::new(),
                 protected_resources: None,
                 customizations: None,
+                // Each chat is a session of the agent's.
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
                     ..AgentCapabilities::default()
@@ -95,7 +96,8 @@ impl Backend for Acp {
             commands: Vec::new(),
             resumes: false,
             may_have_more_settings: true,
-            identity: format!("{program:?} {arguments:?}"),
+            // No more is kept of it: there may be secrets among the arguments.
+            identity: format!("{:08x}", crc32fast::hash(format!("{program:?} {arguments:?}").as_bytes())),
         }
     }
 

@@ -123,29 +123,28 @@ struct RawModel {
 }
 
 impl Options {
-    /// What the answer says that begins a session or takes one up again.
-    pub fn of_session(answer: &RawValue) -> Self {
-        let mut options = Self::default();
-        let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return options };
+    /// Takes what the answer says that begins a session or takes one up again.
+    pub fn take_session(&mut self, answer: &RawValue) {
+        let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return };
         if let Some(modes) = modes.and_then(|modes| read::<RawModes>(modes.get())) {
             let all = modes.available_modes.into_iter();
             let choices = all.filter_map(|it| choice(it.id, it.name, it.description, None)).collect();
-            options.add_older(By::Mode, modes.current_mode_id, choices);
+            self.take_older(By::Mode, modes.current_mode_id, choices);
         }
         if let Some(models) = models.and_then(|models| read::<RawModels>(models.get())) {
             let all = models.available_models.into_iter();
             let choices = all.filter_map(|it| choice(it.model_id, it.name, it.description, None)).collect();
-            options.add_older(By::Model, models.current_model_id, choices);
+            self.take_older(By::Model, models.current_model_id, choices);
         }
         if let Some(list) = config_options {
-            options.take_list(list);
+            self.take_list(list);
         }
-        options
     }
 
-    fn add_older(&mut self, by: By, current: String, values: Vec<Choice>) {
+    fn take_older(&mut self, by: By, current: String, mut values: Vec<Choice>) {
         let (id, title) = if by == By::Mode { (MODE, "Mode") } else { (MODEL, "Model") };
-        if !values.is_empty() {
+        values.truncate(VALUES_MAX);
+        if !values.is_empty() && self.place_of(id).is_none() {
             self.settings.push(Setting {
                 id: id.to_owned(),
                 title: title.to_owned(),
@@ -262,7 +261,7 @@ impl Options {
             meta: choice
                 .description
                 .as_ref()
-                .map(|it| JsonObject::from_iter([("description".to_owned(), Value::from(it.as_str()))])),
+                .map(|it| JsonObject::from_iter([("acp.description".to_owned(), Value::from(it.as_str()))])),
         };
         values.iter().map(model).collect()
     }

@@ -101,6 +101,8 @@ pub enum Command {
         all: JsonObject,
         /// The settings that are not what they were.
         changed: BTreeSet<String>,
+        /// Which change this is, counted in the conversation from 1.
+        number: u64,
     },
     /// Stop the run; it must still report its end, which tells that the next one may begin.
     Cancel {
@@ -271,6 +273,8 @@ pub enum Event {
         config: Box<SessionConfigState>,
         /// What is changed is to be so in the session's other conversations, too.
         spreads: bool,
+        /// The number of the last change that is taken into account.
+        heard: u64,
     },
     /// The agent gives the session a name.
     Title(String),

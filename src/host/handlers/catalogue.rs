@@ -67,7 +67,7 @@ impl Host {
         let directories = self.new_directories(agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
         check_all_chosen(agent, &config).map_err(RpcError::invalid_params)?;
-        let shown_config = shown(agent, &config);
+        let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
         }

@@ -73,7 +73,16 @@ impl Host {
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
         let agent = self.config.agents.iter().find(|agent| agent.info.provider == session.state.provider);
-        let commands = agent.iter().flat_map(|agent| &agent.commands);
+        // What was said in this chat, which may be of its folder; else what the agent said last anywhere.
+        let chat = match target {
+            Target::Session(_) => session.state.default_chat.as_ref().and_then(|uri| self.find(uri)),
+            chat => Some(chat),
+        };
+        let of_chat = match chat {
+            Some(Target::Chat(key)) => self.chats.get(&key).and_then(|chat| chat.commands.as_ref()),
+            _ => None,
+        };
+        let commands = of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten();
         let items = match params.kind {
             CompletionItemKind::UserMessage => {
                 commands.filter_map(|command| typed.completed(command)).collect()

@@ -2,8 +2,10 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows), `--goes-on STEPS`
-(what it does with a turn that was cut), `--login in|out|refuse` (it can be logged in to, and is or is not at first).
+resume|load|close|fork|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it knows),
+`--goes-on STEPS` (what it does with a turn that was cut), `--before-new SECONDS` (how long a new session takes), `--has
+options|older` (what its sessions can be configured by, see `settings_of`), `--sets HOW` (how it takes a change, see
+`set_setting`), `--login in|out|refuse` (it can be logged in to, and is or is not at first).
 """
 
 import argparse
@@ -273,6 +275,104 @@ def step_prompt(session, rest):
 PROMPT = []
 
 
+# How sessions are configured, and what was asked for, by session.
+SETTINGS = {}
+ASKED = {}
+BOOLEANS = [False]
+
+
+def select(name, current, values, **more):
+    values = [{"value": it, "name": it.title(), "description": f"It is {it}"} for it in values]
+    return {"id": name, "name": name.title(), "type": "select", "currentValue": current, "options": values, **more}
+
+
+def options_of(session):
+    """All of them: with the model `small` there is no effort."""
+    now = SETTINGS[session]
+    options = [
+        select("mode", now["mode"], ["ask", "plan", "code", "locked", "autopilot"], category="mode"),
+        select("model", now["model"], ["large", "small"], category="model"),
+    ]
+    if now["model"] == "large":
+        options.append(select("effort", now["effort"], ["low", "high"], category="thought_level"))
+    theme = {"id": "theme", "name": "Theme", "type": "select", "currentValue": now["theme"]}
+    theme["options"] = [
+        {"group": "day", "name": "Day", "options": [{"value": "light", "name": "Light"}]},
+        {"group": "night", "name": "Night", "options": [{"value": "dark", "name": "Dark"}]},
+    ]
+    options += [theme, {"id": "odd", "name": "Odd", "type": "dial", "currentValue": 7}, {"no": "option"}]
+    if BOOLEANS[0]:
+        options.append({"id": "brave", "name": "Brave", "type": "boolean", "currentValue": now["brave"]})
+    return options
+
+
+def settings_of(session):
+    """What the answer says that begins a session or takes one up again."""
+    if session not in SETTINGS:
+        SETTINGS[session] = {"mode": "ask", "model": "large", "effort": "low", "theme": "light", "brave": False}
+        ASKED[session] = []
+    now, said = SETTINGS[session], {}
+    if "options" in OPTIONS.has:
+        said["configOptions"] = options_of(session)
+    if "older" in OPTIONS.has:
+        modes = [{"id": it, "name": it.title()} for it in ("ask", "plan", "code", "locked")]
+        said["modes"] = {"currentModeId": now["mode"], "availableModes": modes}
+        models = [{"modelId": it, "name": it.title()} for it in ("large", "small")]
+        said["models"] = {"currentModelId": now["model"], "availableModels": models}
+    return said
+
+
+def set_setting(session, name, value):
+    """`silent`: never answers; `dies`: dies instead; `bare`: says nothing of what is so; `crossed`: says of the mode
+    what it says of modes, before it answers; `stays`: takes nothing and says that it has."""
+    now = SETTINGS[session]
+    ASKED[session].append(f"{name}={json.dumps(value)}")
+    if OPTIONS.sets == "silent":
+        return None
+    if OPTIONS.sets == "dies":
+        os._exit(9)
+    if name not in now or value == "locked":
+        return {"error": {"code": -32602, "message": f"Unknown value for {name}"}}
+    if OPTIONS.sets != "stays":
+        now[name] = value
+    if value == "autopilot":
+        now["brave"] = True
+    if OPTIONS.sets == "crossed" and name == "mode":
+        update(session, "current_mode_update", currentModeId=value)
+    if OPTIONS.sets == "bare":
+        if name == "mode":
+            text(session, f"[MODE_UPDATE] {value}")
+        return {"result": {}}
+    return {"result": {"configOptions": options_of(session)}}
+
+
+def step_asked(session, rest):
+    """Says what was asked for since it last said so, and how its session is configured."""
+    text(session, f"asked {' '.join(ASKED[session])}; is {json.dumps(SETTINGS[session])}")
+    ASKED[session].clear()
+
+
+def step_set(session, rest):
+    """Changes a setting by itself."""
+    name, value = rest.split(" ", 1)
+    SETTINGS[session][name] = json.loads(value)
+    if "options" in OPTIONS.has:
+        update(session, "config_option_update", configOptions=options_of(session))
+    else:
+        update(session, "current_mode_update", currentModeId=SETTINGS[session]["mode"])
+
+
+FOLDERS = {}
+
+
+def step_where(session, rest):
+    text(session, " ".join([SESSIONS[session][0], *FOLDERS[session]]))
+
+
+def step_commands(session, rest):
+    update(session, "available_commands_update", availableCommands=json.loads(rest))
+
+
 class End(Exception):
     def __init__(self, **answer):
         self.answer = answer
@@ -300,6 +400,11 @@ def step_after(session, rest):
     raise End()
 
 
+COMMANDS = [
+    {"name": "plan", "description": "Makes a plan", "input": {"hint": "what for"}},
+    {"name": "clear", "description": "Forgets everything"},
+    {"nameless": True},
+]
 CURRENT = [None]
 STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("step_")}
 
@@ -353,14 +458,19 @@ def answer(message):
             while True:
                 listen()
         assert params["protocolVersion"] == 1, params
+        offers = params["clientCapabilities"].get("session", {}).get("configOptions", {})
+        BOOLEANS[0] = offers.get("boolean") == {}
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
+        if "directories" in OPTIONS.can:
+            can["sessionCapabilities"]["additionalDirectories"] = {}
         methods = [
             {"id": "browser", "name": "Log in with a browser"},
             {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
         ]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        hello = {"protocolVersion": version, "agentCapabilities": can}
+        info = {"name": "agent.py", "title": "The tests' agent", "version": "1"}
+        hello = {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
     if method == "authenticate":
         assert params["methodId"] == "browser", params
@@ -373,30 +483,45 @@ def answer(message):
     if method == "session/new":
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
+        time.sleep(OPTIONS.before_new)
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = [params["cwd"]]
+        FOLDERS[session] = params.get("additionalDirectories", [])
         # Before anybody can know of it.
-        update(session, "available_commands_update", availableCommands=[])
+        update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
-        return {"result": {"sessionId": session}}
+        return {"result": {"sessionId": session, **settings_of(session)}}
     if method == "session/fork":
         if params["sessionId"] not in SESSIONS or "refuse-forks" in OPTIONS.can:
             return {"error": {"code": -32602, "message": "this session cannot be forked"}}
         session = f"fork-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = SESSIONS[params["sessionId"]] + ["forked"]
+        FOLDERS[session] = params.get("additionalDirectories", [])
         remember()
         for said in SESSIONS[session]:
             text(session, said, "user_message_chunk")
             text(session, "a replay that nobody may see")
-        return {"result": {"sessionId": session}}
+        return {"result": {"sessionId": session, **settings_of(session)}}
     if method in ("session/load", "session/resume"):
+        FOLDERS[params["sessionId"]] = params.get("additionalDirectories", [])
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
         if method == "session/load":
             for said in SESSIONS[params["sessionId"]]:
                 text(params["sessionId"], said, "user_message_chunk")
                 text(params["sessionId"], "a replay that nobody may see")
-        return {"result": {}}
+            update(params["sessionId"], "available_commands_update", availableCommands=COMMANDS)
+            # It was so once.
+            update(params["sessionId"], "current_mode_update", currentModeId="code")
+        return {"result": settings_of(params["sessionId"])}
+    if method == "session/set_config_option":
+        if isinstance(params["value"], bool):
+            assert params["type"] == "boolean", params
+        return set_setting(params["sessionId"], params["configId"], params["value"])
+    if method == "session/set_mode":
+        return set_setting(params["sessionId"], "mode", params["modeId"])
+    if method == "session/set_model":
+        return set_setting(params["sessionId"], "model", params["modelId"])
     if method == "session/close":
         return {"result": {}}
     return {"error": {"code": -32601, "message": "Method not found"}}
@@ -408,6 +533,9 @@ def main():
     parser.add_argument("--can", action="append", default=[])
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--memory")
+    parser.add_argument("--before-new", type=float, default=0)
+    parser.add_argument("--has", action="append", default=[])
+    parser.add_argument("--sets", default="")
     parser.add_argument("--goes-on")
     parser.add_argument("--login")
     parser.parse_args(namespace=OPTIONS)
@@ -432,7 +560,9 @@ def main():
         if message.get("method") == "session/prompt":
             prompt(message)
         elif "id" in message and "method" in message:
-            say(id=message["id"], **answer(message))
+            said = answer(message)
+            if said is not None:
+                say(id=message["id"], **said)
 
 
 if __name__ == "__main__":

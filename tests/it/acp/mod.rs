@@ -5,6 +5,7 @@
 //! Never: looks inside of the host.
 #![cfg(target_os = "linux")]
 
+mod configuring;
 mod dying;
 mod forking;
 mod going_on;

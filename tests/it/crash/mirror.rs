@@ -67,7 +67,13 @@ pub fn masked(state: &SnapshotState) -> Value {
     const ACTIVITY_BITS: u32 = (1 << 5) - 1;
     let mut state = state.clone();
     match &mut state {
-        SnapshotState::Session(session) => session.status &= !ACTIVITY_BITS,
+        SnapshotState::Session(session) => {
+            session.status &= !ACTIVITY_BITS;
+            // What can be chosen; what is chosen is told.
+            if let Some(config) = &mut session.config {
+                config.schema.properties.clear();
+            }
+        }
         SnapshotState::Chat(chat) => {
             chat.title = String::new();
             chat.changes = None;

@@ -25,7 +25,13 @@ type Fresh = BTreeMap<String, Snapshot>;
 fn masked(state: &SnapshotState) -> SnapshotState {
     let mut state = state.clone();
     match &mut state {
-        SnapshotState::Session(session) => session.status &= !ACTIVITY,
+        SnapshotState::Session(session) => {
+            session.status &= !ACTIVITY;
+            // What can be chosen; what is chosen is told.
+            if let Some(config) = &mut session.config {
+                config.schema.properties.clear();
+            }
+        }
         SnapshotState::Chat(chat) => {
             chat.title.clear();
             (chat.changes, chat.interactivity) = (None, None);

@@ -50,6 +50,8 @@ const MASKS: &[Mask] = &[
     mask(Kind::Chat, V0_4_0, V1_0_0, &["title"], None),
     mask(Kind::Chat, V0_4_0, V1_0_0, &["interactivity"], None),
     mask(Kind::Chat, V1_0_0, V1_0_0, &["changes"], None),
+    // What can be chosen in a session, which its agent may change; what is chosen is told.
+    mask(Kind::Session, V0_1_0, V1_0_0, &["config", "schema"], None),
     // Before `chat/isReadChanged` and `chat/isArchivedChanged`.
     mask(Kind::Chat, V0_4_0, V0_9_0, &["status"], Some(FLAGS)),
 ];

@@ -96,7 +96,7 @@ impl Conversation {
             taken_up = fork(&mut ear, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
-            Some((session, answer)) => (session, Settings::of_session(&answer), None),
+            Some((session, answer)) => (session, Settings::of_session_after(&mut early, &answer), None),
             None => {
                 let params = NewSessionRequest::new(&cwd).additional_directories(others);
                 let answer = ask(&mut ear, "session/new", &params, limit, &mut early).await?;
@@ -124,6 +124,7 @@ impl Conversation {
             selection: open.selection.clone().filter(|_| is_new),
             tokens: open.tokens.clone(),
             unnamed: false,
+            moved: false,
             settings,
             transcript,
             calls: Calls::default(),

@@ -38,6 +38,8 @@ pub(super) struct Settings {
     spreads: bool,
     /// The host believes that what it has asked for is so.
     unconfirmed: bool,
+    /// The last change of which the host has told.
+    heard: u64,
     told: Option<SessionConfigState>,
     models_told: Option<Vec<SessionModelInfo>>,
     /// What the agent has not taken, for the user to see in the next turn.
@@ -76,7 +78,32 @@ struct Held {
 impl Settings {
     /// Those of a session of which the agent has said this.
     pub(super) fn of_session(answer: &RawValue) -> Self {
-        Self { options: Options::of_session(answer), ..Self::default() }
+        let mut settings = Self::default();
+        settings.options.take_session(answer);
+        settings
+    }
+
+    /// Those of a session of which the agent has said this, after those updates: they are taken out of what is yet to
+    /// be taken in.
+    pub(super) fn of_session_after(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
+        let mut settings = Self::default();
+        updates.retain(|raw| {
+            let update = serde_json::from_str::<Update<'_>>(raw.get());
+            !update.is_ok_and(|update| settings.take(&update))
+        });
+        settings.options.take_session(answer);
+        settings
+    }
+
+    /// Takes in what an update says of settings; whether it is about them.
+    fn take(&mut self, update: &Update<'_>) -> bool {
+        if let Some(list) = update.config_options {
+            self.options.take_list(list);
+        }
+        if let Some(mode) = &update.current_mode_id {
+            self.options.take_mode(mode);
+        }
+        update.available_commands.is_none()
     }
 
     /// By when the agent must answer, if it was asked for something.
@@ -164,7 +191,13 @@ impl Conversation {
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) -> Next {
         let defaults = self.is_new.then(|| self.settings.options.schema(true));
         let title = self.running.title.clone();
-        self.describe(SelfDescription { title, config: defaults, ..SelfDescription::default() });
+        let capabilities = Some(self.running.abilities());
+        self.describe(SelfDescription {
+            title,
+            config: defaults,
+            capabilities,
+            ..SelfDescription::default()
+        });
         self.settings.wanted = config;
         self.settings.opening = Some(Opening { had_a_name, _use: used });
         self.settle()
@@ -177,7 +210,8 @@ impl Conversation {
     /// A command, if it is to be obeyed now; else what happens instead.
     pub(super) fn after_settings(&mut self, command: Command) -> Result<Command, Next> {
         match &command {
-            Command::Configure { all, changed } => {
+            Command::Configure { all, changed, number } => {
+                self.settings.heard = *number;
                 for id in changed {
                     match all.get(id) {
                         Some(value) => self.settings.want(id, value.clone()),
@@ -281,7 +315,8 @@ impl Conversation {
         let now = settings.shown();
         if unconfirmed || settings.told.as_ref() != Some(&now) {
             settings.told = Some(now.clone());
-            self.pending.push_back(Event::Configured { config: Box::new(now), spreads });
+            let (config, heard) = (Box::new(now), settings.heard);
+            self.pending.push_back(Event::Configured { config, spreads, heard });
         }
         let models = self.settings.options.models(&self.agent.spec.name);
         let known = self.settings.models_told.as_ref();
@@ -342,12 +377,7 @@ impl Conversation {
                 return;
             }
         };
-        if let Some(list) = update.config_options {
-            self.settings.options.take_list(list);
-        }
-        if let Some(mode) = &update.current_mode_id {
-            self.settings.options.take_mode(mode);
-        }
+        self.settings.take(&update);
         if let Some(list) = update.available_commands {
             let commands = Some(commands(list));
             return self.describe(SelfDescription { commands, ..SelfDescription::default() });

@@ -1,0 +1,626 @@
+//! What an agent says of itself and of its sessions, and what is made of it when clients choose.
+
+use super::*;
+
+const OPTIONS: &[&str] = &["--has", "options"];
+
+fn with(more: &[&str]) -> Setting {
+    Setting::with(&[OPTIONS, more].concat())
+}
+
+/// A host that keeps what it knows in its folder.
+fn kept(folder: &Path, mut setting: Setting) -> Setting {
+    let state = folder.join("state");
+    setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
+    setting
+}
+
+impl Watched {
+    /// Asks and waits for the answer, whatever else is said.
+    fn answer(&mut self, method: &str, params: Value) -> Value {
+        self.say(json!({ "id": 40, "method": method, "params": params }));
+        let told = self.process.until(|message| message["id"] == 40);
+        told.last().unwrap().clone()
+    }
+
+    fn state(&mut self, channel: &str) -> Value {
+        self.answer("subscribe", json!({ "channel": channel }))["result"]["snapshot"]["state"].take()
+    }
+
+    /// How the session is configured, as a fresh snapshot shows it.
+    fn values(&mut self) -> Value {
+        self.state(SESSION)["config"]["values"].take()
+    }
+
+    /// A session with the first agent, open, with these settings chosen.
+    fn configured(&mut self, config: &Value) -> &mut Self {
+        let folder = self.folder.as_ref().unwrap().path().to_str().unwrap().to_owned();
+        self.say(json!({ "id": 2, "method": "createSession", "params":
+            { "channel": SESSION, "provider": "a0", "workingDirectories": [format!("file://{folder}")],
+              "config": config } }));
+        self.subscribe(SESSION);
+        self.action("session/ready");
+        self
+    }
+
+    /// Changes the session's configuration, as a client does.
+    fn configure(&mut self, config: Value) {
+        self.sequence += 1;
+        let action = json!({ "type": "session/configChanged", "config": config });
+        self.say(json!({ "method": "dispatchAction", "params":
+            { "channel": SESSION, "clientSeq": self.sequence, "action": action } }));
+    }
+
+    /// The values that the host tells next by itself.
+    fn told(&mut self) -> Value {
+        self.action_where(|action| action["type"] == "session/configChanged" && action["replace"] == true)
+            ["config"]
+            .take()
+    }
+
+    fn begin_with(&mut self, turn: &str, script: &str, model: &str) {
+        self.heard.clear();
+        self.dispatch(json!({ "type": "chat/turnStarted", "turnId": turn,
+            "message": { "text": script, "origin": { "kind": "user" }, "model": { "id": model } } }));
+    }
+
+    /// Runs a turn in another chat; what was said in it.
+    fn turn_in(&mut self, chat: &str, turn: &str, script: &str) -> String {
+        self.heard.clear();
+        self.sequence += 1;
+        self.say(json!({ "method": "dispatchAction", "params": { "channel": chat,
+            "clientSeq": self.sequence, "action": { "type": "chat/turnStarted", "turnId": turn,
+            "message": { "text": script, "origin": { "kind": "user" } } } } }));
+        self.ending(turn);
+        self.said()
+    }
+
+    fn notices(&self) -> Vec<&str> {
+        let parts = self.heard("chat/responsePart").into_iter().map(|action| &action["part"]);
+        let notices = parts.filter(|part| part["kind"] == "systemNotification");
+        notices.map(|part| part["content"].as_str().unwrap()).collect()
+    }
+}
+
+/// What the agent says to have been asked for.
+fn asked(said: &str) -> &str {
+    said.strip_prefix("asked ").unwrap().split_once("; is ").unwrap().0
+}
+
+#[test]
+fn what_can_be_chosen_is_told_when_the_agent_has_said_it() {
+    let mut watched = with(&[]).start();
+    let before = watched.answer("resolveSessionConfig", json!({ "provider": "a0" }));
+    assert_eq!(before["result"]["schema"]["properties"], json!({}));
+    watched.configured(&json!({}));
+    // Nothing that was not chosen is asked for.
+    assert_eq!(asked(&watched.turn("t1", "asked")), "");
+    let config = watched.state(SESSION)["config"].take();
+    let values =
+        json!({ "mode": "ask", "model": "large", "effort": "low", "theme": "light", "brave": false });
+    assert_eq!(config["values"], values);
+    let properties = &config["schema"]["properties"];
+    assert_eq!(
+        properties["theme"],
+        json!({ "type": "string", "title": "Theme", "enum": ["light", "dark"],
+                "enumLabels": ["Day: Light", "Night: Dark"], "sessionMutable": true, "default": "light" })
+    );
+    assert_eq!(
+        properties["brave"],
+        json!({ "type": "boolean", "title": "Brave", "sessionMutable": true, "default": false })
+    );
+    assert_eq!(properties["effort"]["enumDescriptions"], json!(["It is low", "It is high"]));
+    assert_eq!(properties.as_object().unwrap().len(), 5, "{properties}");
+
+    let agents = watched.state("ahp-root://")["agents"].take();
+    assert_eq!(agents[1]["displayName"], "The tests' agent");
+    let models: Vec<&str> =
+        agents[1]["models"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+    assert_eq!(models, ["large", "small"]);
+    let after =
+        watched.answer("resolveSessionConfig", json!({ "provider": "a0", "config": { "mode": "plan" } }));
+    assert_eq!(after["result"]["schema"]["properties"], *properties);
+    assert_eq!(after["result"]["values"]["mode"], "plan");
+    let refused = watched.answer(
+        "createSession",
+        json!({ "channel": "ahp-session:/t", "provider": "a0", "config": { "made": 1 } }),
+    );
+    assert_eq!(refused["error"]["code"], -32602);
+    watched.leave();
+}
+
+#[test]
+fn what_was_chosen_for_a_session_is_so_before_its_first_turn() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({ "mode": "plan", "theme": "light", "brave": true, "model": "small" }));
+    // The model first, since others depend on it; and nothing that is so already.
+    assert_eq!(
+        watched.turn("t1", "asked"),
+        "asked model=\"small\" mode=\"plan\" brave=true; is {\"mode\": \"plan\", \"model\": \"small\", \
+         \"effort\": \"low\", \"theme\": \"light\", \"brave\": true}"
+    );
+    let config = watched.state(SESSION)["config"].take();
+    assert_eq!(
+        config["values"],
+        json!({ "mode": "plan", "model": "small", "theme": "light", "brave": true })
+    );
+    // With this model there is none.
+    assert_eq!(config["schema"]["properties"].get("effort"), None);
+    watched.leave();
+}
+
+#[test]
+fn what_an_agent_does_not_take_is_seen_and_the_turn_goes_on() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({ "mode": "locked", "color": "red", "theme": "dark" }));
+    assert_eq!(watched.values()["mode"], "ask");
+    assert_eq!(watched.values().get("color"), None);
+    watched.turn("t1", "say hello");
+    let notices = watched.notices();
+    assert_eq!(notices.len(), 2, "{notices:?}");
+    assert_eq!(notices[0], "The agent has not taken `color` = \"red\": it has no such setting");
+    assert!(
+        notices[1].contains("`mode` = \"locked\"") && notices[1].contains("Unknown value"),
+        "{notices:?}"
+    );
+    // In a session that is there.
+    watched.configure(json!({ "mode": "locked" }));
+    assert_eq!(watched.told()["mode"], "ask");
+    let said = watched.turn("t2", "asked");
+    assert!(said.ends_with("\"dark\", \"brave\": false}"), "{said}");
+    assert_eq!(watched.notices().len(), 1);
+    watched.turn("t3", "say hello");
+    assert!(watched.notices().is_empty(), "{:?}", watched.notices());
+    watched.leave();
+}
+
+#[test]
+fn a_change_while_a_turn_runs_is_made_when_it_has_ended() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({}));
+    watched.begin("t1", "ask\nasked");
+    watched.action("chat/toolCallReady");
+    watched.configure(json!({ "mode": "plan", "effort": "high" }));
+    watched.configure(json!({ "mode": "code" }));
+    // The agent changes something else meanwhile: both are so.
+    watched.action_where(|action| action["config"]["mode"] == "code");
+    watched.decide("t1", "ask_1", true, "yes");
+    watched.ending("t1");
+    assert!(watched.said().contains("asked ; is"), "{}", watched.said());
+    assert_eq!(asked(&watched.turn("t2", "asked")), "mode=\"code\" effort=\"high\"");
+    let values = watched.values();
+    assert_eq!((&values["mode"], &values["effort"]), (&json!("code"), &json!("high")));
+    watched.leave();
+}
+
+#[test]
+fn a_change_while_the_session_is_opened_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = || with(&["--before-new", "0.3"]);
+    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    watched.configured(&json!({}));
+    watched.turn("t1", "say hello");
+    let folder = watched.leave().unwrap();
+    // What can be chosen is known before the agent runs.
+    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    let second = "ahp-session:/second";
+    watched.create(second, "a0");
+    watched.subscribe(second);
+    watched.sequence += 1;
+    let action = json!({ "type": "session/configChanged", "config": { "mode": "plan" } });
+    watched.say(json!({ "method": "dispatchAction", "params":
+        { "channel": second, "clientSeq": watched.sequence, "action": action } }));
+    assert_eq!(asked(&watched.turn_in(&default_chat_of(second), "t1", "asked")), "mode=\"plan\"");
+    assert_eq!(watched.state(second)["config"]["values"]["mode"], "plan");
+    watched.leave();
+}
+
+#[test]
+fn what_changes_nothing_is_not_asked_for() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({ "mode": "ask", "effort": "low" }));
+    watched.configure(json!({ "mode": "ask" }));
+    watched.process.until(|message| {
+        message["params"]["action"]["type"] == "session/configChanged"
+            && message["params"]["origin"].is_object()
+    });
+    watched.begin_with("t1", "asked", "large");
+    watched.ending("t1");
+    assert_eq!(asked(&watched.said()), "");
+    watched.leave();
+}
+
+#[test]
+fn what_the_agent_changes_by_itself_is_told() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({}));
+    watched.begin("t1", "set mode \"code\"\nask");
+    assert_eq!(watched.told()["mode"], "code");
+    watched.action("chat/toolCallReady");
+    // One that is yet to be asked for is not lost by what the agent says.
+    watched.configure(json!({ "effort": "high" }));
+    watched.action("session/configChanged");
+    watched.decide("t1", "ask_1", true, "yes");
+    watched.ending("t1");
+    let said = watched.turn("t2", "asked\nset theme \"dark\"");
+    assert!(said.starts_with("asked effort=\"high\""), "{said}");
+    let values = watched.values();
+    assert_eq!([&values["mode"], &values["effort"], &values["theme"]], ["code", "high", "dark"]);
+    watched.leave();
+}
+
+#[test]
+fn one_setting_may_change_others() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({}));
+    watched.configure(json!({ "mode": "autopilot" }));
+    assert_eq!(watched.told()["brave"], true);
+    watched.configure(json!({ "model": "small" }));
+    assert_eq!(watched.told().get("effort"), None);
+    // A setting that is not there any more cannot be changed.
+    watched.configure(json!({ "effort": "high" }));
+    let refused = watched.process.until(|message| message["params"]["rejectionReason"].is_string());
+    let reason = refused.last().unwrap()["params"]["rejectionReason"].as_str().unwrap();
+    assert_eq!(reason, "`config.effort` is no setting of this agent");
+    watched.configure(json!({ "model": "large" }));
+    assert_eq!(watched.told()["effort"], "low");
+    watched.leave();
+}
+
+#[test]
+fn agents_that_say_it_in_other_ways_are_understood() {
+    for how in ["crossed", "bare"] {
+        let mut watched = with(&["--has", "older", "--sets", how]).start();
+        watched.configured(&json!({ "mode": "plan" }));
+        assert_eq!(asked(&watched.turn("t1", "asked")), "mode=\"plan\"", "{how}");
+        watched.configure(json!({ "mode": "code" }));
+        let said = watched.turn("t2", "asked");
+        assert_eq!(asked(&said), "mode=\"code\"", "{how}");
+        assert!(!said.contains("MODE_UPDATE"), "{said}");
+        let config = watched.state(SESSION)["config"].take();
+        // One mode and one model, though it has both ways.
+        assert_eq!(config["schema"]["properties"].as_object().unwrap().len(), 5, "{config}");
+        assert_eq!(config["values"]["mode"], "code");
+        watched.leave();
+    }
+    let mut watched = with(&["--sets", "stays"]).start();
+    watched.configured(&json!({ "mode": "plan" }));
+    watched.turn("t1", "say hello");
+    assert_eq!(watched.notices(), ["The agent has not taken `mode` = \"plan\": it stays with \"ask\""]);
+    watched.leave();
+}
+
+#[test]
+fn older_agents_have_modes_and_models() {
+    let mut watched = Setting::with(&["--has", "older", "--sets", "bare"]).start();
+    watched.configured(&json!({ "mode": "plan" }));
+    let config = watched.state(SESSION)["config"].take();
+    assert_eq!(config["values"], json!({ "mode": "plan", "model": "large" }));
+    assert_eq!(config["schema"]["properties"]["model"]["enumLabels"], json!(["Large", "Small"]));
+    watched.begin_with("t1", "asked", "small");
+    watched.ending("t1");
+    assert_eq!(asked(&watched.said()), "mode=\"plan\" model=\"small\"");
+    assert_eq!(watched.values()["model"], "small");
+    watched.begin("t2", "set mode \"code\"");
+    assert_eq!(watched.told()["mode"], "code");
+    watched.ending("t2");
+    watched.leave();
+}
+
+#[test]
+fn the_model_of_a_message_is_chosen_before_its_turn_and_is_the_sessions_from_then_on() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({}));
+    watched.begin_with("t1", "asked", "small");
+    assert_eq!(watched.told()["model"], "small");
+    watched.ending("t1");
+    assert_eq!(asked(&watched.said()), "model=\"small\"");
+    assert_eq!(asked(&watched.turn("t2", "asked")), "");
+    watched.begin_with("t3", "asked", "huge");
+    let refused = watched.process.until(|message| message["params"]["rejectionReason"].is_string());
+    let reason = refused.last().unwrap()["params"]["rejectionReason"].as_str().unwrap();
+    assert_eq!(reason, "the agent `a0` has no model `huge`");
+    watched.leave();
+}
+
+#[test]
+fn all_chats_of_a_session_are_configured_alike() {
+    let mut watched = with(&[]).start();
+    watched.configured(&json!({ "mode": "plan" }));
+    let other = "ahp-chat:/other";
+    watched.answer("createChat", json!({ "channel": SESSION, "chat": other }));
+    watched.answer("subscribe", json!({ "channel": other }));
+    let in_other = |watched: &mut Watched, turn: &str, script: &str| watched.turn_in(other, turn, script);
+    assert_eq!(asked(&in_other(&mut watched, "o1", "asked")), "mode=\"plan\"");
+    // What a client changes, what an agent changes by itself, and the model of a message.
+    watched.configure(json!({ "effort": "high" }));
+    assert_eq!(asked(&in_other(&mut watched, "o2", "asked")), "effort=\"high\"");
+    in_other(&mut watched, "o3", "set mode \"code\"");
+    let said = watched.turn("t1", "asked");
+    assert_eq!(asked(&said), "mode=\"plan\" effort=\"high\" mode=\"code\"");
+    watched.begin_with("t2", "asked", "small");
+    watched.ending("t2");
+    assert_eq!(asked(&in_other(&mut watched, "o4", "asked")), "model=\"small\"");
+    // What one agent does not take is not asked of the other again.
+    watched.configure(json!({ "mode": "locked" }));
+    assert_eq!(watched.told()["mode"], "code");
+    let (one, two) = (watched.turn("t3", "asked"), in_other(&mut watched, "o5", "asked"));
+    assert_eq!((asked(&one), asked(&two)), ("mode=\"locked\"", "mode=\"locked\""));
+    watched.leave();
+}
+
+#[test]
+fn a_session_stays_configured_when_its_agent_has_died() {
+    for can in ["nothing", "load", "resume"] {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = memory(folder.path());
+        let mut watched = with(&["--can", can, "--memory", memory.to_str().unwrap()]).start_in(folder);
+        watched.configured(&json!({ "theme": "dark" }));
+        watched.configure(json!({ "effort": "high" }));
+        watched.turn("t1", "set mode \"code\"");
+        watched.begin("t2", "die 1");
+        watched.ending("t2");
+        let said = watched.turn("t3", "asked");
+        assert!(said.starts_with("asked mode=\"code\" effort=\"high\" theme=\"dark\"; is"), "{can}: {said}");
+        assert_eq!(watched.values()["mode"], "code");
+        watched.leave();
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_answer_has_not_taken_it() {
+    let mut watched = with(&["--sets", "silent"]).limit("start_seconds = 1").start();
+    watched.configured(&json!({}));
+    watched.configure(json!({ "mode": "plan" }));
+    watched.turn("t1", "say hello");
+    assert_eq!(watched.notices(), ["The agent has not taken `mode` = \"plan\": it did not answer within 1s"]);
+    assert_eq!(watched.values()["mode"], "ask");
+    watched.leave();
+}
+
+#[test]
+fn a_turn_that_waits_for_a_setting_can_be_cancelled() {
+    let mut watched = with(&["--sets", "silent"]).start();
+    watched.configured(&json!({}));
+    watched.begin_with("t1", "say hello", "small");
+    watched.action("chat/turnStarted");
+    watched.cancel("t1");
+    let ending = watched.ending("t1");
+    assert_eq!(ending["type"], "chat/turnCancelled");
+    watched.leave();
+}
+
+#[test]
+fn an_agent_that_dies_of_a_setting_ends_the_turn_that_waits_for_it() {
+    let mut watched = with(&["--sets", "dies"]).start();
+    watched.configured(&json!({}));
+    watched.begin_with("t1", "say hello", "small");
+    let ending = watched.ending("t1");
+    assert_eq!(ending["part"]["error"]["errorType"], "agentDied", "{ending}");
+    assert_eq!(watched.turn("t2", "say hello"), "hello");
+    watched.leave();
+
+    let mut watched = with(&["--sets", "dies"]).start();
+    let folder = watched.folder.as_ref().unwrap().path().to_str().unwrap().to_owned();
+    watched
+        .say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION, "provider": "a0",
+        "workingDirectories": [format!("file://{folder}")], "config": { "mode": "plan" } } }));
+    watched.subscribe(SESSION);
+    let failed = watched.action("session/creationFailed");
+    assert!(failed["error"]["message"].as_str().unwrap().contains("status 9"), "{failed}");
+    watched.leave();
+}
+
+#[test]
+fn commands_are_offered_as_the_agent_says_them() {
+    let mut watched = with(&[]).start();
+    watched.session();
+    watched.turn("t1", "say hello");
+    let typed =
+        |text: &str| json!({ "channel": SESSION, "kind": "userMessage", "text": text, "offset": text.len() });
+    // Said before the session had a name.
+    let items = watched.answer("completions", typed("/"))["result"]["items"].take();
+    assert_eq!(items.as_array().unwrap().len(), 2, "{items}");
+    assert_eq!(items[0]["insertText"], "/plan ");
+    assert_eq!(
+        items[0]["attachment"]["_meta"],
+        json!({ "command": "plan", "description": "Makes a plan", "argumentHint": "what for" })
+    );
+    assert_eq!(items[1]["insertText"], "/clear");
+    let command = json!([{ "name": "/deploy", "description": "Deploys" }]);
+    watched.turn("t2", &format!("commands {command}"));
+    let items = watched.answer("completions", typed("/"))["result"]["items"].take();
+    assert_eq!(items.as_array().unwrap().len(), 1, "{items}");
+    assert_eq!(items[0]["insertText"], "/deploy");
+    // Another session may be elsewhere, and have others.
+    let other = "ahp-session:/other";
+    watched.create(other, "a0");
+    watched.subscribe(other);
+    let command = json!([{ "name": "test", "description": "Tests" }]);
+    watched.turn_in(&default_chat_of(other), "o1", &format!("commands {command}"));
+    let typed_there = json!({ "channel": other, "kind": "userMessage", "text": "/", "offset": 1 });
+    let items = watched.answer("completions", typed_there)["result"]["items"].take();
+    assert_eq!(items[0]["insertText"], "/test");
+    let items = watched.answer("completions", typed("/"))["result"]["items"].take();
+    assert_eq!(items[0]["insertText"], "/deploy");
+    watched.leave();
+}
+
+#[test]
+fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let setting = kept(folder.path(), with(&[]));
+    let mut watched = setting.start_in(folder);
+    watched.configured(&json!({ "mode": "plan" }));
+    watched.turn("t1", "say hello");
+    let known = watched.answer("resolveSessionConfig", json!({ "provider": "a0" }));
+    let config = watched.state(SESSION)["config"].take();
+    let agents = watched.state("ahp-root://")["agents"].take();
+    let folder = watched.leave().unwrap();
+
+    let mut watched = kept(folder.path(), with(&[])).start_in(folder);
+    assert_eq!(watched.state("ahp-root://")["agents"], agents);
+    assert_eq!(watched.answer("resolveSessionConfig", json!({ "provider": "a0" })), known);
+    assert_eq!(watched.state(SESSION)["config"], config);
+    let typed = json!({ "channel": SESSION, "kind": "userMessage", "text": "/", "offset": 1 });
+    let items = watched.answer("completions", typed)["result"]["items"].take();
+    assert_eq!(items[0]["insertText"], "/plan ");
+    let refused = watched.answer(
+        "createSession",
+        json!({ "channel": "ahp-session:/t", "provider": "a0", "config": { "mode": "fly" } }),
+    );
+    assert_eq!(refused["error"]["code"], -32602);
+    watched.answer("ping", json!({}));
+    assert!(watched.agents().is_empty());
+    // It has forgotten the session, which is as it was all the same.
+    watched.subscribe(SESSION);
+    assert_eq!(asked(&watched.turn("t2", "asked")), "mode=\"plan\"");
+    let folder = watched.leave().unwrap();
+
+    // Another program under that name is another agent; one that is not configured is not there.
+    let mut watched = kept(folder.path(), Setting::with(&[])).start_in(folder);
+    let agents = watched.state("ahp-root://")["agents"].take();
+    assert_eq!((&agents[1]["displayName"], &agents[1]["models"]), (&json!("a0"), &json!([])));
+    let folder = watched.leave().unwrap();
+    let mut setting = kept(folder.path(), with(&[]));
+    setting.agents = 0;
+    let mut watched = setting.start_in(folder);
+    assert_eq!(watched.state("ahp-root://")["agents"].as_array().unwrap().len(), 1);
+    watched.leave();
+}
+
+#[test]
+fn an_agent_that_can_work_in_several_folders_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders: Vec<String> = ["one", "two", "three"]
+        .iter()
+        .map(|name| {
+            let path = folder.path().canonicalize().unwrap().join(name);
+            fs::create_dir(&path).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let uri = |at: usize| format!("file://{}", folders[at]);
+    for can in ["resume", "load", "nothing"] {
+        let memory = memory(folder.path());
+        let arguments = ["--can", can, "--can", "directories", "--memory", memory.to_str().unwrap()];
+        let mut watched = Setting::with(&arguments).start();
+        let several = json!({ "channel": SESSION, "provider": "a0", "workingDirectories": [uri(0), uri(1)] });
+        // Not known before it was started.
+        assert_eq!(watched.answer("createSession", several.clone())["error"]["code"], -32602, "{can}");
+        watched.create("ahp-session:/first", "a0");
+        watched.subscribe("ahp-session:/first");
+        watched.action("session/ready");
+        let created = watched.answer("createSession", several);
+        if can == "nothing" {
+            assert_eq!(created["error"]["code"], -32602);
+            watched.leave();
+            continue;
+        }
+        watched.subscribe(SESSION);
+        assert_eq!(watched.turn("t1", "where"), format!("{} {}", folders[0], folders[1]), "{can}");
+        watched.sequence += 1;
+        let action = json!({ "type": "session/workingDirectorySet", "directory": uri(2) });
+        watched.say(json!({ "method": "dispatchAction", "params":
+            { "channel": SESSION, "clientSeq": watched.sequence, "action": action } }));
+        assert_eq!(watched.turn("t2", "where"), folders.join(" "), "{can}");
+        let said = watched.turn("t3", "remembers");
+        assert!(said.ends_with("| where | where | remembers"), "{can}: {said}");
+        watched.leave();
+    }
+}
+
+/// A client of an older version, and what it hears of the settings and models of its agent.
+#[test]
+fn clients_of_older_versions_have_what_their_version_has() {
+    for (version, session, action) in
+        [("0.9.0", SESSION, "chat"), ("0.3.0", SESSION, "session"), ("0.1.0", "a0:/s", "session")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (host, cookie) = with(&[]).command(folder.path());
+        let mut process = Process::spawn(host);
+        // Each version has its own names for the channel.
+        let others: &[&str] = if version == "0.1.0" { &["channel"] } else { &["session", "resource"] };
+        let say = |process: &mut Process, mut message: Value| {
+            message["jsonrpc"] = "2.0".into();
+            let params = message["params"].as_object_mut().unwrap();
+            params.retain(|name, _| !others.contains(&name.as_str()));
+            process.say(&message.to_string());
+        };
+        say(
+            &mut process,
+            json!({ "id": 1, "method": "initialize", "params":
+            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": [version] } }),
+        );
+        say(
+            &mut process,
+            json!({ "id": 2, "method": "createSession", "params": { "channel": session,
+            "session": session, "provider": "a0", "config": { "mode": "plan" } } }),
+        );
+        let subscribe =
+            json!({ "id": 3, "method": "subscribe", "params": { "channel": session, "resource": session } });
+        say(&mut process, subscribe.clone());
+        let chat = if action == "chat" { default_chat_of(session) } else { session.to_owned() };
+        if action == "chat" {
+            say(&mut process, json!({ "id": 4, "method": "subscribe", "params": { "channel": chat } }));
+        }
+        let act = |sequence: u64, channel: &str, mut action: Value| {
+            action["session"] = session.into();
+            json!({ "method": "dispatchAction", "params": { "channel": channel, "clientSeq": sequence, "action": action } })
+        };
+        // What is said of it, by the action's name, wherever the version has it.
+        let told = |process: &mut Process, name: &str| {
+            let told = process.until(|message| message["params"]["action"]["type"] == name);
+            told.last().unwrap()["params"]["action"].clone()
+        };
+        let changed = told(&mut process, "session/configChanged");
+        assert_eq!(changed["config"]["mode"], "plan", "{version}");
+        told(&mut process, "session/ready");
+        say(
+            &mut process,
+            act(1, session, json!({ "type": "session/configChanged", "config": { "brave": true } })),
+        );
+        if action == "session" {
+            let chosen = json!({ "type": "session/modelChanged", "model": { "id": "small" } });
+            say(&mut process, act(2, session, chosen));
+        }
+        let message = json!({ "text": "asked", "origin": { "kind": "user" }, "model": { "id": "small" } });
+        say(
+            &mut process,
+            act(
+                3,
+                &chat,
+                json!({ "type": format!("{action}/turnStarted"), "turnId": "t1",
+            "userMessage": { "text": "asked" }, "message": message, "startedAt": "2026-01-01T00:00:00Z" }),
+            ),
+        );
+        let heard = process.until(|message| {
+            message["params"]["action"]["type"] == format!("{action}/turnComplete").as_str()
+        });
+        let said = format!("{heard:?}");
+        assert!(said.contains(r#"mode=\"plan\" brave=true model=\"small\""#), "{version}: {said}");
+        say(
+            &mut process,
+            json!({ "id": 5, "method": "subscribe", "params": { "channel": session, "resource": session } }),
+        );
+        let state =
+            process.until(|message| message["id"] == 5).pop().unwrap()["result"]["snapshot"]["state"].take();
+        assert_eq!(
+            state["config"]["values"],
+            json!({ "mode": "plan", "model": "small", "theme": "light", "brave": true }),
+            "{version}"
+        );
+        let root = if version == "0.1.0" { "agenthost:/root" } else { "ahp-root://" };
+        say(
+            &mut process,
+            json!({ "id": 6, "method": "subscribe", "params": { "channel": root, "resource": root } }),
+        );
+        let state =
+            process.until(|message| message["id"] == 6).pop().unwrap()["result"]["snapshot"]["state"].take();
+        assert_eq!(state["agents"][1]["models"][1]["id"], "small", "{version}");
+        process.end();
+        process.rest();
+        assert_eq!(process.wait().code(), Some(0));
+        assert_eq!(bearers(&cookie), Vec::<String>::new());
+    }
+}
