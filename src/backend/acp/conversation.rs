@@ -387,7 +387,8 @@ impl Conversation {
         };
         let Some(run) = &mut self.run else { return };
         if run.cancelled.is_some() {
-            return self.end_cancelled();
+            let end = self.end_of_cancelled();
+            return self.end(end);
         }
         match run.steering.pop_front() {
             Some((id, message, attached)) if end == TurnEnd::Complete => {
@@ -404,17 +405,17 @@ impl Conversation {
         }
     }
 
-    /// The agent has given up what was cancelled.
-    fn end_cancelled(&mut self) {
+    /// How a run ends that was cancelled, by the user or because its time was up.
+    fn end_of_cancelled(&self) -> TurnEnd {
         let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
-        self.end(match limit {
+        match limit {
             Some(limit) => TurnEnd::Failed {
                 kind: "turnTimedOut".to_owned(),
                 message: format!("the turn took longer than {limit:?}, which is its limit"),
                 resumable: false,
             },
             None => TurnEnd::Cancelled,
-        });
+        }
     }
 
     fn end(&mut self, end: TurnEnd) {
@@ -434,7 +435,7 @@ impl Conversation {
     async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
         match &self.run {
-            Some(run) if run.cancelled.is_some() => self.end_cancelled(),
+            Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
             Some(_) => bail!(how),
             None if self.settings.are_waited_for() => bail!(how),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
