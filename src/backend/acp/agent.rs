@@ -13,6 +13,7 @@ use agent_client_protocol_schema::{
     ElicitationUrlCapabilities, FileSystemCapabilities, Implementation, InitializeRequest,
     InitializeResponse,
 };
+use ahp_types::state::{AgentCapabilities as AgentAbilities, MultipleWorkingDirectoriesCapability};
 use anyhow::{anyhow, bail, Context};
 use serde_json::json;
 use tokio::time::{timeout, Instant};
@@ -122,6 +123,21 @@ impl Drop for Use {
 impl Running {
     fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it can do beyond what every agent can.
+    pub fn abilities(&self) -> AgentAbilities {
+        let can = &self.capabilities.session_capabilities;
+        let takes_up = can.resume.is_some() || self.capabilities.load_session;
+        // It is told its folders when it takes a session up; the first is where the session is at home.
+        let several = can.additional_directories.is_some() && takes_up;
+        AgentAbilities {
+            multiple_chats: None,
+            multiple_working_directories: several.then_some(MultipleWorkingDirectoriesCapability {
+                immutable_primary: Some(true),
+                primary_replacement: None,
+            }),
+        }
     }
 
     /// Begins to use it; none when it is being ended.

@@ -135,6 +135,8 @@ struct Conversation {
     unnamed: bool,
     /// What clients have pushed for logging in to the agent.
     tokens: Tokens,
+    /// It is to work in other folders than it was told.
+    moved: bool,
     settings: Settings,
     calls: Calls,
     /// What the agent says of its session besides the title.
@@ -325,6 +327,7 @@ impl Conversation {
                 return self.resume(run, &message, &attached, &so_far);
             }
             Command::Cancel { run } if current == Some(run) => self.cancel(),
+            // Only a session that is taken up is told its folders.
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
             }
@@ -337,7 +340,10 @@ impl Conversation {
                 }
             }
             Command::Tokens(tokens) => self.tokens = tokens,
-            Command::WorkIn { directories } => self.work_in(&directories),
+            Command::WorkIn { directories } => {
+                self.moved = true;
+                self.work_in(&directories);
+            }
             command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
         }
         Next::Hear
@@ -352,6 +358,10 @@ impl Conversation {
         let login = &self.running.login;
         if login.is_needed() && login.can_be_helped(&self.tokens) {
             // Opening it again does that.
+            return Next::Leave;
+        }
+        if self.moved {
+            self.close();
             return Next::Leave;
         }
         let Some(used) = self.running.begin_use() else {
@@ -530,7 +540,7 @@ impl Conversation {
         };
         let Some(run) = &mut self.run else { return };
         if run.cancelled.is_some() {
-            let end = self.cancelled_end();
+            let end = self.end_of_cancelled();
             return self.wind_up(end);
         }
         match run.steering.pop_front() {
@@ -559,8 +569,8 @@ impl Conversation {
         }
     }
 
-    /// What it is that the agent has given up what was cancelled.
-    fn cancelled_end(&self) -> TurnEnd {
+    /// How a run ends that was cancelled, by the user or because its time was up.
+    fn end_of_cancelled(&self) -> TurnEnd {
         let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
         match limit {
             Some(limit) => TurnEnd::Failed {
@@ -611,7 +621,7 @@ impl Conversation {
         let how = self.running.ended().await;
         let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
-            Some(run) if run.cancelled.is_some() => self.end(self.cancelled_end()),
+            Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
             Some(_) => self.end(answered.map(|answered| answered.end).with_context(|| how)?),
             None if self.settings.are_waited_for() => bail!(how),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),

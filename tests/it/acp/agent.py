@@ -2,7 +2,7 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|replay-late|close|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
+resume|load|replay-late|close|fork|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
 knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
 all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
@@ -651,6 +651,13 @@ def step_set(session, rest):
         update(session, "current_mode_update", currentModeId=SETTINGS[session]["mode"])
 
 
+FOLDERS = {}
+
+
+def step_where(session, rest):
+    text(session, " ".join([SESSIONS[session][0], *FOLDERS[session]]))
+
+
 def step_commands(session, rest):
     update(session, "available_commands_update", availableCommands=json.loads(rest))
 
@@ -798,6 +805,8 @@ def answer(message):
         BOOLEANS[0] = offers.get("boolean") == {}
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
+        if "directories" in OPTIONS.can:
+            can["sessionCapabilities"]["additionalDirectories"] = {}
         methods = [
             {"id": "browser", "name": "Log in with a browser"},
             {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
@@ -827,6 +836,7 @@ def answer(message):
         SESSIONS[session] = [params["cwd"]]
         if "early" in OPTIONS.can:
             LATE[0] = said_of(wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}')))
+        FOLDERS[session] = params.get("additionalDirectories", [])
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
@@ -836,12 +846,14 @@ def answer(message):
             return {"error": {"code": -32602, "message": "this session cannot be forked"}}
         session = f"fork-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = SESSIONS[params["sessionId"]] + ["forked"]
+        FOLDERS[session] = params.get("additionalDirectories", [])
         remember()
         for said in SESSIONS[session]:
             text(session, said, "user_message_chunk")
             text(session, "a replay that nobody may see")
-        return {"result": {"sessionId": session}}
+        return {"result": {"sessionId": session, **settings_of(session)}}
     if method in ("session/load", "session/resume"):
+        FOLDERS[params["sessionId"]] = params.get("additionalDirectories", [])
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
         FORGOTTEN.pop(params["sessionId"], None)

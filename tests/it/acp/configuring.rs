@@ -489,6 +489,47 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     watched.leave();
 }
 
+#[test]
+fn an_agent_that_can_work_in_several_folders_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders: Vec<String> = ["one", "two", "three"]
+        .iter()
+        .map(|name| {
+            let path = folder.path().canonicalize().unwrap().join(name);
+            fs::create_dir(&path).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let uri = |at: usize| format!("file://{}", folders[at]);
+    for can in ["resume", "load", "nothing"] {
+        let memory = memory(folder.path());
+        let arguments = ["--can", can, "--can", "directories", "--memory", memory.to_str().unwrap()];
+        let mut watched = Setting::with(&arguments).start();
+        let several = json!({ "channel": SESSION, "provider": "a0", "workingDirectories": [uri(0), uri(1)] });
+        // Not known before it was started.
+        assert_eq!(watched.answer("createSession", several.clone())["error"]["code"], -32602, "{can}");
+        watched.create("ahp-session:/first", "a0");
+        watched.subscribe("ahp-session:/first");
+        watched.action("session/ready");
+        let created = watched.answer("createSession", several);
+        if can == "nothing" {
+            assert_eq!(created["error"]["code"], -32602);
+            watched.leave();
+            continue;
+        }
+        watched.subscribe(SESSION);
+        assert_eq!(watched.turn("t1", "where"), format!("{} {}", folders[0], folders[1]), "{can}");
+        watched.sequence += 1;
+        let action = json!({ "type": "session/workingDirectorySet", "directory": uri(2) });
+        watched.say(json!({ "method": "dispatchAction", "params":
+            { "channel": SESSION, "clientSeq": watched.sequence, "action": action } }));
+        assert_eq!(watched.turn("t2", "where"), folders.join(" "), "{can}");
+        let said = watched.turn("t3", "remembers");
+        assert!(said.ends_with("| where | where | remembers"), "{can}: {said}");
+        watched.leave();
+    }
+}
+
 /// A client of an older version, and what it hears of the settings and models of its agent.
 #[test]
 fn clients_of_older_versions_have_what_their_version_has() {

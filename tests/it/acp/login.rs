@@ -10,7 +10,7 @@ const GOOD_KEY: &str = "good-c0ffee-is-no-secret";
 
 impl Watched {
     /// Asks, and returns the answer; what is told meanwhile is in `told`.
-    fn ask(&mut self, id: u64, method: &str, params: Value, told: &mut Vec<Value>) -> Value {
+    fn answer_to(&mut self, id: u64, method: &str, params: Value, told: &mut Vec<Value>) -> Value {
         self.say(json!({ "id": id, "method": method, "params": params }));
         told.extend(self.process.until(|message| message["id"] == id));
         told.pop().unwrap()
@@ -18,14 +18,14 @@ impl Watched {
 
     fn push(&mut self, resource: &str, token: &str) {
         let params = json!({ "channel": "ahp-root://", "resource": resource, "token": token });
-        let answer = self.ask(90, "authenticate", params, &mut Vec::new());
+        let answer = self.answer_to(90, "authenticate", params, &mut Vec::new());
         assert!(answer["error"].is_null(), "{answer}");
     }
 
     /// The error with which a session is not even begun.
     fn refused_session(&mut self, name: &str) -> Value {
         let params = json!({ "channel": format!("ahp-session:/{name}"), "provider": "a0" });
-        self.ask(91, "createSession", params, &mut Vec::new())["error"].take()
+        self.answer_to(91, "createSession", params, &mut Vec::new())["error"].take()
     }
 
     /// Begins a session that fails: why, and which tokens were asked for.
@@ -33,8 +33,8 @@ impl Watched {
         let session = format!("ahp-session:/{name}");
         let mut told = Vec::new();
         let params = json!({ "channel": session, "provider": "a0" });
-        assert!(self.ask(92, "createSession", params, &mut told)["error"].is_null());
-        self.ask(93, "subscribe", json!({ "channel": session }), &mut told);
+        assert!(self.answer_to(92, "createSession", params, &mut told)["error"].is_null());
+        self.answer_to(93, "subscribe", json!({ "channel": session }), &mut told);
         // It may have failed already.
         let state = |message: &Value| message["params"]["action"]["type"] == "session/creationFailed";
         if !told.iter().any(state) {
@@ -67,7 +67,7 @@ fn asked_for(told: &[Value]) -> Vec<String> {
 fn an_agent_that_is_logged_in_needs_nothing_though_it_could_be_logged_in_to() {
     let mut watched = Setting::with(&["--login", "in"]).start();
     watched.session_works();
-    let root = watched.ask(94, "subscribe", json!({ "channel": "ahp-root://" }), &mut Vec::new());
+    let root = watched.answer_to(94, "subscribe", json!({ "channel": "ahp-root://" }), &mut Vec::new());
     assert_eq!(
         root["result"]["snapshot"]["state"]["agents"][1]["protectedResources"],
         json!([

@@ -142,6 +142,7 @@ impl Conversation {
             selection: open.selection.clone().filter(|_| is_new),
             tokens: open.tokens.clone(),
             unnamed: false,
+            moved: false,
             settings,
             transcript,
             calls: Calls::default(),

@@ -191,7 +191,13 @@ impl Conversation {
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) -> Next {
         let defaults = self.is_new.then(|| self.settings.options.schema(true));
         let title = self.running.title.clone();
-        self.describe(SelfDescription { title, config: defaults, ..SelfDescription::default() });
+        let capabilities = Some(self.running.abilities());
+        self.describe(SelfDescription {
+            title,
+            config: defaults,
+            capabilities,
+            ..SelfDescription::default()
+        });
         self.settings.wanted = config;
         self.settings.opening = Some(Opening { had_a_name, _use: used });
         self.settle()
