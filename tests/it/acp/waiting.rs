@@ -20,7 +20,10 @@ fn number(pid: &str, file: &str, name: &str) -> usize {
 
 /// A host whose agent has stopped because nobody reads what the host writes, and its agents' cookie.
 fn stalled(folder: &Path) -> (Child, ChildStdin, String) {
-    let (mut host, cookie) = Setting::with(&[]).command(folder);
+    let mut setting = Setting::with(&[]);
+    // However slow the machine is.
+    setting.flags = ["--ephemeral", "--drain-timeout", "1000"].map(str::to_owned).to_vec();
+    let (mut host, cookie) = setting.command(folder);
     let mut host = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = host.stdin.take().unwrap();
     let turn = json!({ "type": "chat/turnStarted", "turnId": "t", "startedAt": "2026-01-01T00:00:00Z",
