@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{bail, Context};
 use clap::{Parser, Subcommand, ValueEnum};
-use percent_encoding::{percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::AgentSpec;
@@ -17,6 +16,7 @@ use crate::config;
 use crate::host::effects::Shutdown;
 use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
+use crate::io::resources::uri_of;
 use crate::io::run::Options;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
@@ -200,7 +200,7 @@ impl Cli {
             bail!("--default-directory: `{}` is not a folder", directory.display());
         }
         Ok(Options {
-            default_directory: default_directory.map(|directory| file_uri(&directory)),
+            default_directory: default_directory.map(|directory| uri_of(&directory)),
             line_bytes_max: self.max_frame_bytes,
             at_end: match self.on_eof {
                 OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
@@ -224,15 +224,6 @@ impl Cli {
     }
 }
 
-/// What stays as it is in the path of a URI.
-const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
-/// The `file:` URI of an absolute path.
-fn file_uri(path: &std::path::Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +236,7 @@ mod tests {
 
     #[test]
     fn paths_become_uris() {
-        assert_eq!(file_uri(std::path::Path::new("/a b/ä%.txt")), "file:///a%20b/%C3%A4%25.txt");
-        assert_eq!(file_uri(std::path::Path::new("/")), "file:///");
+        assert_eq!(uri_of(std::path::Path::new("/a b/ä%.txt")), "file:///a%20b/%C3%A4%25.txt");
+        assert_eq!(uri_of(std::path::Path::new("/")), "file:///");
     }
 }

@@ -9,15 +9,17 @@ use ahp_types::actions::{
     ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
     ChatToolCallReadyAction, ChatToolCallResultConfirmedAction, ChatToolCallStartAction, StateAction,
 };
-use ahp_types::common::StringOrMarkdown;
+use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
-    ChatInputQuestion, ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind,
+    ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind, FileEditCollection,
     ResponsePart, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallResult, ToolCallState,
     ToolInput, ToolResultContent,
 };
 use serde_json::json;
 
-use super::effects::{ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome};
+use super::effects::{
+    Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
+};
 use super::locale::Language;
 use super::model::Target;
 use super::reduce::{client_of_call, tool_call_id};
@@ -37,6 +39,7 @@ pub(super) struct Readiness {
     pub(super) input: String,
     pub(super) message: StringOrMarkdown,
     pub(super) gate: ToolGate,
+    pub(super) besides: Besides,
 }
 
 /// How the host denies a call on its own behalf.
@@ -72,7 +75,14 @@ impl Host {
     }
 
     /// An agent begins a tool call.
-    pub(super) fn start_call(&mut self, step: &mut Step<'_>, call: CallRef, name: String, display: String) {
+    pub(super) fn start_call(
+        &mut self,
+        step: &mut Step<'_>,
+        call: CallRef,
+        name: String,
+        display: String,
+        meta: Option<JsonObject>,
+    ) {
         if self.call(&call).is_some() {
             tracing::warn!(?call, "an agent began the same tool call twice");
             return;
@@ -81,7 +91,7 @@ impl Host {
         let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
             turn_id: call.turn_id,
             tool_call_id: call.id,
-            meta: None,
+            meta,
             tool_name: name,
             display_name: display,
             intention: None,
@@ -121,6 +131,7 @@ impl Host {
         step: &mut Step<'_>,
         call: CallRef,
         content: Vec<ToolResultContent>,
+        meta: Option<JsonObject>,
     ) {
         if !matches!(self.call(&call), Some(ToolCallState::Running(_))) {
             tracing::debug!(?call, "content for a tool call that does not run was ignored");
@@ -129,32 +140,28 @@ impl Host {
         let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
             turn_id: call.turn_id,
             tool_call_id: call.id,
-            meta: None,
+            meta,
             content,
         });
         self.sequence(step, Target::Chat(call.key), action, None);
     }
 
     /// An agent asks the user something.
-    pub(super) fn ask(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        id: String,
-        questions: Vec<ChatInputQuestion>,
-    ) {
-        let request = ChatInputRequest {
-            id: id.clone(),
-            message: None,
-            url: None,
-            questions: Some(questions),
-            answers: None,
-        };
+    pub(super) fn ask(&mut self, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
+        let id = request.id.clone();
         self.end_part(key);
         let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
         self.sequence(step, Target::Chat(key), action, None);
         self.question_changed(step, key, &id);
         self.decline_if_alone(step, key, &id);
+    }
+
+    /// An agent does not want to know any more what it asked.
+    pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: String) {
+        let question = self.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
+        if question.is_some_and(|question| question.response.is_none()) {
+            self.settle_question(step, key, id, ChatInputResponseKind::Cancel);
+        }
     }
 
     /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls that
@@ -208,7 +215,7 @@ impl Host {
                     },
                     error: Some("the turn ended before the call did".to_owned()),
                 };
-                self.finish_call(step, &call, outcome, false);
+                self.finish_call(step, &call, outcome, false, Besides::default());
             }
         }
     }
@@ -287,17 +294,18 @@ impl Host {
                 (None, Some(shown))
             }
         };
+        let Besides { meta, edits, .. } = ready.besides;
         let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
             turn_id,
             tool_call_id: id.clone(),
-            meta: None,
+            meta: Some(meta).filter(|meta| !meta.is_empty()),
             contributor: None,
             intention: None,
             invocation_message: ready.message,
             tool_input: (!ready.input.is_empty()).then_some(ToolInput::Inline(ready.input)),
             confirmation_title: None,
             risk_assessment: None,
-            edits: None,
+            edits: (!edits.is_empty()).then_some(FileEditCollection { items: edits }),
             editable: None,
             confirmed,
             options,
@@ -324,6 +332,7 @@ impl Host {
         call: &CallRef,
         outcome: ToolOutcome,
         review: bool,
+        besides: Besides,
     ) {
         match self.call(call) {
             Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
@@ -332,7 +341,9 @@ impl Host {
                 let message = state.invocation_message.clone();
                 let message = message.unwrap_or_else(|| state.display_name.clone().into());
                 let input = state.partial_input.clone().unwrap_or_default();
-                self.ready_call(step, call.clone(), Readiness { input, message, gate: ToolGate::Open });
+                let gate = ToolGate::Open;
+                let ready = Readiness { input, message, gate, besides: Besides::default() };
+                self.ready_call(step, call.clone(), ready);
             }
             _ => {
                 tracing::debug!(?call, "a tool call that is unknown or over cannot end");
@@ -342,12 +353,12 @@ impl Host {
         let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
-            meta: None,
+            meta: Some(besides.meta).filter(|meta| !meta.is_empty()),
             result: ToolCallResult {
                 success: outcome.success,
                 past_tense_message: outcome.message,
                 content: Some(outcome.content).filter(|content| !content.is_empty()),
-                structured_content: None,
+                structured_content: besides.structured,
                 error: outcome.error.map(|message| json!({ "message": message })),
             },
             requires_result_confirmation: review.then_some(true),

@@ -19,7 +19,7 @@ use ahp_types::state::{
 use serde_json::json;
 
 use super::calls::CallRef;
-use super::effects::{ChatKey, Command, Output, RunId, Timer, ToolOutcome};
+use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
 use super::model::{AgentLink, SessionKey, Target};
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
@@ -262,7 +262,7 @@ impl Host {
         };
         let message = "Was not carried out".into();
         let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
-        self.finish_call(step, call, outcome, false);
+        self.finish_call(step, call, outcome, false, Besides::default());
         let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let Some(command) = run.and_then(|run| self.result_for_agent(call.key, run, &call.id)) {
             self.tell_agent(step, call.key, command);

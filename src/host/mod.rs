@@ -12,7 +12,7 @@
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `progress` (how far
 //! they are with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
-//! configured), `locale` (the host's own words), `windows` (which turns each client holds), `shutdown`, and
+//! configured), `locale` (the host's own words), `notes` (what has no place of its own), `windows` (which turns each client holds), `shutdown`, and
 //! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -30,6 +30,7 @@ mod handlers;
 mod locale;
 pub mod log;
 mod model;
+mod notes;
 mod pending;
 mod progress;
 pub mod reduce;

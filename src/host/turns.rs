@@ -15,15 +15,15 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
-    SessionLifecycle, SystemNotificationResponsePart,
+    ChatInputRequest, ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart,
+    ResponsePart, SessionLifecycle, SystemNotificationResponsePart,
 };
 
 use super::calls::{CallRef, Readiness};
 use super::clients::Errand;
 use super::effects::{
-    ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer, TurnEnd,
-    TurnEvent,
+    Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
+    TurnEnd, TurnEvent,
 };
 use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, Target, TitleBy};
 use super::save::lasted_since;
@@ -39,6 +39,14 @@ pub(super) enum Ending {
     Complete,
     Cancelled { meta: Option<JsonObject> },
     Failed { kind: String, message: String, resumable: bool },
+}
+
+/// Some of the text of a turn.
+struct Passage {
+    turn_id: String,
+    kind: TextKind,
+    content: String,
+    meta: Option<JsonObject>,
 }
 
 /// An error as clients are told it.
@@ -348,6 +356,7 @@ impl Host {
                     }
                 }
             }
+            Event::Note { name, value } => self.note(step, key, name, value),
             Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
             Event::Turn(run, event) if chat.settling == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {
@@ -357,7 +366,7 @@ impl Host {
             }
             Event::Turn(run, event) => match &chat.run {
                 Some(current) if current.id == run && current.phase == RunPhase::Started => {
-                    self.turn_reports(step, key, run, event);
+                    self.turn_reports(step, key, run, event, Besides::default());
                 }
                 _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
             },
@@ -402,14 +411,27 @@ impl Host {
         self.end_turn(step, key, gone(), None);
     }
 
-    fn turn_reports(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, event: TurnEvent) {
+    fn turn_reports(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        run: RunId,
+        event: TurnEvent,
+        besides: Besides,
+    ) {
         let Some(turn_id) = self.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
         else {
             return;
         };
+        let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
         match event {
-            TurnEvent::Text(kind, text) => self.append_text(step, key, run, turn_id, kind, text),
-            TurnEvent::Part(kind, text) => self.open_part(step, key, turn_id, kind, text),
+            TurnEvent::Text(kind, content) => {
+                self.append_text(step, key, run, Passage { turn_id, kind, content, meta: meta() });
+            }
+            TurnEvent::Part(kind, content) => {
+                self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
+            }
+            TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
             TurnEvent::Notice(text) => self.notice(step, key, turn_id, text),
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
@@ -420,34 +442,40 @@ impl Host {
                 }
             }
             TurnEvent::Last(event, progress) => {
-                self.turn_reports(step, key, run, *event);
-                self.turn_reports(step, key, run, TurnEvent::Progress(progress));
+                self.turn_reports(step, key, run, *event, besides);
+                self.turn_reports(step, key, run, TurnEvent::Progress(progress), Besides::default());
             }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
                 self.sequence(step, Target::Chat(key), action, None);
             }
             TurnEvent::ToolStarted { id, name, display_name } => {
-                self.start_call(step, CallRef { key, turn_id, id }, name, display_name);
+                self.start_call(step, CallRef { key, turn_id, id }, name, display_name, meta());
             }
             TurnEvent::ToolInput { id, delta } => {
                 self.append_input(step, CallRef { key, turn_id, id }, delta);
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
-                self.call_is_ready(step, CallRef { key, turn_id, id }, Readiness { input, message, gate });
+                let ready = Readiness { input, message, gate, besides };
+                self.call_is_ready(step, CallRef { key, turn_id, id }, ready);
             }
             TurnEvent::ClientTool { id, name, input, message } => {
                 let errand = Errand { tool: name, input, message };
                 self.call_on_client(step, CallRef { key, turn_id, id }, errand);
             }
             TurnEvent::ToolContent { id, content } => {
-                self.set_content(step, CallRef { key, turn_id, id }, content);
+                self.set_content(step, CallRef { key, turn_id, id }, content, meta());
             }
             TurnEvent::ToolDone { id, outcome, review } => {
-                self.finish_call(step, &CallRef { key, turn_id, id: id.clone() }, outcome, review);
+                let call = CallRef { key, turn_id, id: id.clone() };
+                self.finish_call(step, &call, outcome, review, besides);
                 self.decline_if_alone(step, key, &id);
             }
-            TurnEvent::Question { id, questions } => self.ask(step, key, id, questions),
+            TurnEvent::Question { id, message, url, questions } => {
+                let questions = Some(questions);
+                self.ask(step, key, ChatInputRequest { id, message, url, questions, answers: None });
+            }
+            TurnEvent::QuestionWithdrawn { id } => self.question_was_withdrawn(step, key, id),
             TurnEvent::Ended(end) => {
                 let ending = match end {
                     TurnEnd::Complete => Ending::Complete,
@@ -465,38 +493,26 @@ impl Host {
     }
 
     /// Text goes on in the part at the end if that is of its kind; else it begins one.
-    fn append_text(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        run: RunId,
-        turn_id: String,
-        kind: TextKind,
-        content: String,
-    ) {
+    fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
         let open = self.chats.get(&key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
-        let Some(open) = open.filter(|open| open.kind == kind) else {
-            return self.open_part(step, key, turn_id, kind, content);
+        let Some(open) = open.filter(|open| open.kind == passage.kind) else {
+            return self.open_part(step, key, passage);
         };
-        let (part_id, meta) = (open.id.clone(), None);
-        let delta = PartKey { run, part: open.number };
+        let part_id = open.id.clone();
+        let Passage { turn_id, kind, content, meta } = passage;
+        // What is told besides would be lost when it is merged with others.
+        let delta = meta.is_none().then_some(PartKey { run, part: open.number });
         let action = match kind {
             TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
             TextKind::Reasoning => {
                 StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
             }
         };
-        self.sequence_part(step, Target::Chat(key), action, None, Some(delta));
+        self.sequence_part(step, Target::Chat(key), action, None, delta);
     }
 
-    fn open_part(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: String,
-        kind: TextKind,
-        content: String,
-    ) {
+    fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
+        let Passage { turn_id, kind, content, meta } = passage;
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         // Numbered by place, so that ids stay apart in a turn that was resumed. An agent's tool call may
@@ -516,7 +532,7 @@ impl Host {
             TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
             TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
         };
-        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
+        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
         self.sequence(step, Target::Chat(key), action, None);
     }
 

@@ -1,4 +1,4 @@
-//! What clients read of this machine's files: `resourceRead` and `resourceList`.
+//! What clients read of this machine's files, and of `data:` URIs: `resourceRead` and `resourceList`.
 //!
 //! Owns: doing it on threads of its own, a few at a time, because a file system may take its time or for ever;
 //! and what is an error.
@@ -16,7 +16,7 @@ use ahp_types::commands::{ContentEncoding, DirectoryEntry, ResourceListResult, R
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use bytes::Bytes;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use tokio::sync::mpsc;
 
 use crate::host::effects::{ConnectionId, Frame, Resource};
@@ -101,6 +101,36 @@ fn answer(id: RequestId, resource: &Resource) -> Frame {
 
 /// A file's content: as text where it is text, unless asked otherwise.
 fn read(uri: &str, encoding: Option<&ContentEncoding>) -> Result<ResourceReadResult, RpcError> {
+    let (content, content_type) = match uri.strip_prefix("data:") {
+        Some(data) => {
+            inline(data).ok_or_else(|| RpcError::invalid_params("this `data:` URI cannot be read"))?
+        }
+        None => (read_file(uri)?, None),
+    };
+    let text = if encoding == Some(&ContentEncoding::Base64) { Err(content) } else { as_text(content) };
+    let (data, encoding) = match text {
+        Ok(text) => (text, ContentEncoding::Utf8),
+        Err(content) => (STANDARD.encode(content), ContentEncoding::Base64),
+    };
+    Ok(ResourceReadResult { data, encoding, content_type })
+}
+
+/// What is in a `data:` URI (RFC 2397), and of which type. Some clients give it back with more of it encoded,
+/// and with the slash of a path before it.
+fn inline(data: &str) -> Option<(Vec<u8>, Option<String>)> {
+    let data: Vec<u8> = percent_decode_str(data.trim_start_matches('/')).collect();
+    let comma = data.iter().position(|byte| *byte == b',')?;
+    let kind = std::str::from_utf8(&data[..comma]).ok()?;
+    let content = data[comma + 1..].to_vec();
+    let (kind, content) = match kind.strip_suffix(";base64") {
+        Some(kind) => (kind, STANDARD.decode(content).ok()?),
+        None => (kind, content),
+    };
+    let kind = kind.split(';').next().filter(|kind| !kind.is_empty());
+    Some((content, kind.map(str::to_owned)))
+}
+
+fn read_file(uri: &str) -> Result<Vec<u8>, RpcError> {
     let path = path_of(uri)?;
     let failed = |error| refusal(uri, &error);
     let file = fs::metadata(&path).map_err(failed)?;
@@ -114,12 +144,7 @@ fn read(uri: &str, encoding: Option<&ContentEncoding>) -> Result<ResourceReadRes
     if content.len() as u64 > FILE_BYTES_MAX {
         return Err(RpcError::invalid_params(format_args!("`{uri}` is larger than {FILE_BYTES_MAX} bytes")));
     }
-    let text = if encoding == Some(&ContentEncoding::Base64) { Err(content) } else { as_text(content) };
-    let (data, encoding) = match text {
-        Ok(text) => (text, ContentEncoding::Utf8),
-        Err(content) => (STANDARD.encode(content), ContentEncoding::Base64),
-    };
-    Ok(ResourceReadResult { data, encoding, content_type: None })
+    Ok(content)
 }
 
 fn as_text(content: Vec<u8>) -> Result<String, Vec<u8>> {
@@ -155,6 +180,14 @@ fn refusal(uri: &str, error: &std::io::Error) -> RpcError {
     }
 }
 
+/// What stays as it is in the path of a URI.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The `file:` URI of an absolute path.
+pub(crate) fn uri_of(path: &Path) -> String {
+    format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
+}
+
 /// The path of a `file:` URI.
 pub(crate) fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     let rest = uri.strip_prefix("file:").ok_or_else(|| RpcError::resource_not_found(uri))?;
@@ -175,6 +208,17 @@ pub(crate) fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_data_uri_is_what_it_holds() {
+        let read = |uri| read(uri, None).map(|read| (read.data, read.content_type)).map_err(|it| it.code);
+        let text = Ok(("a\u{e4}\n".to_owned(), Some("text/plain".to_owned())));
+        assert_eq!(read("data:text/plain;charset=utf-8;base64,YcOkCg=="), text);
+        assert_eq!(read("data:/text/plain%3Bcharset%3Dutf-8%3Bbase64%2CYcOkCg%3D%3D"), text);
+        assert_eq!(read("data:,a%C3%A4%0A"), Ok(("a\u{e4}\n".to_owned(), None)));
+        assert_eq!(read("data:;base64,?"), Err(-32602));
+        assert_eq!(read("data:nothing"), Err(-32602));
+    }
 
     #[test]
     fn uris_become_paths() {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::{
-    AgentCapabilities, ClientCapabilities, Implementation, InitializeRequest, InitializeResponse,
+    AgentCapabilities, ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities,
+    ElicitationUrlCapabilities, Implementation, InitializeRequest, InitializeResponse,
 };
 use anyhow::{anyhow, bail, Context};
 use tokio::time::{timeout, Instant};
@@ -283,10 +284,18 @@ impl Agent {
     }
 }
 
+/// What agents may ask of us.
+fn capabilities() -> ClientCapabilities {
+    let elicitation = ElicitationCapabilities::new()
+        .form(ElicitationFormCapabilities::new())
+        .url(ElicitationUrlCapabilities::new());
+    ClientCapabilities::new().elicitation(elicitation)
+}
+
 /// Says what we are; hears what the agent is. None when it ends instead.
 async fn shake_hands(ear: &mut Ear) -> anyhow::Result<Option<AgentCapabilities>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
-        .client_capabilities(ClientCapabilities::new())
+        .client_capabilities(capabilities())
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
     let id = ear.request("initialize", &hello);
     loop {

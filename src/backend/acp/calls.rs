@@ -6,17 +6,23 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use agent_client_protocol_schema::{Meta, ToolCall, ToolCallStatus, ToolCallUpdate, ToolKind};
+use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolKind};
+use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
 
-use super::content;
+use super::edits::Moment;
 use super::peer::AgentRequest;
-use crate::host::effects::{PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
+use super::{besides, content};
+use crate::host::effects::{Besides, PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
 
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;
+
+/// What agents call the command that they run.
+const COMMANDS: [&str; 2] = ["command", "cmd"];
 
 /// So much of a terminal's output is kept, in bytes: the latest of it.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
@@ -33,17 +39,30 @@ pub struct Calls {
 struct Call {
     name: Option<String>,
     kind: ToolKind,
+    /// The kind, as the agent calls it.
+    kind_name: Option<String>,
     title: Option<String>,
     input: Option<Value>,
     output: Option<Value>,
+    locations: Vec<ToolCallLocation>,
     content: Vec<ToolResultContent>,
+    /// What of its content has no place.
+    content_rest: Vec<Value>,
+    /// The changes of files in its content.
+    diffs: Vec<Diff>,
     /// What a terminal of the agent's own showed.
     terminal: String,
+    /// What else the agent said of that terminal.
+    terminal_info: JsonObject,
+    /// The agent's own `_meta`.
+    meta: JsonObject,
     stage: Stage,
     /// Clients know of it.
     told: bool,
     /// What they were shown last of what it has produced.
     shown: Vec<ToolResultContent>,
+    /// What they were told last besides.
+    meta_told: JsonObject,
     /// Requests for a permission, the one that the user is shown first.
     asked: VecDeque<(AgentRequest, Vec<PermissionOption>)>,
 }
@@ -62,8 +81,33 @@ enum Stage {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asks {
-    tool_call: ToolCallUpdate,
+    tool_call: Said,
     options: Vec<Offer>,
+}
+
+/// What one message says of a call: the schema's type, and what that does not know.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Box<RawValue>")]
+pub struct Said {
+    update: ToolCallUpdate,
+    more: More,
+}
+
+/// What the schema does not know, or leaves out when it does not understand it.
+#[derive(Debug, Default, Deserialize)]
+struct More {
+    name: Option<String>,
+    kind: Option<String>,
+    content: Option<Vec<Box<RawValue>>>,
+}
+
+impl TryFrom<Box<RawValue>> for Said {
+    type Error = serde_json::Error;
+
+    fn try_from(raw: Box<RawValue>) -> Result<Self, Self::Error> {
+        let update = serde_json::from_str(raw.get())?;
+        Ok(Self { update, more: serde_json::from_str(raw.get()).unwrap_or_default() })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,36 +133,29 @@ impl Offer {
 
 impl Calls {
     /// A `tool_call`.
-    pub fn begun(&mut self, call: ToolCall, name: Option<String>) -> Vec<TurnEvent> {
-        let id = call.tool_call_id.to_string();
+    pub fn begun(&mut self, mut said: Said) -> Vec<TurnEvent> {
+        let id = said.update.tool_call_id.to_string();
         self.past.remove(&id);
-        let known = self.calls.entry(id.clone()).or_default();
-        known.name = name.or(known.name.take());
-        known.kind = call.kind;
-        known.title = Some(call.title).filter(|title| !title.is_empty()).or(known.title.take());
-        known.input = call.raw_input.or(known.input.take());
-        known.output = call.raw_output.or(known.output.take());
-        if !call.content.is_empty() {
-            known.content = call.content.into_iter().filter_map(content::produced).collect();
-        }
-        known.take_terminal(call.meta.as_ref());
-        known.tell(&id, Some(call.status))
+        // What it was asked with before is not taken away by a beginning that does not say it.
+        said.more.content = said.more.content.filter(|content| !content.is_empty());
+        let status = said.update.fields.status;
+        self.merge(&id, said).tell(&id, status)
     }
 
     /// A `tool_call_update`.
-    pub fn updated(&mut self, update: ToolCallUpdate) -> Vec<TurnEvent> {
-        let id = update.tool_call_id.to_string();
+    pub fn updated(&mut self, said: Said) -> Vec<TurnEvent> {
+        let id = said.update.tool_call_id.to_string();
         if self.past.contains(&id) {
             tracing::debug!(id, "an update of a call of a turn that is over was ignored");
             return Vec::new();
         }
-        let status = update.fields.status;
-        self.merge(&id, update).tell(&id, status)
+        let status = said.update.fields.status;
+        self.merge(&id, said).tell(&id, status)
     }
 
     /// A request for a permission; false with it when nobody can be asked.
     pub fn asks(&mut self, request: AgentRequest, asks: Asks) -> (bool, Vec<TurnEvent>) {
-        let id = asks.tool_call.tool_call_id.to_string();
+        let id = asks.tool_call.update.tool_call_id.to_string();
         self.past.remove(&id);
         let call = self.merge(&id, asks.tool_call);
         let mut told = call.tell(&id, None);
@@ -169,6 +206,22 @@ impl Calls {
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
+    /// The changes of files that a call is to make when it asks for a permission, or has made when it is done;
+    /// none when an event is neither.
+    pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, Moment)> {
+        let event = match event {
+            TurnEvent::With(event, _) => event,
+            event => event,
+        };
+        let (id, moment) = match event {
+            TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, Moment::Before),
+            TurnEvent::ToolDone { id, outcome, .. } if outcome.success => (id, Moment::After),
+            _ => return None,
+        };
+        let diffs = self.calls.get(id).map(|call| call.diffs.clone()).filter(|diffs| !diffs.is_empty())?;
+        Some((diffs, moment))
+    }
+
     /// The turn is over.
     pub fn end_turn(&mut self) {
         self.past.extend(std::mem::take(&mut self.calls).into_keys());
@@ -177,17 +230,21 @@ impl Calls {
         }
     }
 
-    fn merge(&mut self, id: &str, update: ToolCallUpdate) -> &mut Call {
+    fn merge(&mut self, id: &str, said: Said) -> &mut Call {
         let call = self.calls.entry(id.to_owned()).or_default();
+        let Said { update, more } = said;
         let fields = update.fields;
+        call.name = more.name.or(call.name.take());
         call.kind = fields.kind.unwrap_or(call.kind);
-        call.title = fields.title.or(call.title.take());
+        call.kind_name = more.kind.or(call.kind_name.take());
+        call.title = fields.title.filter(|title| !title.is_empty()).or(call.title.take());
         call.input = fields.raw_input.or(call.input.take());
         call.output = fields.raw_output.or(call.output.take());
-        if let Some(content) = fields.content {
-            call.content = content.into_iter().filter_map(content::produced).collect();
+        call.locations = fields.locations.unwrap_or(std::mem::take(&mut call.locations));
+        if let Some(content) = more.content {
+            call.take_content(&content);
         }
-        call.take_terminal(update.meta.as_ref());
+        call.take_meta(update.meta.unwrap_or_default());
         call
     }
 }
@@ -198,10 +255,11 @@ impl Call {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.told, true) {
             let (name, display_name) = (self.tool_name(), self.display_name());
-            told.push(TurnEvent::ToolStarted { id: id.to_owned(), name, display_name });
+            told.push(self.with(TurnEvent::ToolStarted { id: id.to_owned(), name, display_name }));
         }
         let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
-        if self.stage == Stage::Begun && (over || status == Some(ToolCallStatus::InProgress)) {
+        let runs = status == Some(ToolCallStatus::InProgress) || !self.terminal.is_empty();
+        if self.stage == Stage::Begun && (over || runs) {
             self.stage = Stage::Running;
             told.push(self.ready(id, ToolGate::Open));
         }
@@ -223,33 +281,36 @@ impl Call {
         Some(self.ready(id, gate))
     }
 
-    fn ready(&self, id: &str, gate: ToolGate) -> TurnEvent {
-        TurnEvent::ToolReady {
-            id: id.to_owned(),
-            input: self.input.as_ref().map(Value::to_string).unwrap_or_default(),
-            message: self.message().into(),
-            gate,
-        }
+    fn ready(&mut self, id: &str, gate: ToolGate) -> TurnEvent {
+        let whole = || self.input.as_ref().map(Value::to_string);
+        let input = self.command().map(str::to_owned).or_else(whole).unwrap_or_default();
+        self.with(TurnEvent::ToolReady { id: id.to_owned(), input, message: self.message().into(), gate })
     }
 
     /// What it has produced so far, when that is not what was told last.
     fn shown(&mut self, id: &str) -> Option<TurnEvent> {
         let content = self.produced();
-        if content == self.shown {
+        if content == self.shown && self.meta_told == self.besides() {
             return None;
         }
         self.shown.clone_from(&content);
-        Some(TurnEvent::ToolContent { id: id.to_owned(), content })
+        Some(self.with(TurnEvent::ToolContent { id: id.to_owned(), content }))
     }
 
     fn done(&mut self, id: &str, success: bool, why: Option<String>) -> TurnEvent {
         self.stage = Stage::Over;
         let mut content = self.produced();
-        if let Some(output) = self.output.take().filter(|_| content.is_empty()) {
-            content.push(content::text(match output {
-                Value::String(text) => text,
-                output => format!("{output:#}"),
-            }));
+        let mut structured = None;
+        match self.output.take() {
+            Some(Value::String(text)) if content.is_empty() => content.push(content::text(text)),
+            Some(output) if content.is_empty() => content.push(content::text(format!("{output:#}"))),
+            // Said twice.
+            Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
+            Some(output) => match besides::kept(output) {
+                Value::Object(output) => structured = Some(output),
+                output => self.output = Some(output),
+            },
+            None => {}
         }
         let first_text = content.iter().find_map(|content| match content {
             ToolResultContent::Text(ToolResultTextContent { text }) => Some(text.clone()),
@@ -263,7 +324,46 @@ impl Call {
             content,
             error: (!success).then_some(error),
         };
-        TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false }
+        self.with_all(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false }, structured)
+    }
+
+    /// An event, with what is told besides if clients do not know it yet.
+    fn with(&mut self, event: TurnEvent) -> TurnEvent {
+        self.with_all(event, None)
+    }
+
+    fn with_all(&mut self, event: TurnEvent, structured: Option<JsonObject>) -> TurnEvent {
+        let mut meta = self.besides();
+        if meta == self.meta_told {
+            meta.clear();
+        } else {
+            self.meta_told.clone_from(&meta);
+        }
+        if meta.is_empty() && structured.is_none() {
+            return event;
+        }
+        TurnEvent::With(Box::new(event), Besides { meta, structured, ..Besides::default() })
+    }
+
+    /// All that has no place.
+    fn besides(&self) -> JsonObject {
+        let mut meta = JsonObject::new();
+        let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
+        let kind = self.kind_name.as_deref().unwrap_or_else(|| kind_name(self.kind));
+        besides::put(&mut meta, besides::TOOL_KIND, self.known_kind().map(Value::from));
+        if self.command().is_some() {
+            let more = self.input.clone().and_then(|input| besides::rest(input, &COMMANDS));
+            besides::put(&mut meta, besides::RAW_INPUT, more.map(Value::Object));
+        }
+        besides::put(&mut meta, besides::KIND, Some(kind.into()));
+        besides::put(&mut meta, besides::LOCATIONS, some(json!(self.locations)));
+        besides::put(&mut meta, besides::CONTENT, some(json!(self.content_rest)));
+        besides::put(&mut meta, besides::TERMINAL, some(json!(self.terminal_info)));
+        besides::put(&mut meta, besides::META, some(json!(self.meta)));
+        if self.stage == Stage::Over {
+            besides::put(&mut meta, besides::RAW_OUTPUT, self.output.clone());
+        }
+        meta
     }
 
     fn produced(&self) -> Vec<ToolResultContent> {
@@ -274,13 +374,52 @@ impl Call {
         content
     }
 
-    /// Takes in what an agent says of a terminal of its own: the output comes in pieces.
-    fn take_terminal(&mut self, meta: Option<&Meta>) {
-        let Some(meta) = meta else { return };
-        for name in ["terminal_output_delta", "terminal_output"] {
-            let output = meta.get(name).and_then(|output| output.get("data").unwrap_or(output).as_str());
-            self.terminal.push_str(output.unwrap_or_default());
+    /// The command that is run, where the agent says it like that: it is what people know as the input.
+    fn command(&self) -> Option<&str> {
+        let input = self.input.as_ref().filter(|_| self.kind == ToolKind::Execute)?;
+        COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
+    }
+
+    /// The kind of tool, as clients that follow VS Code call it, of those that they know. They take the input of
+    /// what they know as a terminal for a command.
+    fn known_kind(&self) -> Option<&'static str> {
+        match self.kind {
+            ToolKind::Execute => self.command().map(|_| "terminal"),
+            ToolKind::Search => Some("search"),
+            ToolKind::Read => Some("read"),
+            _ => None,
         }
+    }
+
+    fn take_content(&mut self, content: &[Box<RawValue>]) {
+        self.content.clear();
+        self.content_rest.clear();
+        self.diffs.clear();
+        for raw in content {
+            let produced = content::produced(raw);
+            if let Some(mut rest) = produced.rest {
+                rest.insert("index".to_owned(), self.content.len().into());
+                self.content_rest.push(rest.into());
+            }
+            self.content.extend(produced.content);
+            self.diffs.extend(produced.diff);
+        }
+    }
+
+    /// Takes in the agent's own `_meta`, and what it says there of a terminal of its own: the output comes in
+    /// pieces.
+    fn take_meta(&mut self, mut meta: JsonObject) {
+        for name in ["terminal_output_delta", "terminal_output"] {
+            let Some(output) = meta.remove(name) else { continue };
+            let text = output.get("data").unwrap_or(&output).as_str();
+            self.terminal.push_str(text.unwrap_or_default());
+        }
+        for name in ["terminal_info", "terminal_exit"] {
+            if let Some(Value::Object(info)) = meta.remove(name) {
+                besides::add(&mut self.terminal_info, info);
+            }
+        }
+        besides::add(&mut self.meta, meta);
         if self.terminal.len() > TERMINAL_BYTES_MAX {
             let mut cut = self.terminal.len() - TERMINAL_BYTES_MAX / 2;
             while !self.terminal.is_char_boundary(cut) {

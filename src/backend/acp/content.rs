@@ -7,15 +7,20 @@
 use std::collections::BTreeMap;
 
 use agent_client_protocol_schema::{
-    AudioContent, BlobResourceContents, ContentBlock, Diff, EmbeddedResource, EmbeddedResourceResource,
-    ImageContent, PromptCapabilities, ResourceLink, TextResourceContents, ToolCallContent,
+    AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
+    EmbeddedResourceResource, ImageContent, PromptCapabilities, ResourceLink, TextResourceContents,
+    ToolCallContent,
 };
+use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    Message, MessageAttachment, ResponsePart, ToolCallState, ToolResultContent,
+    Message, MessageAttachment, ResponsePart, TextPosition, ToolCallState, ToolResultContent,
     ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
+use serde_json::value::RawValue;
+use serde_json::Value;
 
+use super::besides;
 use crate::host::effects::Transcript;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
@@ -32,6 +37,7 @@ pub fn prompt(message: &Message, chats: &[Transcript], can: &PromptCapabilities)
     }
     for attachment in message.attachments.iter().flatten() {
         blocks.extend(attached(attachment, can));
+        blocks.extend(selected(attachment).map(ContentBlock::from));
     }
     blocks.extend(chats.iter().map(|chat| attached_chat(chat).into()));
     if blocks.is_empty() {
@@ -45,6 +51,24 @@ pub fn prompt(message: &Message, chats: &[Transcript], can: &PromptCapabilities)
 fn attached_chat(Transcript { label, text, cut, .. }: &Transcript) -> String {
     let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
     format!("This was said in the conversation \"{label}\", which the user has attached:\n\n{cut}{text}\n")
+}
+
+/// What of an attachment the user has selected: no content block has a place for it.
+fn selected(attachment: &MessageAttachment) -> Option<String> {
+    let (label, selection) = match attachment {
+        MessageAttachment::Resource(resource) => (&resource.label, resource.selection.as_ref()?),
+        MessageAttachment::EmbeddedResource(resource) => (&resource.label, resource.selection.as_ref()?),
+        _ => return None,
+    };
+    let (start, end) = (&selection.range.start, &selection.range.end);
+    let place = |at: &TextPosition| {
+        format!("line {}, column {}", at.line.saturating_add(1), at.character.saturating_add(1))
+    };
+    Some(if start == end {
+        format!("(The user is at {} of {label}.)", place(start))
+    } else {
+        format!("(The user has selected {label} from {} to {}.)", place(start), place(end))
+    })
 }
 
 fn attached(attachment: &MessageAttachment, can: &PromptCapabilities) -> Option<ContentBlock> {
@@ -129,13 +153,75 @@ pub fn markdown(block: ContentBlock) -> String {
     }
 }
 
-/// What a tool call has produced, as clients are shown it; none for what is told in other ways.
-pub fn produced(content: ToolCallContent) -> Option<ToolResultContent> {
-    match content {
-        ToolCallContent::Content(content) => Some(produced_block(content.content)),
-        ToolCallContent::Diff(diff) => Some(text(diff_text(&diff))),
-        _ => None,
+/// Something that a tool call has produced.
+#[derive(Debug)]
+pub struct Produced {
+    /// As clients are shown it; none for what is told in other ways, or not understood.
+    pub content: Option<ToolResultContent>,
+    /// What of it has no place.
+    pub rest: Option<JsonObject>,
+    /// The change of a file, if it is one.
+    pub diff: Option<Diff>,
+}
+
+/// What a tool call has produced.
+pub fn produced(raw: &RawValue) -> Produced {
+    let said: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+    match serde_json::from_str(raw.get()) {
+        Ok(ToolCallContent::Content(content)) => {
+            let block = rest_of_block(&said["content"], &["uri", "mimeType", "size"], &[]);
+            let mut rest = besides::rest(said, &["type", "content"]).unwrap_or_default();
+            rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
+            let rest = Some(rest).filter(|rest| !rest.is_empty());
+            Produced { content: Some(produced_block(content.content)), rest, diff: None }
+        }
+        Ok(ToolCallContent::Diff(diff)) => Produced {
+            content: Some(text(diff_text(&diff))),
+            rest: besides::rest(said, &["type", "path", "oldText", "newText"]),
+            diff: Some(diff),
+        },
+        Ok(ToolCallContent::Terminal(_)) => {
+            Produced { content: None, rest: besides::rest(said, &["type"]), diff: None }
+        }
+        _ => Produced { content: None, rest: besides::rest(said, &[]), diff: None },
     }
+}
+
+/// What of a piece of the answer has no place. Costs nothing where all of it has one.
+pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject> {
+    let plain = match &chunk.content {
+        ContentBlock::Text(text) => text.annotations.is_none() && text.meta.is_none(),
+        _ => false,
+    };
+    if plain && chunk.meta.is_none() {
+        return None;
+    }
+    let said: Value = serde_json::from_str(raw.get()).ok()?;
+    let shown = if said["content"]["title"].is_string() { "title" } else { "name" };
+    let block = rest_of_block(&said["content"], &["uri", shown], &["uri"]);
+    let mut rest = besides::rest(said, &["sessionUpdate", "content", "messageId"]).unwrap_or_default();
+    rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
+    Some(rest).filter(|rest| !rest.is_empty())
+}
+
+/// What of a content block has no place, where a link and an embedded resource have one for these members.
+fn rest_of_block(block: &Value, of_link: &[&str], of_resource: &[&str]) -> Option<JsonObject> {
+    let kind = block["type"].as_str().unwrap_or_default();
+    let placed: &[&str] = match kind {
+        "text" => &["type", "text"],
+        "image" | "audio" => &["type", "data", "mimeType"],
+        "resource" => &["type", "resource"],
+        "resource_link" => &[&["type"], of_link].concat(),
+        _ => &[],
+    };
+    let mut rest = besides::rest(block.clone(), placed).unwrap_or_default();
+    if kind == "resource" {
+        let contents = &block["resource"];
+        let placed: &[&str] = if contents["text"].is_string() { &["text"] } else { &["blob", "mimeType"] };
+        let contents = besides::rest(contents.clone(), &[placed, of_resource].concat());
+        rest.extend(contents.map(|contents| (kind.to_owned(), Value::Object(contents))));
+    }
+    Some(rest).filter(|rest| !rest.is_empty())
 }
 
 fn produced_block(block: ContentBlock) -> ToolResultContent {

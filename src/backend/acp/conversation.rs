@@ -1,16 +1,20 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
-//! to be), `updates` (what the agent tells), `requests` (what the agent asks).
+//! to be), `updates` (what the agent tells), `requests` (what the agent asks), `questions`
+//! (what it asks the user).
 //!
 //! Owns: one prompt at a time, and what ends it.
 //! Never: waits without hearing a cancellation.
 
 mod opening;
+mod questions;
 mod requests;
 mod updates;
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,20 +22,23 @@ use agent_client_protocol_schema::{
     CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, PromptResponse, SessionId,
     StopReason,
 };
-use ahp_types::state::{Message, UsageInfo};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{FileEdit, Message, ToolResultContent, ToolResultFileEditContent, UsageInfo};
 use anyhow::{bail, Context};
 use serde_json::value::RawValue;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use self::opening::refused;
+use self::questions::Questions;
 use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
-use super::content;
 use super::peer::{Ear, Failure, Said};
+use super::{besides, content, edits};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
-    Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
+    Besides, Command, Event, OpenConversation, RunId, TextKind, Transcript, TurnEnd, TurnEvent,
 };
 
 /// ACP: the user must log in first.
@@ -95,11 +102,34 @@ struct Conversation {
     /// What the agent has to be told before the next prompt, because it does not remember it.
     transcript: Option<String>,
     calls: Calls,
+    /// What the agent says of its session besides the title.
+    session_info: JsonObject,
+    /// The last update of each kind that nobody knows.
+    unknown_updates: JsonObject,
     run: Option<Run>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
     /// A prompt has been answered well: the agent knows the session, or has known it.
     is_known: bool,
+    /// What is found out for the first of them.
+    looking: Looking,
+}
+
+/// Finding out what the changes that are told with an event are changes of.
+enum Looking {
+    NotYet,
+    For(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
+    Done,
+}
+
+impl Looking {
+    /// What was found; for ever not while nothing is looked for.
+    async fn found(&mut self) -> Vec<FileEdit> {
+        match self {
+            Self::For(looking) => looking.await,
+            Self::NotYet | Self::Done => std::future::pending().await,
+        }
+    }
 }
 
 struct Run {
@@ -110,6 +140,9 @@ struct Run {
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
     usage: UsageInfo,
+    /// The user has refused a call.
+    has_refused: bool,
+    questions: Questions,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
     /// Something was told of it.
@@ -141,10 +174,20 @@ impl Conversation {
                     }
                     Some(command) => self.obey(command),
                 },
-                room = reports.room(), if !self.pending.is_empty() => {
-                    let Some(room) = room else { return Ok(()) };
+                found = self.looking.found(), if matches!(self.looking, Looking::For(_)) => {
+                    self.looking = Looking::Done;
                     if let Some(event) = self.pending.pop_front() {
-                        room.report(event);
+                        self.pending.push_front(with_edits(event, found));
+                    }
+                    Next::Hear
+                }
+                room = reports.room(), if !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) => {
+                    let Some(room) = room else { return Ok(()) };
+                    if !self.looks() {
+                        self.looking = Looking::NotYet;
+                        if let Some(event) = self.pending.pop_front() {
+                            room.report(event);
+                        }
                     }
                     Next::Hear
                 }
@@ -169,6 +212,17 @@ impl Conversation {
         Ok(())
     }
 
+    /// Begins to find out what the first event that is to be reported needs; false when it needs nothing.
+    fn looks(&mut self) -> bool {
+        let changes = match (self.pending.front(), &self.looking) {
+            (Some(Event::Turn(_, event)), Looking::NotYet) => self.calls.changes(event),
+            _ => None,
+        };
+        let Some((diffs, moment)) = changes else { return false };
+        self.looking = Looking::For(Box::pin(edits::find(diffs, moment)));
+        true
+    }
+
     fn obey(&mut self, command: Command) -> Next {
         let current = self.run.as_ref().map(|run| run.id);
         match command {
@@ -180,6 +234,9 @@ impl Conversation {
             Command::Cancel { run } if current == Some(run) => self.cancel(),
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
+            }
+            Command::Answer { run, request_id, response, answers } if current == Some(run) => {
+                self.answered_by_user(&request_id, response, &answers);
             }
             Command::Steer { run, id, message, attached } if current == Some(run) => {
                 if let Some(run) = &mut self.run {
@@ -215,6 +272,8 @@ impl Conversation {
                 cache_read_tokens: None,
                 meta: None,
             },
+            has_refused: false,
+            questions: Questions::default(),
             speaking: None,
             told: false,
             steering: VecDeque::new(),
@@ -233,6 +292,7 @@ impl Conversation {
         run.steering.clear();
         // Nobody wants to hear of the run any more.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
+        self.looking = Looking::NotYet;
         self.answer_unanswered(true);
         self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
     }
@@ -251,6 +311,7 @@ impl Conversation {
         match said {
             Said::Update(update) => self.updated(&update),
             Said::Request { id, method, params } => self.asked(id, &method, &params),
+            Said::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
             Said::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
                 self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));
@@ -302,17 +363,7 @@ impl Conversation {
                 self.agent.has_worked();
                 self.is_known = true;
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
-                    Ok(answer) => {
-                        if let Some(usage) = answer.usage {
-                            let count = |tokens: u64| i64::try_from(tokens).ok();
-                            self.tell_usage(|known| {
-                                known.input_tokens = count(usage.input_tokens);
-                                known.output_tokens = count(usage.output_tokens);
-                                known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
-                            });
-                        }
-                        ending(answer.stop_reason)
-                    }
+                    Ok(answer) => self.learn_from_answer(answer),
                     Err(error) => {
                         // It has answered, so it is done; why it stopped is not known.
                         tracing::warn!(agent = self.agent.spec.name, %error, "an answer to a prompt: {answer}");
@@ -346,6 +397,26 @@ impl Conversation {
                 self.tell(TurnEvent::Steered(id));
             }
             _ => self.end(end),
+        }
+    }
+
+    /// Takes in what an answer to a prompt tells besides the end; how the turn has ended.
+    fn learn_from_answer(&mut self, answer: PromptResponse) -> TurnEnd {
+        let PromptResponse { stop_reason, usage, meta, .. } = answer;
+        if usage.is_some() || meta.is_some() {
+            self.tell_usage(|known| {
+                if let Some(usage) = usage {
+                    // Cannot fail: it is plain data.
+                    let raw = serde_json::to_value(&usage).unwrap_or_default();
+                    updates::learn_usage(known, &usage, raw);
+                }
+                besides::put(known.meta.get_or_insert_default(), besides::META, meta.map(Value::Object));
+            });
+        }
+        match (stop_reason, &self.run) {
+            // The user has not cancelled the turn, but refused a call; some agents end it like this then.
+            (StopReason::Cancelled, Some(run)) if run.has_refused => TurnEnd::Complete,
+            (reason, _) => ending(reason),
         }
     }
 
@@ -383,6 +454,25 @@ impl Conversation {
             self.ear.request("session/close", &CloseSessionRequest::new(self.session.clone()));
         }
     }
+}
+
+/// An event, and the changes of files that it tells: in what a call has produced, behind what it says itself, or
+/// besides its question.
+fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
+    let Event::Turn(run, event) = event else { return event };
+    let (mut event, mut besides) = match event {
+        TurnEvent::With(event, besides) => (*event, besides),
+        event => (event, Besides::default()),
+    };
+    match &mut event {
+        TurnEvent::ToolDone { outcome, .. } => outcome.content.extend(edits.into_iter().map(|edit| {
+            let FileEdit { before, after, diff } = edit;
+            ToolResultContent::FileEdit(ToolResultFileEditContent { before, after, diff })
+        })),
+        _ => besides.edits = edits,
+    }
+    let event = if besides == Besides::default() { event } else { TurnEvent::With(Box::new(event), besides) };
+    Event::Turn(run, event)
 }
 
 fn ending(reason: StopReason) -> TurnEnd {

@@ -2,15 +2,18 @@
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
 //! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
-//! `conversation` (one chat), `calls` and `content` (what its messages mean).
+//! `conversation` (one chat), `calls` and `content` (what its messages mean), `besides` (what has no place),
+//! `edits` (what changes are of files).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
 
 pub mod agent;
+mod besides;
 mod calls;
 mod content;
 mod conversation;
+mod edits;
 pub mod guard;
 mod junk;
 pub mod peer;

@@ -2,7 +2,7 @@
 //!
 //! Owns: reading in order, in one task, and giving each message to the one [`Ear`] that it is for; keeping what
 //! is said of a session before anybody has heard of it; telling junk from messages; bounds.
-//! Never: knows what a method means, beyond which members name the session that it is about. A message that
+//! Never: knows what a method means, beyond which members name the session or request that it is about. A message that
 //! nobody takes is not read past: the agent waits as long as we do.
 
 use std::borrow::Cow;
@@ -411,12 +411,20 @@ impl Shared {
 
     async fn requested(&self, id: AgentRequest, method: String, params: Option<&RawValue>) {
         let about = params
-            .and_then(|params| Some((params, serde_json::from_str::<About<'_>>(params.get()).ok()?.session)));
-        let Some((params, session)) = about else {
+            .and_then(|params| Some((params, serde_json::from_str::<About<'_>>(params.get()).ok()?)))
+            .filter(|(_, about)| about.session.is_some() || about.request.is_some());
+        let Some((params, About { session, request })) = about else {
             tracing::debug!(agent = self.agent, method, "a request about no session");
             return self.answer(&id, Err((METHOD_NOT_FOUND, "this method is not served")));
         };
-        let ear = self.routes().sessions.get(session.as_ref()).copied();
+        let ear = {
+            let routes = self.routes();
+            match session {
+                Some(session) => routes.sessions.get(session.as_ref()).copied(),
+                // About something that we wait for an answer to.
+                None => request.and_then(|request| routes.requests.get(&request).copied()),
+            }
+        };
         match ear {
             Some(ear) => {
                 self.routes().asked.insert(id.clone(), ear);
@@ -461,8 +469,10 @@ struct Update<'a> {
 
 #[derive(Deserialize)]
 struct About<'a> {
-    #[serde(borrow, rename = "sessionId")]
-    session: Cow<'a, str>,
+    #[serde(borrow, default, rename = "sessionId")]
+    session: Option<Cow<'a, str>>,
+    #[serde(default, rename = "requestId")]
+    request: Option<u64>,
 }
 
 #[derive(Deserialize)]

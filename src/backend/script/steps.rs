@@ -147,7 +147,7 @@ impl Agent {
         }
         self.turn.calls += 1;
         let id = format!("question-{}", self.turn.calls);
-        self.tell(TurnEvent::Question { id: id.clone(), questions }).await?;
+        self.tell(TurnEvent::Question { id: id.clone(), message: None, url: None, questions }).await?;
         let Reply::Answers { response, answers } = self.reply_about(&id).await? else { return Ok(()) };
         let said = match response {
             ChatInputResponseKind::Accept => {

@@ -8,11 +8,12 @@ use std::fmt;
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
-    AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, Message, ResponsePart,
+    AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, FileEdit, Message, ResponsePart,
     SessionConfigSchema, ToolCallResult, ToolResultContent, Turn, UsageInfo,
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::RunId;
 
@@ -229,6 +230,14 @@ pub enum Event {
     Handle(String),
     /// The agent gives the session a name.
     Title(String),
+    /// Something about the conversation that has no place of its own: kept, and shown to clients that look for
+    /// it, in place of the last one of this name.
+    Note {
+        /// What it is called.
+        name: String,
+        /// What it is; none when it is not so any more.
+        value: Option<Value>,
+    },
     /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is
     /// another.
     TokenRefused {
@@ -263,6 +272,8 @@ pub enum TurnEvent {
     /// An event after which the agent has got so far: both are kept, or neither, so that nothing which was
     /// told is done again when the turn is resumed.
     Last(Box<TurnEvent>, u64),
+    /// An event that is no end of the run, and what is told besides it.
+    With(Box<TurnEvent>, Besides),
     /// Token usage so far.
     Usage(UsageInfo),
     /// A tool call begins; its input may stream.
@@ -325,13 +336,34 @@ pub enum TurnEvent {
     Question {
         /// The agent's id of the question.
         id: String,
+        /// What it is about, for people.
+        message: Option<String>,
+        /// What the user is to open, or to look at.
+        url: Option<String>,
         /// What is asked.
         questions: Vec<ChatInputQuestion>,
+    },
+    /// The agent does not want to know any more. Not answered.
+    QuestionWithdrawn {
+        /// The question.
+        id: String,
     },
     /// The agent has taken in what the user added, so that it is not told again.
     Steered(String),
     /// The run is over. Reported exactly once for each run, also for one that was cancelled.
     Ended(TurnEnd),
+}
+
+/// What is told besides an event, by the few agents that say it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Besides {
+    /// What has no place of its own, by name. Of a tool call it is all that there is now, and replaces what was
+    /// told before, unless it is empty.
+    pub meta: JsonObject,
+    /// The changes of files that a tool call which asks for a permission is going to make.
+    pub edits: Vec<FileEdit>,
+    /// What a tool call has produced, for programs.
+    pub structured: Option<JsonObject>,
 }
 
 /// The two kinds of streamed text.

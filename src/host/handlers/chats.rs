@@ -292,6 +292,7 @@ impl Host {
     pub(super) fn take_from_catalogue(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str) {
         let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
         self.sequence(step, Target::Session(key), removed, None);
+        self.take_notes(step, key, chat);
         self.sync_session(step, key);
     }
 

@@ -116,12 +116,14 @@ impl Host {
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
+        let notes = self.take_notes(step, from, &uri);
         self.take_from_catalogue(step, from, &uri);
         self.reopen_session(step, from);
         if self.sessions.get(&to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri)) {
             let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
             self.sequence(step, Target::Session(to), added, None);
         }
+        self.keep_notes(step, to, &uri, notes);
         self.sync_session(step, to);
         // Now, and not at the end of the step: by then the session may be gone, and the chat with it.
         self.save_moved(step, key);

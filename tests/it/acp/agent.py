@@ -171,12 +171,6 @@ def step_ask(session, rest):
         update(session, "tool_call_update", toolCallId="ask_1", status="completed", content=[diff])
 
 
-def step_permission(session, rest):
-    """Asks exactly so, and says what was answered."""
-    request = ask("session/request_permission", sessionId=session, **json.loads(rest))
-    text(session, outcome_of(wait_for_answer(request)))
-
-
 def step_ask_and_cancel_too(session, rest):
     """Asks, and withdraws its question when it is cancelled, although that answers it."""
     request = permission(session, rest, title="Too late", kind="execute")
@@ -213,6 +207,19 @@ def step_duet(session, rest):
     say(id=other["id"], result={"stopReason": "end_turn"})
 
 
+def step_edit(session, rest):
+    """Asks whether it may change a file, and then does: whole, some lines, or however it is told."""
+    told = json.loads(rest)
+    path = os.path.join(SESSIONS[session][0], told["path"])
+    content = [{"type": "diff", "path": path, **sides} for sides in told["diffs"]]
+    request = permission(session, "edit_1", title="Change a file", kind="edit", content=content)
+    if outcome_of(wait_for_answer(request)) == "no":
+        return
+    with open(path, "w") as file:
+        file.write(told["after"])
+    update(session, "tool_call_update", toolCallId="edit_1", status="completed")
+
+
 def step_ask_thrice(session, rest):
     """Three calls wait at once; their answers are told in the order in which they come."""
     requests = [permission(session, f"ask_{n}", title=f"Number {n}", kind="edit") for n in (1, 2, 3)]
@@ -221,6 +228,20 @@ def step_ask_thrice(session, rest):
         answer = listen()
         number = requests.index(answer["id"]) + 1
         text(session, f"{number}: {outcome_of(answer)}; ")
+
+
+def step_ask_thrice_and_hang(session, rest):
+    """Three calls wait when the turn is cancelled; how they were answered is told in the next."""
+    requests = [permission(session, f"ask_{n}", title=f"Number {n}", kind="edit") for n in (1, 2, 3)]
+    ANSWERED.extend(outcome_of(wait_for_answer_only(request)) for request in requests)
+    raise Cancelled
+
+
+def wait_for_answer_only(request):
+    while True:
+        message = listen()
+        if message.get("id") == request and "method" not in message:
+            return message
 
 
 def step_ask_and_finish(session, rest):
@@ -238,6 +259,80 @@ def step_ask_and_withdraw(session, rest):
 def step_forget(session, rest):
     """Drops the session, as agents do that keep one of them; it can be taken up again."""
     FORGOTTEN[session] = {"code": int(rest), "message": "no such session"}
+
+
+def step_reject_and_end(session, rest):
+    """Asks, and ends the turn as if it were cancelled when the answer is no."""
+    answer = wait_for_answer(permission(session, "ask_1", title="Change a file", kind="edit"))
+    if outcome_of(answer) == "no":
+        raise End(result={"stopReason": "cancelled"})
+
+
+def step_permission(session, rest):
+    """Asks like this, and says the answer."""
+    answer = wait_for_answer(ask("session/request_permission", sessionId=session, **json.loads(rest)))
+    text(session, outcome_of(answer))
+
+
+def step_question(session, rest):
+    """Asks the user, and says what the answer was."""
+    answer = wait_for_answer(ask("elicitation/create", sessionId=session, **json.loads(rest)))
+    text(session, json.dumps(answer.get("result", answer.get("error"))))
+
+
+def step_question_of_prompt(session, rest):
+    """Asks about the prompt instead of the session."""
+    answer = wait_for_answer(ask("elicitation/create", requestId=CURRENT[0], **json.loads(rest)))
+    text(session, json.dumps(answer.get("result")))
+
+
+def step_questions(session, rest):
+    """Asks two things at once, and says the answers in the order in which they come."""
+    url = {"mode": "url", "message": "Open", "elicitationId": "e", "url": "https://example.org/"}
+    form = {"mode": "form", "message": "Say", "requestedSchema": {"type": "object", "properties": {}}}
+    asked = [ask("elicitation/create", sessionId=session, **what) for what in (url, form)]
+    for _ in asked:
+        answer = listen()
+        text(session, f"{asked.index(answer['id']) + 1}: {answer['result']['action']}; ")
+
+
+def step_question_and_withdraw(session, rest):
+    request = ask("elicitation/create", sessionId=session, mode="url", message="x", url="https://x/", elicitationId="e")
+    say(method="$/cancel_request", params={"requestId": request})
+    text(session, f"code {wait_for_answer(request)['error']['code']}")
+
+
+def step_question_and_hang(session, rest):
+    """Asks, and tells in the next turn how it was answered."""
+    request = ask("elicitation/create", sessionId=session, mode="url", message="x", url="https://x/", elicitationId="e")
+    while True:
+        message = listen()
+        if message.get("id") == request and "method" not in message:
+            ANSWERED.append(message["result"]["action"])
+            raise Cancelled
+
+
+def step_answered(session, rest):
+    text(session, " ".join(ANSWERED))
+
+
+def step_question_between_turns(session, rest):
+    """Asks after the turn; how it was answered is told in the next."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    request = ask("elicitation/create", sessionId=session, mode="url", message="x", url="https://x/", elicitationId="e")
+    ANSWERED.append(wait_for_answer(request)["result"]["action"])
+    raise End()
+
+
+ANSWERED = []
+
+
+def step_can(session, rest):
+    """What the client said that it can."""
+    text(session, json.dumps(CLIENT[0]))
+
+
+CLIENT = [None]
 
 
 def step_sleep(session, rest):
@@ -336,6 +431,13 @@ def step_after(session, rest):
     raise End()
 
 
+def step_after_update(session, rest):
+    """Ends the turn, and then updates."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    step_update(session, rest)
+    raise End()
+
+
 CURRENT = [None]
 STEPS = {name[5:]: step for name, step in globals().items() if name.startswith("step_")}
 
@@ -379,6 +481,7 @@ def answer(message):
             while True:
                 listen()
         assert params["protocolVersion"] == 1, params
+        CLIENT[0] = params["clientCapabilities"]
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close") if name in OPTIONS.can}
         version = 2 if OPTIONS.before_hello == "version" else 1
@@ -386,6 +489,9 @@ def answer(message):
     if method == "session/new":
         if "no-session" in OPTIONS.can:
             return {"error": {"code": -32000, "message": "Authentication required"}}
+        if "ask-early" in OPTIONS.can:
+            url = {"mode": "url", "message": "x", "url": "https://x/", "elicitationId": "e"}
+            ANSWERED.append(wait_for_answer(ask("elicitation/create", requestId=message["id"], **url))["result"]["action"])
         session = f"session-{os.getpid()}-{len(SESSIONS)}"
         if "one-session" in OPTIONS.can:
             FORGOTTEN.update(dict.fromkeys(SESSIONS, {"code": -32603, "message": "another session has begun"}))

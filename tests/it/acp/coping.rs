@@ -254,7 +254,7 @@ fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
         for (way, rest, ending) in [
             ("silent", "say I see", "chat/turnComplete"),
             ("failed", failed, "chat/turnComplete"),
-            ("over", "end cancelled", "chat/turnCancelled"),
+            ("over", "end cancelled", "chat/turnComplete"),
         ] {
             let turn = format!("{way}-{number}");
             let refused = Asked { after: &[], ..*case };

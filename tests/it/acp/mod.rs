@@ -5,9 +5,12 @@
 //! Never: looks inside of the host.
 #![cfg(target_os = "linux")]
 
+mod asking;
 mod coping;
 mod dying;
+mod editing;
 mod junk;
+mod keeping;
 mod leaving;
 mod remembering;
 mod talking;

@@ -59,9 +59,10 @@ fn what_has_no_part_of_its_own_is_told_in_other_ways() {
     assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "work");
     assert_eq!(watched.heard("session/titleChanged").last().unwrap()["title"], "A good title");
     let context = json!({ "used": 10, "size": 100, "cost": { "amount": 0.5, "currency": "EUR" } });
+    let meta = json!({ "acp.context": context, "acp.usage": { "totalTokens": 12 } });
     assert_eq!(
         watched.heard("chat/usage").last().unwrap()["usage"],
-        json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": { "acp.context": context } })
+        json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": meta })
     );
     watched.leave();
 }
@@ -162,7 +163,8 @@ fn attachments_are_given_as_the_agent_can_take_them() {
     watched.dispatch(
         json!({ "type": "chat/turnStarted", "turnId": "t1", "startedAt": "2026-01-01T00:00:00Z",
         "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
-            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain" },
+            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain",
+              "selection": { "range": { "start": { "line": 2, "character": 0 }, "end": { "line": 4, "character": 7 } } } },
             { "type": "embeddedResource", "label": "pic", "data": "AAAA", "contentType": "image/png" },
             { "type": "embeddedResource", "label": "note", "data": "aGVsbG8=", "contentType": "text/plain" },
             { "type": "simple", "label": "prompt", "modelRepresentation": "prompt" },
@@ -175,6 +177,7 @@ fn attachments_are_given_as_the_agent_can_take_them() {
         json!([
             { "type": "text", "text": "Look" },
             { "type": "resource_link", "name": "x.txt", "uri": "file:///x.txt", "mimeType": "text/plain" },
+            { "type": "text", "text": "(The user has selected x.txt from line 3, column 1 to line 5, column 8.)" },
             { "type": "image", "mimeType": "image/png", "data": "AAAA" },
             { "type": "text", "text": "note:\nhello" },
             { "type": "text", "text": "prompt" },

@@ -9,12 +9,12 @@
 use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
-    Command, Event, PermissionKind, PermissionOption, RunId, TextKind, ToolGate, ToolOutcome, TurnEnd,
-    TurnEvent,
+    Besides, Command, Event, PermissionKind, PermissionOption, RunId, TextKind, ToolGate, ToolOutcome,
+    TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
 use anyhow::{bail, ensure, Result};
-use serde_json::json;
+use serde_json::{json, Value};
 
 use super::schedule::{Happening, Report};
 use super::speech::{text, tool_name};
@@ -155,6 +155,10 @@ impl Agent {
             Report::Left => return None,
             Report::Handle(index) => Event::Handle(text(*index).to_owned()),
             Report::Title(index) => Event::Title(text(*index).to_owned()),
+            Report::Note { name, value } => Event::Note {
+                name: format!("note-{}", name % 2),
+                value: value.map(|value| json!({ "said": text(value) })),
+            },
             Report::Turn { older, event } => {
                 let run =
                     self.runs.iter().rev().nth(usize::from(*older) % self.runs.len().max(1)).copied()?;
@@ -250,8 +254,16 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
             review: *review,
         },
         Happening::Question { id, shape } => {
-            TurnEvent::Question { id: format!("question-{}", id % 3), questions: questions(*shape) }
+            let (message, url) =
+                (Some(text(*shape).to_owned()), (*shape == 2).then(|| "https://x/".to_owned()));
+            let id = format!("question-{}", id % 3);
+            TurnEvent::Question { id, message, url, questions: questions(*shape) }
         }
+        Happening::QuestionWithdrawn { id } => {
+            TurnEvent::QuestionWithdrawn { id: format!("question-{}", id % 3) }
+        }
+        Happening::With(event, _) if matches!(**event, Happening::Ended(_)) => return None,
+        Happening::With(event, index) => TurnEvent::With(Box::new(happen(event)?), besides(*index)),
         Happening::Steered(_) => return None,
         Happening::Ended(how) => TurnEvent::Ended(end(*how)),
     })
@@ -271,6 +283,17 @@ fn gate_of(index: u8) -> ToolGate {
         3 => ToolGate::AllowedBefore,
         4 => ToolGate::Ask(Vec::new()),
         _ => ToolGate::Ask(all[1..3].to_vec()),
+    }
+}
+
+fn besides(index: u8) -> Besides {
+    let said = |name: &str| [(name.to_owned(), Value::from(text(index)))].into_iter().collect();
+    let side = || json!({ "uri": "file:///x", "content": { "uri": "data:,x" } });
+    let edit = serde_json::from_value(json!({ "before": side(), "after": side() })).unwrap();
+    match index % 3 {
+        0 => Besides { meta: said("meta"), ..Besides::default() },
+        1 => Besides { edits: vec![edit], structured: Some(said("result")), ..Besides::default() },
+        _ => Besides::default(),
     }
 }
 

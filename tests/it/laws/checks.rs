@@ -108,12 +108,28 @@ pub fn derived(fresh: &Fresh) -> Result<()> {
             chats.push(&**state);
         }
         session_agrees(session, &chats).with_context(|| uri.clone())?;
+        notes_agree(session).with_context(|| uri.clone())?;
     }
     let chats = fresh.values().filter(|it| matches!(it.state, SnapshotState::Chat(_))).count();
     ensure!(listed.len() == chats, "{} of {chats} chats are listed", listed.len());
     if let Some(SnapshotState::Root(root)) = fresh.get("ahp-root://").map(|snapshot| &snapshot.state) {
         let sessions = fresh.values().filter(|it| matches!(it.state, SnapshotState::Session(_))).count();
         ensure!(root.active_sessions == i64::try_from(sessions).ok(), "{:?} sessions", root.active_sessions);
+    }
+    Ok(())
+}
+
+/// That there are notes of chats of the session only, and none where nothing is noted.
+fn notes_agree(session: &SessionState) -> Result<()> {
+    let Some(notes) = &session.meta else { return Ok(()) };
+    ensure!(!notes.is_empty(), "notes without a name");
+    for (name, by_chat) in notes {
+        let by_chat = by_chat.as_object().filter(|by_chat| !by_chat.is_empty());
+        let chats = by_chat.with_context(|| format!("no chat has a note `{name}`"))?;
+        for chat in chats.keys() {
+            let listed = session.chats.iter().any(|row| row.resource == *chat);
+            ensure!(listed, "a note `{name}` of {chat}, which is not in it");
+        }
     }
     Ok(())
 }

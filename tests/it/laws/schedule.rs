@@ -286,6 +286,11 @@ pub enum Report {
     Left,
     Handle(u8),
     Title(u8),
+    /// Something that has no place: what there is under a name now, if anything is.
+    Note {
+        name: u8,
+        value: Option<u8>,
+    },
     /// About the newest run, or an older one.
     Turn {
         older: u8,
@@ -336,6 +341,11 @@ pub enum Happening {
         id: u8,
         shape: u8,
     },
+    QuestionWithdrawn {
+        id: u8,
+    },
+    /// Something, and more besides.
+    With(Box<Happening>, u8),
     /// A steering message is taken in, the newest or one before it.
     Steered(u8),
     Ended(u8),
@@ -710,7 +720,12 @@ fn report() -> impl Strategy<Value = Report> {
         1 => Just(Report::Left),
         1 => index().prop_map(Report::Handle),
         1 => index().prop_map(Report::Title),
-        45 => (older, happening()).prop_map(|(older, event)| Report::Turn { older, event }),
+        2 => (index(), proptest::option::weighted(0.7, index()))
+            .prop_map(|(name, value)| Report::Note { name, value }),
+        40 => (older.clone(), happening()).prop_map(|(older, event)| Report::Turn { older, event }),
+        5 => (older, happening(), index()).prop_map(|(older, event, besides)| {
+            Report::Turn { older, event: Happening::With(Box::new(event), besides) }
+        }),
     ]
 }
 
@@ -730,6 +745,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => (index(), any::<bool>(), any::<bool>())
             .prop_map(|(call, success, review)| Happening::Done { call, success, review }),
         3 => (index(), index()).prop_map(|(id, shape)| Happening::Question { id, shape }),
+        1 => index().prop_map(|id| Happening::QuestionWithdrawn { id }),
         2 => index().prop_map(Happening::Steered),
         3 => index().prop_map(Happening::Ended),
     ]

@@ -499,6 +499,12 @@ impl World {
             }
         };
         let good = fits && state.movable == Some(true);
+        let notes = |session: &str, world: &Self| {
+            let meta = world.truth.session(session).and_then(|it| it.meta.clone()).unwrap_or_default();
+            let of_chat = meta.into_iter().map(|(name, by_chat)| (name, by_chat[&chat].clone()));
+            of_chat.filter(|(_, note)| !note.is_null()).collect::<Vec<_>>()
+        };
+        let noted = notes(&from, self);
         let request_id = self.clients[client].mirror.ask(Asked::Move);
         let params = json!({ "channel": chat, "destination": destination });
         let answer = self.say(connection, &request(request_id, "moveChat", params.clone()))?;
@@ -506,6 +512,7 @@ impl World {
         if let Ok(answer) = answer {
             let session = self.truth.session_of(&chat);
             ensure!(answer["result"]["session"].as_str() == session, "{params} was answered {answer}");
+            ensure!(notes(session.unwrap_or_default(), self) == noted, "{params} left {noted:?} behind");
         }
         Ok(())
     }

@@ -12,12 +12,13 @@ use std::time::Duration;
 use agent_client_protocol_schema::{
     LoadSessionRequest, NewSessionRequest, NewSessionResponse, ResumeSessionRequest, SessionId,
 };
+use ahp_types::common::JsonObject;
 use anyhow::{anyhow, bail, Context};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::{Conversation, AUTH_REQUIRED, INVALID_PARAMS};
+use super::{Conversation, Looking, AUTH_REQUIRED};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
@@ -92,9 +93,12 @@ impl Conversation {
             early,
             transcript,
             calls: Calls::default(),
+            session_info: JsonObject::new(),
+            unknown_updates: JsonObject::new(),
             run: None,
             pending: VecDeque::new(),
             is_known: false,
+            looking: Looking::NotYet,
         })
     }
 }
@@ -111,7 +115,9 @@ async fn ask(
         loop {
             match ear.hear().await {
                 Some(Said::Answer(about, answer)) if about == id => return Some(answer),
-                Some(Said::Request { id, .. }) => ear.answer(&id, Err((INVALID_PARAMS, "no turn runs"))),
+                Some(Said::Request { id, method, .. }) => {
+                    ear.answer(&id, Conversation::asked_too_early(&method));
+                }
                 Some(_) => {}
                 None => return None,
             }
@@ -129,8 +135,8 @@ async fn ask(
 async fn hear_replay_out(ear: &mut Ear, limit: Duration) {
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
-            if let Said::Request { id, .. } = said {
-                ear.answer(&id, Err((INVALID_PARAMS, "no turn runs")));
+            if let Said::Request { id, method, .. } = said {
+                ear.answer(&id, Conversation::asked_too_early(&method));
             }
         }
     });

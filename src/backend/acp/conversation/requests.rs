@@ -7,14 +7,18 @@ use agent_client_protocol_schema::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
 use serde_json::value::RawValue;
+use serde_json::Value;
 
-use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
+use super::{questions, Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::calls::Asks;
 use crate::backend::acp::peer::AgentRequest;
 
 impl Conversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
         let Some((request, told)) = self.calls.decided(call, approved) else { return };
+        if let Some(run) = &mut self.run {
+            run.has_refused |= !approved;
+        }
         self.answer_permission(&request, option);
         self.tell_all(told);
         self.answer_unanswered(false);
@@ -31,14 +35,26 @@ impl Conversation {
     }
 
     pub(super) fn answer_unanswered(&mut self, all: bool) {
+        if all {
+            self.cancel_questions();
+        }
         for request in self.calls.unanswered(all) {
             self.answer_permission(&request, None);
+        }
+    }
+
+    /// Takes in a request of the agent's while no turn runs and none can.
+    pub(super) fn asked_too_early(method: &str) -> Result<Value, (i64, &'static str)> {
+        match method {
+            questions::METHOD => Ok(questions::cancelled()),
+            _ => Err((INVALID_PARAMS, "no turn runs")),
         }
     }
 
     /// Takes in a request of the agent's about its session.
     pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
         match method {
+            questions::METHOD => self.asked_the_user(request, params),
             "session/request_permission" => self.asked_for_permission(request, params),
             _ => {
                 tracing::debug!(agent = self.agent.spec.name, method, "a request that is not served");

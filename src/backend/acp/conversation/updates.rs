@@ -3,20 +3,26 @@
 //! Owns: the text, the tool calls, the plan and the usage of the turn that runs.
 //! Never: lets what is said between turns touch a turn.
 
-use agent_client_protocol_schema::{MaybeUndefined, PlanEntryStatus, SessionUpdate};
+use agent_client_protocol_schema::{
+    ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
+};
+use ahp_types::common::JsonObject;
 use ahp_types::state::UsageInfo;
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::Value;
 
 use super::Conversation;
-use crate::backend::acp::content;
-use crate::host::effects::{Event, TextKind, TurnEvent};
+use crate::backend::acp::{besides, calls, content};
+use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
 
-/// What the schema does not know of a tool call.
+/// What every update says.
 #[derive(Deserialize)]
-struct Named {
-    name: Option<String>,
+struct Any {
+    #[serde(rename = "sessionUpdate")]
+    kind: String,
+    #[serde(flatten)]
+    rest: JsonObject,
 }
 
 impl Conversation {
@@ -26,55 +32,74 @@ impl Conversation {
             Ok(update) => update,
             Err(error) => {
                 tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
-                return;
+                return self.keep_update(raw);
             }
         };
-        if let SessionUpdate::SessionInfoUpdate(info) = update {
-            if let MaybeUndefined::Value(title) = info.title {
-                self.pending.push_back(Event::Title(title));
-            }
-            return;
-        }
-        if self.run.as_ref().is_none_or(|run| run.cancelled.is_some()) {
-            tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}");
-            return;
-        }
+        let runs = self.run.as_ref().is_some_and(|run| run.cancelled.is_none());
         match update {
-            SessionUpdate::AgentMessageChunk(chunk) => {
-                let id = chunk.message_id.map(|id| id.to_string());
-                self.speak(TextKind::Markdown, id, content::markdown(chunk.content));
-            }
-            SessionUpdate::AgentThoughtChunk(chunk) => {
-                let id = chunk.message_id.map(|id| id.to_string());
-                self.speak(TextKind::Reasoning, id, content::markdown(chunk.content));
-            }
-            SessionUpdate::ToolCall(call) => {
-                // Newer than the schema.
-                let name = serde_json::from_str::<Named>(raw.get()).ok().and_then(|named| named.name);
-                let told = self.calls.begun(call, name);
-                self.tell_of_calls(told);
-            }
-            SessionUpdate::ToolCallUpdate(update) => {
-                let told = self.calls.updated(update);
-                self.tell_of_calls(told);
-            }
+            SessionUpdate::SessionInfoUpdate(info) => self.learn_of_session(info, raw),
             SessionUpdate::Plan(plan) => {
-                let at_work = plan.entries.into_iter().find(|it| it.status == PlanEntryStatus::InProgress);
-                self.tell(TurnEvent::Activity(at_work.map(|entry| entry.content)));
+                let at_work = plan.entries.iter().find(|it| it.status == PlanEntryStatus::InProgress);
+                self.tell(TurnEvent::Activity(at_work.map(|entry| entry.content.clone())));
+                self.note(besides::PLAN, unplaced(raw).filter(|_| !plan.entries.is_empty()));
             }
-            SessionUpdate::UsageUpdate(usage) => {
-                // The size of the context and the cost have no place of their own.
-                let context = json!({ "used": usage.used, "size": usage.size, "cost": usage.cost });
+            SessionUpdate::UsageUpdate(_) if runs => {
+                let context = unplaced(raw);
                 self.tell_usage(|known| {
-                    known.meta.get_or_insert_default().insert("acp.context".to_owned(), context);
+                    besides::put(known.meta.get_or_insert_default(), besides::CONTEXT, context);
                 });
+            }
+            SessionUpdate::UsageUpdate(_) => self.note(besides::CONTEXT, unplaced(raw)),
+            _ if !runs => tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}"),
+            SessionUpdate::AgentMessageChunk(chunk) => self.heard_chunk(TextKind::Markdown, chunk, raw),
+            SessionUpdate::AgentThoughtChunk(chunk) => self.heard_chunk(TextKind::Reasoning, chunk, raw),
+            SessionUpdate::ToolCall(_) => {
+                let told = said(raw).map(|said| self.calls.begun(said)).unwrap_or_default();
+                self.tell_of_calls(told);
+            }
+            SessionUpdate::ToolCallUpdate(_) => {
+                let told = said(raw).map(|said| self.calls.updated(said)).unwrap_or_default();
+                self.tell_of_calls(told);
             }
             _ => tracing::debug!(agent = self.agent.spec.name, "an update that is not shown: {raw}"),
         }
     }
 
-    pub(super) fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
-        if told.iter().any(|event| matches!(event, TurnEvent::ToolStarted { .. })) {
+    /// Keeps something about the conversation that has no place.
+    fn note(&mut self, name: &str, value: Option<Value>) {
+        let value = value.map(besides::kept);
+        self.pending.push_back(Event::Note { name: name.to_owned(), value });
+    }
+
+    /// The session's name has a place; what else is said of it is kept, each member until it is said anew.
+    fn learn_of_session(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
+        if let MaybeUndefined::Value(title) = info.title {
+            self.pending.push_back(Event::Title(title));
+        }
+        let Some(Value::Object(mut more)) = unplaced(raw) else { return };
+        more.remove("title");
+        if more.is_empty() {
+            return;
+        }
+        besides::add(&mut self.session_info, more);
+        self.session_info.retain(|_, value| !value.is_null());
+        let info = Some(self.session_info.clone()).filter(|info| !info.is_empty());
+        self.note(besides::SESSION_INFO, info.map(Value::Object));
+    }
+
+    /// Keeps an update that nobody knows, in place of the last one of its kind.
+    fn keep_update(&mut self, raw: &RawValue) {
+        let Ok(Any { kind, rest }) = serde_json::from_str(raw.get()) else { return };
+        besides::add(&mut self.unknown_updates, [(kind, Value::Object(rest))].into_iter().collect());
+        self.note(besides::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
+    }
+
+    fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
+        let begins = |event: &TurnEvent| match event {
+            TurnEvent::With(event, _) => matches!(**event, TurnEvent::ToolStarted { .. }),
+            event => matches!(event, TurnEvent::ToolStarted { .. }),
+        };
+        if told.iter().any(begins) {
             if let Some(run) = &mut self.run {
                 run.speaking = None;
             }
@@ -83,25 +108,82 @@ impl Conversation {
         self.answer_unanswered(false);
     }
 
-    /// More of the answer, or of the thoughts that led to it: a message with another name begins a new part.
-    pub(super) fn speak(&mut self, kind: TextKind, message: Option<String>, text: String) {
+    /// A piece of the answer, or of the thoughts that led to it.
+    fn heard_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
+        let rest = content::rest_of_chunk(&chunk, raw);
+        let id = chunk.message_id.map(|id| id.to_string());
+        let text = content::markdown(chunk.content);
+        match chunk.meta {
+            Some(meta) if text.is_empty() => self.learn_from_meta(meta),
+            _ => self.speak(kind, id, text, rest),
+        }
+    }
+
+    /// Some agents tell what a turn has used in the `_meta` of an empty piece of the answer.
+    fn learn_from_meta(&mut self, mut meta: JsonObject) {
+        let usage = meta.get("usage").and_then(|usage| Usage::deserialize(usage).ok());
+        let raw = usage.as_ref().and_then(|_| meta.remove("usage"));
+        self.tell_usage(|known| {
+            if let (Some(usage), Some(raw)) = (usage, raw) {
+                learn_usage(known, &usage, raw);
+            }
+            let meta = Some(meta).filter(|meta| !meta.is_empty()).map(Value::Object);
+            besides::put(known.meta.get_or_insert_default(), besides::META, meta);
+        });
+    }
+
+    /// More of the answer: a message with another name begins a new part.
+    fn speak(&mut self, kind: TextKind, message: Option<String>, text: String, rest: Option<JsonObject>) {
         if text.is_empty() {
             return;
         }
         let Some(run) = &mut self.run else { return };
-        let goes_on = match &run.speaking {
-            Some((before, name)) => *before != kind || *name == message,
-            None => true,
+        let now = (kind, message);
+        let (goes_on, begins) = match &run.speaking {
+            Some(before) => (before.0 != now.0 || before.1 == now.1, *before != now),
+            None => (true, true),
         };
-        run.speaking = Some((kind, message));
-        self.tell(if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) });
+        let mut meta = JsonObject::new();
+        besides::put(&mut meta, besides::CHUNK, rest.map(Value::Object));
+        if begins {
+            besides::put(&mut meta, besides::MESSAGE_ID, now.1.clone().map(Value::String));
+            run.speaking = Some(now);
+        }
+        let event = if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) };
+        self.tell(if meta.is_empty() {
+            event
+        } else {
+            TurnEvent::With(Box::new(event), Besides { meta, ..Besides::default() })
+        });
     }
 
     /// Tells all that is known of the turn's usage, now that more is.
     pub(super) fn tell_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
         let Some(run) = &mut self.run else { return };
         learn(&mut run.usage);
+        run.usage.meta = run.usage.meta.take().filter(|meta| !meta.is_empty());
         let usage = run.usage.clone();
         self.tell(TurnEvent::Usage(usage));
     }
+}
+
+/// What a message about a call says.
+fn said(raw: &RawValue) -> Option<calls::Said> {
+    calls::Said::try_from(raw.to_owned()).ok()
+}
+
+/// What an update says, all of which has no place.
+fn unplaced(raw: &RawValue) -> Option<Value> {
+    let Any { rest, .. } = serde_json::from_str(raw.get()).ok()?;
+    Some(Value::Object(rest))
+}
+
+/// Takes in counts of tokens; those that have no place are kept.
+pub(super) fn learn_usage(known: &mut UsageInfo, usage: &Usage, raw: Value) {
+    let count = |tokens: u64| i64::try_from(tokens).ok();
+    known.input_tokens = count(usage.input_tokens);
+    known.output_tokens = count(usage.output_tokens);
+    known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
+    let rest = besides::rest(raw, &["inputTokens", "outputTokens", "cachedReadTokens"]);
+    besides::put(known.meta.get_or_insert_default(), besides::USAGE, rest.map(Value::Object));
 }

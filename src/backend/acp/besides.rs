@@ -1,0 +1,107 @@
+//! What an agent says that has no place in the host's protocol: kept in `_meta`, under names of its own.
+//!
+//! Owns: those names, what is left of something when its placed members are taken out, and the bound on what
+//! is kept.
+//! Never: keeps what is shown in another way.
+
+use ahp_types::common::JsonObject;
+use serde_json::{json, Value};
+
+/// The kind of a tool call, as the agent says it.
+pub const KIND: &str = "acp.kind";
+/// The places in files that a tool call is about.
+pub const LOCATIONS: &str = "acp.locations";
+/// What of a call's content has no place, by its index.
+pub const CONTENT: &str = "acp.content";
+/// The agent's own `_meta`.
+pub const META: &str = "acp.meta";
+/// What a command is called with besides.
+pub const RAW_INPUT: &str = "acp.rawInput";
+/// What a call has produced, for programs, when it is no object.
+pub const RAW_OUTPUT: &str = "acp.rawOutput";
+/// What the agent says of a terminal of its own besides the output.
+pub const TERMINAL: &str = "acp.terminal";
+/// The name of the message that a part of the answer belongs to.
+pub const MESSAGE_ID: &str = "acp.messageId";
+/// What of a piece of the answer has no place.
+pub const CHUNK: &str = "acp.chunk";
+/// The size of the context, what is used of it, and the cost.
+pub const CONTEXT: &str = "acp.context";
+/// Counts of tokens that have no place.
+pub const USAGE: &str = "acp.usage";
+/// The plan.
+pub const PLAN: &str = "acp.plan";
+/// What the agent says of the session besides its title.
+pub const SESSION_INFO: &str = "acp.sessionInfo";
+/// The last update of each kind that nobody knows.
+pub const UPDATES: &str = "acp.updates";
+
+/// What clients that follow VS Code are told of the kind of a tool call, where it has a word for it.
+pub const TOOL_KIND: &str = "toolKind";
+
+/// Whatever is kept under one name is no longer than this as JSON, in bytes.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// So many members are collected under one name.
+const MEMBERS_MAX: usize = 32;
+
+/// A value, or how long it is when it is too long to be kept.
+pub fn kept(value: Value) -> Value {
+    let bytes = value.to_string().len();
+    if bytes > KEPT_BYTES_MAX {
+        return json!({ "omittedBytes": bytes });
+    }
+    value
+}
+
+/// What is left of an object when its placed members are taken out; none when nothing is.
+pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
+    let Value::Object(mut members) = value else { return None };
+    members.retain(|name, value| !value.is_null() && !placed.contains(&name.as_str()));
+    (!members.is_empty()).then_some(members)
+}
+
+/// Adds members to others that are kept, in place of those of the same names.
+pub fn add(members: &mut JsonObject, more: JsonObject) {
+    for (name, value) in more {
+        if members.len() < MEMBERS_MAX || members.contains_key(&name) {
+            members.insert(name, kept(value));
+        }
+    }
+}
+
+/// Puts a value under a name, if there is any.
+pub fn put(meta: &mut JsonObject, name: &str, value: Option<Value>) {
+    if let Some(value) = value {
+        meta.insert(name.to_owned(), kept(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_is_only_counted() {
+        let long = Value::String("x".repeat(KEPT_BYTES_MAX - 2));
+        assert_eq!(kept(long.clone()), long);
+        let longer = Value::String("x".repeat(KEPT_BYTES_MAX - 1));
+        assert_eq!(kept(longer), json!({ "omittedBytes": KEPT_BYTES_MAX + 1 }));
+    }
+
+    #[test]
+    fn members_are_replaced_and_no_more_than_a_few_collected() {
+        let mut members = JsonObject::new();
+        for number in 0..100 {
+            add(&mut members, [(format!("{}", number % 50), number.into())].into_iter().collect());
+        }
+        assert_eq!((members.len(), &members["31"]), (MEMBERS_MAX, &json!(81)));
+    }
+
+    #[test]
+    fn the_rest_is_what_has_no_place() {
+        let said = json!({ "a": 1, "b": null, "c": { "d": null } });
+        assert_eq!(rest(said.clone(), &["a"]).map(Value::Object), Some(json!({ "c": { "d": null } })));
+        assert_eq!(rest(said, &["a", "c"]), None);
+    }
+}

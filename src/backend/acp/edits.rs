@@ -1,0 +1,219 @@
+//! Changes of files, as clients can show them: a file before and after, both whole.
+//!
+//! Agents say a change in scopes of their own, and do not say which: the whole file, some lines of it with what
+//! is around them, or a bare snippet. What a piece is a piece of is found in the file itself.
+//!
+//! Owns: that, on a thread of its own, since a file system may take its time; and how much is shown.
+//! Never: shows a piece as if it were a file, since clients take a change back by writing what was there before;
+//! never writes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use agent_client_protocol_schema::Diff;
+use ahp_types::state::{ContentRef, FileEdit, FileEditSide};
+use base64::prelude::{Engine, BASE64_STANDARD};
+use tokio::sync::oneshot;
+
+use crate::io::resources::uri_of;
+
+/// The longest file that is shown, in bytes: it is in the state of its chat, twice.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// So many files that a call changes are shown.
+const FILES_MAX: usize = 16;
+
+/// So long a file system is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What was there, if anything, and what is there in place of it.
+type Change<'a> = (Option<&'a str>, &'a str);
+
+/// Whether a change is still to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// It is to be made.
+    Before,
+    /// It has been made.
+    After,
+}
+
+/// Finds out what changes are of files; those that cannot be shown are left out.
+pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
+    let (sender, found) = oneshot::channel();
+    let look = move || {
+        let mut files: BTreeMap<&Path, Vec<Change<'_>>> = BTreeMap::new();
+        for diff in &diffs {
+            files.entry(&diff.path).or_default().push((diff.old_text.as_deref(), &diff.new_text));
+        }
+        let files = files.into_iter().take(FILES_MAX);
+        let edits = files.filter_map(|(path, changes)| edit(path, &changes, moment)).collect::<Vec<_>>();
+        if sender.send(edits).is_err() {
+            tracing::debug!("a file system took too long for a change to be shown");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("edits".to_owned()).spawn(look) {
+        tracing::error!(%error, "no thread to look at changes with");
+        return Vec::new();
+    }
+    match tokio::time::timeout(PATIENCE, found).await {
+        Ok(Ok(edits)) => edits,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    }
+}
+
+/// What the changes of one file are together.
+fn edit(path: &Path, changes: &[Change<'_>], moment: Moment) -> Option<FileEdit> {
+    let (before, after) = sides(changes, read(path).as_deref(), moment)?;
+    if before == after || [&before, &after].iter().any(|side| is_too_long(side.as_deref())) {
+        return None;
+    }
+    let side = |text: String| FileEditSide { uri: uri_of(path), content: content(&text) };
+    Some(FileEdit { before: before.map(side), after: after.map(side), diff: None })
+}
+
+/// The whole file before the changes and after them; none when that is not known. A file that is not there has no
+/// side.
+fn sides(
+    changes: &[Change<'_>],
+    now: Option<&str>,
+    moment: Moment,
+) -> Option<(Option<String>, Option<String>)> {
+    if let [(old, new)] = changes {
+        // A new file, as agents say it in three ways: with nothing, with null and with no text.
+        let before = match (old, now, moment) {
+            // It is not as new as that.
+            (None, Some(now), Moment::Before) => Some(Some(now.to_owned())),
+            (None, _, _) | (Some(""), None, _) => Some(None),
+            (Some(""), Some(now), Moment::After) if now == *new => Some(None),
+            _ => None,
+        };
+        if let Some(before) = before {
+            return Some((before, Some((*new).to_owned())));
+        }
+    }
+    let now = now?;
+    let mut other = now.to_owned();
+    match moment {
+        Moment::Before => {
+            for (old, new) in changes {
+                other = put(&other, (*old)?, new)?;
+            }
+            Some((Some(now.to_owned()), Some(other)))
+        }
+        Moment::After => {
+            for (old, new) in changes.iter().rev() {
+                other = put(&other, new, (*old)?)?;
+            }
+            Some((Some(other), Some(now.to_owned())))
+        }
+    }
+}
+
+/// A text with another piece in place of the only one like it, which may be all of it; none when there is not
+/// exactly one.
+fn put(text: &str, piece: &str, other: &str) -> Option<String> {
+    if text == piece {
+        return Some(other.to_owned());
+    }
+    let (at, _) = text.match_indices(piece).next().filter(|_| !piece.is_empty())?;
+    let rest = &text[at..];
+    // Another one may overlap it.
+    let after_first_char = rest.chars().next().map_or(0, char::len_utf8);
+    if rest[after_first_char..].contains(piece) {
+        return None;
+    }
+    Some(format!("{}{other}{}", &text[..at], &rest[piece.len()..]))
+}
+
+fn is_too_long(text: Option<&str>) -> bool {
+    text.is_some_and(|text| text.len() as u64 > FILE_BYTES_MAX)
+}
+
+/// A file's text; none when it is not there, is no text, or is too long.
+fn read(path: &Path) -> Option<String> {
+    let is_read = |file: &fs::Metadata| file.is_file() && file.len() <= FILE_BYTES_MAX;
+    fs::metadata(path).ok().filter(is_read)?;
+    let mut text = String::new();
+    File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// A text that says where it is found: in its own URI, so that it is there as long as the turn is.
+fn content(text: &str) -> ContentRef {
+    ContentRef {
+        uri: format!("data:text/plain;charset=utf-8;base64,{}", BASE64_STANDARD.encode(text)),
+        size_hint: i64::try_from(text.len()).ok(),
+        content_type: Some("text/plain".to_owned()),
+        nonce: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "one\ntwo\nthree\ntwo and a half\n";
+
+    type Sides = Option<(Option<String>, Option<String>)>;
+
+    fn told(old: Option<&str>, new: &str, now: Option<&str>, moment: Moment) -> Sides {
+        sides(&[(old, new)], now, moment)
+    }
+
+    fn both(before: &str, after: &str) -> Sides {
+        Some((Some(before.to_owned()), Some(after.to_owned())))
+    }
+
+    #[test]
+    fn a_new_file_is_new_however_it_is_said() {
+        let new = Some((None, Some("x\n".to_owned())));
+        for moment in [Moment::Before, Moment::After] {
+            assert_eq!(told(None, "x\n", None, moment), new);
+            assert_eq!(told(Some(""), "x\n", None, moment), new);
+        }
+        assert_eq!(told(None, "x\n", Some("x\n"), Moment::After), new);
+        assert_eq!(told(Some(""), "x\n", Some("x\n"), Moment::After), new);
+        assert_eq!(told(Some(""), "x\n", Some(""), Moment::Before), both("", "x\n"));
+        assert_eq!(told(None, "x\n", Some(FILE), Moment::Before), both(FILE, "x\n"));
+    }
+
+    #[test]
+    fn a_whole_file_and_a_piece_of_it_are_the_same_change() {
+        let after = FILE.replace("three", "3");
+        for (old, new) in [(FILE, after.as_str()), ("two\nthree\n", "two\n3\n"), ("three", "3")] {
+            assert_eq!(told(Some(old), new, Some(FILE), Moment::Before), both(FILE, &after), "{old}");
+            assert_eq!(told(Some(old), new, Some(&after), Moment::After), both(FILE, &after), "{old}");
+        }
+        // Something that was put in, said without what is around it.
+        let before = FILE.replace("three\n", "");
+        assert_eq!(told(Some(""), "three\n", Some(FILE), Moment::After), both(&before, FILE));
+    }
+
+    #[test]
+    fn changes_of_one_file_are_one_change() {
+        let after = "1\ntwo\n3\ntwo and a half\n";
+        let changes = [(Some("one\n"), "1\n"), (Some("three\n"), "3\n")];
+        assert_eq!(sides(&changes, Some(FILE), Moment::Before), both(FILE, after));
+        assert_eq!(sides(&changes, Some(after), Moment::After), both(FILE, after));
+        // One of them is of something else.
+        let changes = [(Some("one\n"), "1\n"), (None, "3\n")];
+        assert_eq!(sides(&changes, Some(FILE), Moment::Before), None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_shown() {
+        // There are two of it, or none.
+        assert_eq!(told(Some("two"), "2", Some(FILE), Moment::Before), None);
+        assert_eq!(told(Some("four"), "4", Some(FILE), Moment::Before), None);
+        assert_eq!(told(Some("aa"), "b", Some("aaa"), Moment::Before), None);
+        // It is taken away: where it was cannot be found.
+        assert_eq!(told(Some("four\n"), "", Some(FILE), Moment::After), None);
+        // The file is gone, or cannot be read.
+        assert_eq!(told(Some("one"), "1", None, Moment::After), None);
+    }
+}
