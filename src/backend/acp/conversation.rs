@@ -327,7 +327,6 @@ impl Conversation {
                 return self.resume(run, &message, &attached, &so_far);
             }
             Command::Cancel { run } if current == Some(run) => self.cancel(),
-            // Only a session that is taken up is told its folders.
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
             }
@@ -341,6 +340,7 @@ impl Conversation {
             }
             Command::Tokens(tokens) => self.tokens = tokens,
             Command::WorkIn { directories } => {
+                // Only a session that is taken up is told its folders.
                 self.moved = true;
                 self.work_in(&directories);
             }

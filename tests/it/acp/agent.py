@@ -237,6 +237,8 @@ def step_duet(session, rest):
         text(session, f"{number} ")
         text(other["params"]["sessionId"], f"{number} ")
     say(id=other["id"], result={"stopReason": "end_turn"})
+
+
 def step_edit(session, rest):
     """Asks whether it may change a file, and then does: whole, some lines, or however it is told."""
     told = json.loads(rest)
