@@ -24,7 +24,7 @@ use serde_json::{json, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
-use crate::backend::acp::files::{Asked, Change, Done, Failed};
+use crate::backend::acp::files::{Asked, Change, Done, Failed, Unknown};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
@@ -188,14 +188,16 @@ impl Conversation {
 
     fn show_written(&mut self, call: &str, change: Change, failed: Option<&Failed>) {
         let Change { path, before, after } = change;
-        let (status, content) = match failed {
-            None => {
+        let (status, content) = match (failed, before) {
+            (None, Ok(before)) => {
                 let diff = Diff::new(path, after).old_text(before);
-                (ToolCallStatus::Completed, ToolCallContent::Diff(diff))
+                (ToolCallStatus::Completed, vec![ToolCallContent::Diff(diff)])
             }
-            Some((_, message)) => (ToolCallStatus::Failed, message.as_str().into()),
+            // A change of what nobody knows cannot be shown.
+            (None, Err(Unknown)) => (ToolCallStatus::Completed, Vec::new()),
+            (Some((_, message)), _) => (ToolCallStatus::Failed, vec![message.as_str().into()]),
         };
-        let fields = ToolCallUpdateFields::new().status(status).content(vec![content]);
+        let fields = ToolCallUpdateFields::new().status(status).content(content);
         let told = self.calls.updated(ToolCallUpdate::new(call.to_owned(), fields));
         self.tell_of_calls(told);
     }
