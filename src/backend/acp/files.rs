@@ -4,7 +4,6 @@
 //! much may wait; lines, limits and what is text.
 //! Never: answers the agent, or touches a file in another way than [`Folders`] does.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,13 +90,17 @@ pub enum Done {
     Found(AgentRequest, Result<Box<Launch>, Failed>),
 }
 
+/// Nobody knows what was in a file.
+#[derive(Debug)]
+pub struct Unknown;
+
 /// A change of a file.
 #[derive(Debug)]
 pub struct Change {
     /// The file.
     pub path: PathBuf,
-    /// What was in it, as far as that was text and not too long.
-    pub before: Option<String>,
+    /// What was in it, if it was there; unknown when that was no text, or too long.
+    pub before: Result<Option<String>, Unknown>,
     /// What is in it.
     pub after: String,
 }
@@ -217,7 +220,7 @@ fn carry_out(folders: &Folders, asked: Asked) -> Done {
         }
         Asked::Write { request, write, call, cancelled } => {
             let WriteTextFileRequest { path, content, .. } = write;
-            let before = call.is_some().then(|| text_of(folders, &path)).flatten();
+            let before = if call.is_some() { text_of(folders, &path) } else { Err(Unknown) };
             let result = if cancelled.is_cancelled() {
                 Err((INVALID_PARAMS, "the turn was cancelled".to_owned()))
             } else {
@@ -301,11 +304,18 @@ fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<Strin
 }
 
 /// What is in a file, to be shown.
-fn text_of(folders: &Folders, path: &Path) -> Option<String> {
-    let file: File = folders.open(path).ok()?;
+fn text_of(folders: &Folders, path: &Path) -> Result<Option<String>, Unknown> {
+    let file = match folders.open(path) {
+        Ok(file) => file,
+        Err(refusal) if refusal.is_missing() => return Ok(None),
+        Err(_) => return Err(Unknown),
+    };
     let mut text = String::new();
-    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
-    (read as u64 <= SHOWN_BYTES_MAX).then_some(text)
+    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|_| Unknown)?;
+    if read as u64 > SHOWN_BYTES_MAX {
+        return Err(Unknown);
+    }
+    Ok(Some(text))
 }
 
 #[cfg(test)]

@@ -181,6 +181,12 @@ fn a_write_is_shown_once_in_the_agents_own_call_or_in_one_of_its_own() {
     assert!(done[0]["result"]["success"] == true && shown.contains("newer"), "{shown}");
     let failed = done[1]["result"].to_string();
     assert!(done[1]["result"]["success"] == false && failed.contains(OUTSIDE), "{failed}");
+
+    // What it was before is not known, so that it is not shown as a change.
+    watched.put("bytes", b"a\xff");
+    assert_eq!(watched.answers("t3", &[write("$CWD/bytes", "text")]), ["{}"]);
+    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    assert!(done["success"] == true && !done.to_string().contains("text"), "{done}");
     watched.leave();
 }
 

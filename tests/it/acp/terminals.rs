@@ -145,7 +145,7 @@ fn a_command_is_killed_with_all_that_it_started() {
         about("output"),
         about("wait_for_exit"),
         about("release"),
-        shell(&format!("({STUBBORN} >/dev/null) & {STUBBORN}")),
+        shell(&format!("(({STUBBORN}) >/dev/null) & {STUBBORN}")),
         "until_output ready".to_owned(),
         about("kill"),
         about("wait_for_exit"),

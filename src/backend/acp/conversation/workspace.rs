@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::calls::Said;
-use crate::backend::acp::files::{Asked, Change, Done, Failed};
+use crate::backend::acp::files::{Asked, Change, Done, Failed, Unknown};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
@@ -193,14 +193,16 @@ impl Conversation {
 
     fn show_written(&mut self, call: &str, change: Change, failed: Option<&Failed>) {
         let Change { path, before, after } = change;
-        let (status, content) = match failed {
-            None => {
+        let (status, content) = match (failed, before) {
+            (None, Ok(before)) => {
                 let diff = Diff::new(path, after).old_text(before);
-                (ToolCallStatus::Completed, ToolCallContent::Diff(diff))
+                (ToolCallStatus::Completed, vec![ToolCallContent::Diff(diff)])
             }
-            Some((_, message)) => (ToolCallStatus::Failed, message.as_str().into()),
+            // A change of what nobody knows cannot be shown.
+            (None, Err(Unknown)) => (ToolCallStatus::Completed, Vec::new()),
+            (Some((_, message)), _) => (ToolCallStatus::Failed, vec![message.as_str().into()]),
         };
-        let fields = ToolCallUpdateFields::new().status(status).content(vec![content]);
+        let fields = ToolCallUpdateFields::new().status(status).content(content);
         match Said::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
             Ok(said) => {
                 let told = self.calls.updated(said);
