@@ -6,32 +6,19 @@
 
 use std::time::Duration;
 
-use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, RunId, Timer, TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, RunId, Timer, TurnEvent,
 };
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
-use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
+
+use crate::support::core::{opened, said, Core, CHAT, SESSION};
 
 const ONE: ConnectionId = ConnectionId(1);
 const OTHER: ConnectionId = ConnectionId(2);
 const BACK: ConnectionId = ConnectionId(3);
-const SESSION: &str = "ahp-session:/s";
-const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
-
-struct CountedIds(u64);
-
-impl Ids for CountedIds {
-    fn fresh(&mut self) -> String {
-        self.0 += 1;
-        format!("fresh-{}", self.0)
-    }
-}
 
 struct World {
-    host: Host,
-    ids: CountedIds,
+    core: Core,
     chat: ChatKey,
     outputs: Vec<Output>,
 }
@@ -39,24 +26,11 @@ struct World {
 impl World {
     /// A session that `one` has made and that `one` and `other` follow, both active with the tool `look`.
     fn new() -> Self {
-        let config = Config {
-            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
-            agents: vec![Script.describe()],
-            replay_window: Window::default(),
-            start: Start::default(),
-            idle_sessions_max: usize::MAX,
-        };
-        let mut world =
-            Self { host: Host::new(config), ids: CountedIds(0), chat: ChatKey(0), outputs: Vec::new() };
+        let mut world = Self { core: Core::new(), chat: ChatKey(0), outputs: Vec::new() };
         world.open(ONE, "one");
         world.open(OTHER, "other");
         world.ask(ONE, "createSession", json!({ "channel": SESSION }));
-        let opened = world.outputs.iter().find_map(|output| match output {
-            Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => Some(*chat),
-            _ => None,
-        });
-        world.chat = opened.unwrap();
+        world.chat = opened(&world.outputs);
         world.feed(Input::Agent(world.chat, Event::Opened));
         for (connection, client) in [(ONE, "one"), (OTHER, "other")] {
             world.ask(connection, "subscribe", json!({ "channel": SESSION }));
@@ -66,8 +40,7 @@ impl World {
     }
 
     fn feed(&mut self, input: Input) {
-        let now = Now { unix_ms: 0, monotonic_ms: 0 };
-        self.host.handle(now, &mut self.ids, input, &mut self.outputs);
+        self.outputs.extend(self.core.feed(input));
     }
 
     fn open(&mut self, connection: ConnectionId, client: &str) {
@@ -77,7 +50,7 @@ impl World {
     }
 
     fn say(&mut self, connection: ConnectionId, message: Value) {
-        self.feed(Input::Said(connection, Incoming::parse(&message.to_string().into())));
+        self.feed(said(connection, message));
     }
 
     fn ask(&mut self, connection: ConnectionId, method: &str, params: Value) {

@@ -5,35 +5,24 @@
 //! what a test has it say.
 //! Never: runs a real agent.
 
-use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Ids, Input, Now, Output, Record, RunId, TextKind, ToolGate,
-    Transcript, TurnEnd, TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Input, Output, Record, RunId, TextKind, ToolGate, Transcript,
+    TurnEnd, TurnEvent,
 };
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
 use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
+use crate::support::core::{Core, SESSION};
+
 const NEW: ConnectionId = ConnectionId(1);
 const OLD: ConnectionId = ConnectionId(2);
 const ROOT: &str = "ahp-root://";
-const SESSION: &str = "ahp-session:/s";
-
-struct CountedIds(u64);
-
-impl Ids for CountedIds {
-    fn fresh(&mut self) -> String {
-        self.0 += 1;
-        format!("fresh-{}", self.0)
-    }
-}
 
 /// A host, a client of 1.0.0 and one of another version, and what each was told since it was last asked for.
 struct World {
-    host: Host,
+    core: Core,
     edges: Edges,
-    ids: CountedIds,
     /// The agents that were told to open, the newest last, and the runs that were started.
     opened: Vec<ChatKey>,
     runs: Vec<RunId>,
@@ -46,18 +35,9 @@ struct World {
 
 impl World {
     fn new(old: &str) -> Self {
-        let config = Config {
-            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
-            agents: vec![Script.describe()],
-            replay_window: Window::default(),
-            start: Start::default(),
-            idle_sessions_max: usize::MAX,
-        };
         let mut world = Self {
-            host: Host::new(config),
+            core: Core::new(),
             edges: Edges::new(vec!["script".to_owned()], None),
-            ids: CountedIds(0),
             opened: Vec::new(),
             runs: Vec::new(),
             attached: Vec::new(),
@@ -76,11 +56,8 @@ impl World {
     }
 
     fn feed(&mut self, input: Input) {
-        let now = Now { unix_ms: 0, monotonic_ms: 0 };
-        let mut outputs = Vec::new();
-        for input in [input, Input::Settled, Input::Save] {
-            self.host.handle(now, &mut self.ids, input, &mut outputs);
-        }
+        let mut outputs = self.core.feed(input);
+        outputs.extend(self.core.feed_and_save(Input::Settled));
         for output in outputs {
             match output {
                 Output::Frame(connection, frame) => {

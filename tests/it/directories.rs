@@ -5,30 +5,19 @@
 //! Never: makes a directory.
 
 use ahp_sidecar::backend::{script::Script, Backend};
-use ahp_sidecar::host::effects::{ConnectionId, Frame, Ids, Input, Now, Output};
-use ahp_sidecar::host::{directories_in, log::Window, Config, Host, Start};
+use ahp_sidecar::host::directories_in;
+use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output};
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::state::AgentCapabilities;
 use serde_json::{json, Value};
 
+use crate::support::core::{Core, CHAT, SESSION};
 use crate::support::Process;
 
 const CLIENT: ConnectionId = ConnectionId(1);
-const SESSION: &str = "ahp-session:/s";
-const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
-
-struct CountedIds(u64);
-
-impl Ids for CountedIds {
-    fn fresh(&mut self) -> String {
-        self.0 += 1;
-        format!("fresh-{}", self.0)
-    }
-}
 
 struct World {
-    host: Host,
-    ids: CountedIds,
+    core: Core,
     outputs: Vec<Output>,
 }
 
@@ -39,23 +28,14 @@ impl World {
         let capabilities: AgentCapabilities =
             serde_json::from_value(json!({ "multipleWorkingDirectories": several })).unwrap();
         agent.info.capabilities = Some(capabilities);
-        let host = Host::new(Config {
-            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
-            agents: vec![agent],
-            replay_window: Window::default(),
-            start: Start::default(),
-            idle_sessions_max: usize::MAX,
-        });
-        let mut world = Self { host, ids: CountedIds(0), outputs: Vec::new() };
+        let mut world = Self { core: Core::with(agent), outputs: Vec::new() };
         world.feed(Input::Opened(CLIENT));
         world.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
         world
     }
 
     fn feed(&mut self, input: Input) {
-        let now = Now { unix_ms: 0, monotonic_ms: 0 };
-        self.host.handle(now, &mut self.ids, input, &mut self.outputs);
+        self.outputs.extend(self.core.feed(input));
     }
 
     /// Says a message. Every directory that it names is there.

@@ -131,11 +131,12 @@ fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
 
 /// The guard is asked, like all of its group, and stays: it has to see to it that the others go.
 #[test]
-fn the_guard_itself_is_not_ended_by_what_ends_its_group() {
+fn the_guard_itself_is_not_ended_by_what_ends_or_stops_its_group() {
     let mut guarded = Guarded::start(STUBBORN);
     let group = rustix::process::Pid::from_raw(guarded.guard.id().try_into().unwrap()).unwrap();
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
-    {
+    use rustix::process::Signal;
+    // The last ones are what a group in the background of a terminal may get.
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::TSTP, Signal::TTIN, Signal::TTOU] {
         rustix::process::kill_process_group(group, signal).unwrap();
     }
     assert_eq!(guarded.end(), 128 + 9);

@@ -4,23 +4,12 @@
 //! Never: runs an agent; what it would be told is what matters.
 
 use ahp_sidecar::backend::{script::Script, Backend};
-use ahp_sidecar::host::effects::{
-    AgentDescription, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output,
-};
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
-use ahp_sidecar::wire::rpc::Incoming;
+use ahp_sidecar::host::effects::{AgentDescription, Command, ConnectionId, Event, Frame, Input, Output};
 use serde_json::{json, Value};
 
+use crate::support::core::{opened, said, Core, CHAT, SESSION};
+
 const CLIENT: ConnectionId = ConnectionId(1);
-const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
-
-struct NoIds;
-
-impl Ids for NoIds {
-    fn fresh(&mut self) -> String {
-        "fresh".to_owned()
-    }
-}
 
 /// An agent with two models, one of which can be configured.
 fn agent() -> AgentDescription {
@@ -35,38 +24,21 @@ fn agent() -> AgentDescription {
     agent
 }
 
-fn feed(host: &mut Host, input: Input) -> Vec<Output> {
-    let mut outputs = Vec::new();
-    host.handle(Now { unix_ms: 0, monotonic_ms: 0 }, &mut NoIds, input, &mut outputs);
-    outputs
-}
-
-fn say(host: &mut Host, method: &str, params: Value, id: Option<u64>) -> Vec<Output> {
-    let mut message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
+fn say(host: &mut Core, method: &str, params: Value, id: Option<u64>) -> Vec<Output> {
+    let mut message = json!({ "method": method, "params": params });
     if let Some(id) = id {
         message["id"] = id.into();
     }
-    feed(host, Input::Said(CLIENT, Incoming::parse(&message.to_string().into())))
+    host.feed(said(CLIENT, message))
 }
 
 /// What becomes of a turn whose message chooses this: the model that the agent is told, or why it is refused.
 fn start(model: Value) -> Result<String, String> {
-    let mut host = Host::new(Config {
-        server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-        default_directory: None,
-        agents: vec![agent()],
-        replay_window: Window::default(),
-        start: Start::default(),
-        idle_sessions_max: usize::MAX,
-    });
-    feed(&mut host, Input::Opened(CLIENT));
+    let mut host = Core::with(agent());
+    host.feed(Input::Opened(CLIENT));
     say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));
-    let created = say(&mut host, "createSession", json!({ "channel": "ahp-session:/s" }), Some(2));
-    let opened = created.iter().find_map(|output| match output {
-        Output::Agent(chat, _) => Some(*chat),
-        _ => None,
-    });
-    feed(&mut host, Input::Agent(opened.unwrap(), Event::Opened));
+    let created = say(&mut host, "createSession", json!({ "channel": SESSION }), Some(2));
+    host.feed(Input::Agent(opened(&created), Event::Opened));
     let message = json!({ "text": "Hello", "origin": { "kind": "user" }, "model": model });
     let action = json!({ "type": "chat/turnStarted", "turnId": "t", "message": message });
     let params = json!({ "channel": CHAT, "clientSeq": 1, "action": action });

@@ -4,31 +4,18 @@
 //! Owns: a host in memory, one chat of it, and an agent that says what a test has it say.
 //! Never: runs a real agent; when that says what is chance.
 
-use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, RunId, TurnEnd, TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, TurnEnd, TurnEvent,
 };
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
-use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
+use crate::support::core::{opened, said, Core, CHAT, SESSION};
+
 const CLIENT: ConnectionId = ConnectionId(1);
-const SESSION: &str = "ahp-session:/s";
-const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
-
-struct CountedIds(u64);
-
-impl Ids for CountedIds {
-    fn fresh(&mut self) -> String {
-        self.0 += 1;
-        format!("fresh-{}", self.0)
-    }
-}
 
 /// A host with one chat, and everything that it put out since it was last asked for.
 struct World {
-    host: Host,
-    ids: CountedIds,
+    core: Core,
     chat: ChatKey,
     outputs: Vec<Output>,
 }
@@ -36,37 +23,22 @@ struct World {
 impl World {
     /// A chat whose agent is open.
     fn new() -> Self {
-        let config = Config {
-            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
-            agents: vec![Script.describe()],
-            replay_window: Window::default(),
-            start: Start::default(),
-            idle_sessions_max: usize::MAX,
-        };
-        let host = Host::new(config);
-        let mut world = Self { host, ids: CountedIds(0), chat: ChatKey(0), outputs: Vec::new() };
+        let mut world = Self { core: Core::new(), chat: ChatKey(0), outputs: Vec::new() };
         world.feed(Input::Opened(CLIENT));
         let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
         world.say(json!({ "id": 1, "method": "initialize", "params": hello }));
         world.say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));
-        let opened = world.outputs.iter().find_map(|output| match output {
-            Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => Some(*chat),
-            _ => None,
-        });
-        world.chat = opened.unwrap();
+        world.chat = opened(&world.outputs);
         world.hear(Event::Opened);
         world
     }
 
     fn feed(&mut self, input: Input) {
-        let now = Now { unix_ms: 0, monotonic_ms: 0 };
-        self.host.handle(now, &mut self.ids, input, &mut self.outputs);
+        self.outputs.extend(self.core.feed(input));
     }
 
-    fn say(&mut self, mut message: Value) {
-        message["jsonrpc"] = "2.0".into();
-        self.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+    fn say(&mut self, message: Value) {
+        self.feed(said(CLIENT, message));
     }
 
     fn dispatch(&mut self, action: Value) {

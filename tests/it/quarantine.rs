@@ -3,61 +3,34 @@
 //! Owns: a host in memory that has such a session brought back, and what it may still be asked.
 //! Never: counts how often that happened; the store does.
 
-use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SavedChat, SavedSession,
+    ConnectionId, Event, Frame, Input, Output, Record, SavedChat, SavedSession,
 };
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
-use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
+use crate::support::core::{opened, said, Core, CHAT, SESSION};
+
 const CLIENT: ConnectionId = ConnectionId(1);
-const SESSION: &str = "ahp-session:/s";
-const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
 
-struct NoIds;
-
-impl Ids for NoIds {
-    fn fresh(&mut self) -> String {
-        unreachable!("nothing here needs an id")
-    }
-}
-
-fn host() -> Host {
-    let mut host = Host::new(Config {
-        server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-        default_directory: None,
-        agents: vec![Script.describe()],
-        replay_window: Window::default(),
-        start: Start::default(),
-        idle_sessions_max: usize::MAX,
-    });
-    feed(&mut host, Input::Opened(CLIENT));
+fn host() -> Core {
+    let mut host = Core::new();
+    host.feed_and_save(Input::Opened(CLIENT));
     let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
     say(&mut host, json!({ "id": 1, "method": "initialize", "params": hello }));
     host
 }
 
-fn feed(host: &mut Host, input: Input) -> Vec<Output> {
-    let now = Now { unix_ms: 0, monotonic_ms: 0 };
-    let mut outputs = Vec::new();
-    host.handle(now, &mut NoIds, input, &mut outputs);
-    host.handle(now, &mut NoIds, Input::Save, &mut outputs);
-    outputs
+fn say(host: &mut Core, message: Value) -> Vec<Output> {
+    host.feed_and_save(said(CLIENT, message))
 }
 
-fn say(host: &mut Host, mut message: Value) -> Vec<Output> {
-    message["jsonrpc"] = "2.0".into();
-    feed(host, Input::Said(CLIENT, Incoming::parse(&message.to_string().into())))
-}
-
-fn dispatch(host: &mut Host, channel: &str, action: Value) -> Vec<Output> {
+fn dispatch(host: &mut Core, channel: &str, action: Value) -> Vec<Output> {
     let params = json!({ "channel": channel, "clientSeq": 1, "action": action });
     say(host, json!({ "method": "dispatchAction", "params": params }))
 }
 
 /// A channel's state, asked for.
-fn state(host: &mut Host, channel: &str) -> Value {
+fn state(host: &mut Core, channel: &str) -> Value {
     let outputs = say(host, json!({ "id": 2, "method": "subscribe", "params": { "channel": channel } }));
     let Some(Output::Frame(_, Frame::Result { result, .. })) = outputs.first() else { panic!("{outputs:?}") };
     let mut result: Value = serde_json::from_slice(result).unwrap();
@@ -69,11 +42,8 @@ fn saved() -> SavedSession {
     let mut host = host();
     let mut outputs =
         say(&mut host, json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));
-    let opened = outputs.iter().find_map(|output| match output {
-        Output::Agent(chat, _) => Some(*chat),
-        _ => None,
-    });
-    outputs.extend(feed(&mut host, Input::Agent(opened.unwrap(), Event::Opened)));
+    let chat = opened(&outputs);
+    outputs.extend(host.feed_and_save(Input::Agent(chat, Event::Opened)));
     let message = json!({ "text": "/hang", "origin": { "kind": "user" } });
     outputs.extend(dispatch(
         &mut host,
@@ -96,7 +66,7 @@ fn saved() -> SavedSession {
 #[test]
 fn it_can_be_read_and_says_why_and_nothing_else() {
     let mut host = host();
-    let outputs = feed(&mut host, Input::Restored(Box::new(saved())));
+    let outputs = host.feed_and_save(Input::Restored(Box::new(saved())));
     assert_eq!(outputs, [], "something was done with it");
 
     let session = state(&mut host, SESSION);
@@ -123,7 +93,7 @@ fn it_can_be_read_and_says_why_and_nothing_else() {
 #[test]
 fn it_can_be_disposed_of() {
     let mut host = host();
-    feed(&mut host, Input::Restored(Box::new(saved())));
+    host.feed_and_save(Input::Restored(Box::new(saved())));
     let outputs =
         say(&mut host, json!({ "id": 3, "method": "disposeSession", "params": { "channel": SESSION } }));
     assert!(

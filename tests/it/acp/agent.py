@@ -536,6 +536,14 @@ def step_answer(session, rest):
     raise End()
 
 
+def step_last_words(session, rest):
+    """Answers the prompt, says this, and is gone."""
+    with together():
+        say(id=CURRENT[0], result={"stopReason": "end_turn"})
+        text(session, rest)
+    os._exit(3)
+
+
 def step_ask_for_ever(session, rest):
     """Asks what nobody knows, and reads no answer."""
     request = json.dumps({"jsonrpc": "2.0", "id": "x" * (1 << 20), "method": "craft/something"}) + "\n"

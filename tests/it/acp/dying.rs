@@ -24,6 +24,15 @@ fn a_death_ends_the_turn_with_all_that_is_known_of_it_and_the_next_turn_works() 
 }
 
 #[test]
+fn a_turn_that_was_answered_is_complete_although_the_agent_dies_right_after() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    assert_eq!(watched.turn("t1", "say One.\nlast_words  Two."), "One. Two.");
+    assert!(watched.turn("t2", "say ok").ends_with("ok"));
+    watched.leave();
+}
+
+#[test]
 fn a_cancelled_turn_is_over_at_once_and_the_agent_goes_on_with_the_next() {
     for script in ["hang", "say a\nhang", "tool_left_open c\nhang", "ask", "ask_thrice", "chatty", "deaf"] {
         let mut watched = Setting::with(&["--can", "load"]).limit("cancel_seconds = 0.3\n").start();

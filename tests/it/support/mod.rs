@@ -4,6 +4,8 @@
 //! hung.
 //! Never: judges what it reads.
 
+pub mod core;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};

@@ -1,0 +1,79 @@
+//! The core alone: a host in memory, with ids that are counted and a clock that stands still.
+//!
+//! Owns: what every test of the core begins with, and what its session and chat are called.
+//! Never: keeps what the host puts out, or judges it.
+
+use ahp_sidecar::backend::{script::Script, Backend};
+use ahp_sidecar::host::effects::{AgentDescription, ChatKey, Command, ConnectionId, Ids, Input, Now, Output};
+use ahp_sidecar::host::{log::Window, Config, Host, Start};
+use ahp_sidecar::wire::rpc::Incoming;
+use serde_json::{json, Value};
+
+/// A session, and its first chat.
+pub const SESSION: &str = "ahp-session:/s";
+pub const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
+
+struct CountedIds(u64);
+
+impl Ids for CountedIds {
+    fn fresh(&mut self) -> String {
+        self.0 += 1;
+        format!("fresh-{}", self.0)
+    }
+}
+
+/// A host to which nobody has said anything.
+pub struct Core {
+    host: Host,
+    ids: CountedIds,
+}
+
+impl Core {
+    /// With the agent `script`, as it is.
+    pub fn new() -> Self {
+        Self::with(Script.describe())
+    }
+
+    /// With an agent of this description.
+    pub fn with(agent: AgentDescription) -> Self {
+        let config = Config {
+            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
+            default_directory: None,
+            agents: vec![agent],
+            replay_window: Window::default(),
+            start: Start::default(),
+            idle_sessions_max: usize::MAX,
+        };
+        Self { host: Host::new(config), ids: CountedIds(0) }
+    }
+
+    /// What the host puts out when this happens.
+    pub fn feed(&mut self, input: Input) -> Vec<Output> {
+        let now = Now { unix_ms: 0, monotonic_ms: 0 };
+        let mut outputs = Vec::new();
+        self.host.handle(now, &mut self.ids, input, &mut outputs);
+        outputs
+    }
+
+    /// The same, with what is to be saved after it.
+    pub fn feed_and_save(&mut self, input: Input) -> Vec<Output> {
+        let mut outputs = self.feed(input);
+        outputs.extend(self.feed(Input::Save));
+        outputs
+    }
+}
+
+/// That somebody says this message.
+pub fn said(connection: ConnectionId, mut message: Value) -> Input {
+    message["jsonrpc"] = "2.0".into();
+    Input::Said(connection, Incoming::parse(&message.to_string().into()))
+}
+
+/// The chat whose agent was told to open, last.
+pub fn opened(outputs: &[Output]) -> ChatKey {
+    let opens = outputs.iter().rev().find_map(|output| match output {
+        Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => Some(*chat),
+        _ => None,
+    });
+    opens.expect("an agent was told to open")
+}
