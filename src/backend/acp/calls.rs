@@ -24,6 +24,10 @@ const PAST_MAX: usize = 10_000;
 /// What agents call the command that they run.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 
+/// What agents call the text of an output that has more to say, the fullest first.
+const PRINTED: [&str; 6] =
+    ["formatted_output", "aggregated_output", "output", "content", "stdout", "message"];
+
 /// So much of a terminal's output is kept, in bytes: the latest of it.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
@@ -50,6 +54,8 @@ struct Call {
     content_rest: Vec<Value>,
     /// The changes of files in its content.
     diffs: Vec<Diff>,
+    /// That content came with the question about the call, and may be all that it is about.
+    is_of_question: bool,
     /// What a terminal of the agent's own showed.
     terminal: String,
     /// What else the agent said of that terminal.
@@ -157,7 +163,9 @@ impl Calls {
     pub fn asks(&mut self, request: AgentRequest, asks: Asks) -> (bool, Vec<TurnEvent>) {
         let id = asks.tool_call.update.tool_call_id.to_string();
         self.past.remove(&id);
+        let has_content = asks.tool_call.more.content.is_some();
         let call = self.merge(&id, asks.tool_call);
+        call.is_of_question |= has_content;
         let mut told = call.tell(&id, None);
         if call.stage == Stage::Over || asks.options.is_empty() {
             return (false, told);
@@ -243,6 +251,7 @@ impl Calls {
         call.locations = fields.locations.unwrap_or(std::mem::take(&mut call.locations));
         if let Some(content) = more.content {
             call.take_content(&content);
+            call.is_of_question = false;
         }
         call.take_meta(update.meta.unwrap_or_default());
         call
@@ -301,9 +310,17 @@ impl Call {
         self.stage = Stage::Over;
         let mut content = self.produced();
         let mut structured = None;
+        let printed = self.output.as_ref().and_then(printed).map(ToOwned::to_owned);
+        let says_itself = printed.is_none();
+        if let Some(text) = printed.filter(|text| !text.is_empty()) {
+            if content.is_empty() || self.is_of_question {
+                content.push(content::text(text));
+            }
+        }
         match self.output.take() {
-            Some(Value::String(text)) if content.is_empty() => content.push(content::text(text)),
-            Some(output) if content.is_empty() => content.push(content::text(format!("{output:#}"))),
+            Some(output) if content.is_empty() && says_itself => {
+                content.push(content::text(format!("{output:#}")))
+            }
             // Said twice.
             Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
             Some(output) => match besides::kept(output) {
@@ -444,6 +461,12 @@ impl Call {
             name
         })
     }
+}
+
+/// What an output is for people, where it says so.
+fn printed(output: &Value) -> Option<&str> {
+    let named = || PRINTED.iter().find_map(|name| output.get(name)?.as_str());
+    output.as_str().or_else(named)
 }
 
 /// A kind of tool, as ACP calls it.
