@@ -142,7 +142,7 @@ AGENTS = {
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
-        shows=frozenset({"change"}),
+        shows=frozenset({"usage", "change"}),
     ),
     "qwen": Agent(
         packages=["@qwen-code/qwen-code@0.24.4"],
@@ -153,7 +153,7 @@ AGENTS = {
         read=("read_file", {"file_path": "{file}"}),
         edit=("edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
-        shows=frozenset({"output", "change"}),
+        shows=frozenset({"usage", "output", "change"}),
     ),
     "zed-codex": Agent(
         packages=["@zed-industries/codex-acp@0.16.0"],

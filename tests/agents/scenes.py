@@ -73,7 +73,7 @@ class Scenes:
         return f"asks, and does not do what is refused ({turn.ending['type']})"
 
     def commands(self):
-        turn = self.complete(self.main.turn(self.call(self.agent.shell, command="echo made-it > made; cat made")))
+        turn = self.complete(self.main.turn(self.call(self.agent.shell, command="printf 'made-%s\\n' it > made; cat made")))
         assert bool(turn.asked) == bool(self.agent.once), turn
         assert self.read("made") == "made-it\n" and any(call.get("success") for call in turn.calls.values()), turn
         self.see("output", any("made-it" in json.dumps(call.get("content")) for call in turn.calls.values()))

@@ -28,6 +28,10 @@ const PAST_MAX: usize = 10_000;
 /// What agents call the command that they run.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 
+/// What agents call the text of an output that has more to say, the fullest first.
+const PRINTED: [&str; 6] =
+    ["formatted_output", "aggregated_output", "output", "content", "stdout", "message"];
+
 /// So much of a terminal's output is kept, in bytes: the latest of it.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
@@ -60,6 +64,8 @@ struct Call {
     diffs: Vec<Diff>,
     /// The terminals of ours that it shows.
     screens: Vec<Arc<Screen>>,
+    /// That content came with the question about the call, and may be all that it is about.
+    is_of_question: bool,
     /// What a terminal of the agent's own showed.
     terminal: String,
     /// What else the agent said of that terminal.
@@ -176,8 +182,10 @@ impl Calls {
 
     /// A request for a permission; false with it when nobody can be asked.
     pub fn asks(&mut self, request: AgentRequest, asks: Asks) -> (bool, Vec<TurnEvent>) {
+        let has_content = asks.tool_call.more.content.is_some();
         let id = self.name_anew(&asks.tool_call.update.tool_call_id.0);
         let call = self.merge(&id, asks.tool_call);
+        call.is_of_question |= has_content;
         let mut told = call.tell(&id, None);
         if call.stage == Stage::Over || asks.options.is_empty() {
             return (false, told);
@@ -301,6 +309,7 @@ impl Calls {
         if let Some(content) = more.content {
             call.screens = self.screens.in_content(&fields.content.unwrap_or_default());
             call.take_content(&content);
+            call.is_of_question = false;
         }
         call.take_meta(update.meta.unwrap_or_default());
         call
@@ -361,9 +370,17 @@ impl Call {
         self.stage = Stage::Over;
         let mut content = self.produced();
         let mut structured = None;
+        let printed = self.output.as_ref().and_then(printed).map(ToOwned::to_owned);
+        let says_itself = printed.is_none();
+        if let Some(text) = printed.filter(|text| !text.is_empty()) {
+            if content.is_empty() || self.is_of_question {
+                content.push(content::text(text));
+            }
+        }
         match self.output.take() {
-            Some(Value::String(text)) if content.is_empty() => content.push(content::text(text)),
-            Some(output) if content.is_empty() => content.push(content::text(format!("{output:#}"))),
+            Some(output) if content.is_empty() && says_itself => {
+                content.push(content::text(format!("{output:#}")))
+            }
             // Said twice.
             Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
             Some(output) => match besides::kept(output) {
@@ -505,6 +522,12 @@ impl Call {
             name
         })
     }
+}
+
+/// What an output is for people, where it says so.
+fn printed(output: &Value) -> Option<&str> {
+    let named = || PRINTED.iter().find_map(|name| output.get(name)?.as_str());
+    output.as_str().or_else(named)
 }
 
 /// A kind of tool, as ACP calls it.

@@ -125,7 +125,7 @@ const ASKED: &[Asked] = &[
             r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","_meta":{"own":{"x":1}}}"#,
             r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","content":[{"type":"content","content":{"type":"text","text":"a file"}}]}"#,
         ],
-        shown: ["execute", "ls", r#"{"command":"ls"}"#],
+        shown: ["execute", "ls", "ls"],
         produced: "a file",
     },
     Asked {
@@ -141,13 +141,13 @@ const ASKED: &[Asked] = &[
     Asked {
         agent: "asks first and announces then",
         before: &[],
-        question: r#"{"toolCallId":"c","title":"ls","kind":"execute","rawInput":{"command":"ls"}}"#,
+        question: r#"{"toolCallId":"c","title":"ls","kind":"execute","rawInput":{"command":"ls"},"content":[{"type":"content","content":{"type":"text","text":"Why?"}}]}"#,
         after: &[
             r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"ls","kind":"execute","status":"in_progress","rawInput":{"command":"ls"}}"#,
-            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","rawOutput":{"formatted_output":"a file"}}"#,
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","rawOutput":{"exit_code":0,"stdout":"","formatted_output":"a file"}}"#,
         ],
-        shown: ["execute", "ls", r#"{"command":"ls"}"#],
-        produced: "a file",
+        shown: ["execute", "ls", "ls"],
+        produced: r#""text":"a file""#,
     },
     Asked {
         agent: "begins with an update, under a long name",
@@ -181,8 +181,20 @@ const ASKED: &[Asked] = &[
             r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"in_progress","content":[{"type":"content","content":{"type":"text","text":"a"}}]}"#,
             r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","content":[{"type":"content","content":{"type":"text","text":"a file"}}]}"#,
         ],
-        shown: ["execute", "ls", r#"{"command":"ls"}"#],
+        shown: ["execute", "ls", "ls"],
         produced: "a file",
+    },
+    Asked {
+        agent: "has its output in a member of the raw one",
+        before: &[
+            r#"{"sessionUpdate":"tool_call","toolCallId":"c","title":"Viewing /x","kind":"read","rawInput":{"path":"/x"}}"#,
+        ],
+        question: r#"{"toolCallId":"c"}"#,
+        after: &[
+            r#"{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed","rawOutput":{"content":"one","detailedContent":"one, and more"}}"#,
+        ],
+        shown: ["read", "Viewing /x", r#"{"path":"/x"}"#],
+        produced: r#""text":"one""#,
     },
     Asked {
         agent: "asks the user something in this way",
