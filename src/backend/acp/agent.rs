@@ -101,7 +101,7 @@ impl Running {
         let several = can.additional_directories.is_some() && takes_up;
         AgentAbilities {
             multiple_chats: None,
-            multiple_working_directories: several.then(|| MultipleWorkingDirectoriesCapability {
+            multiple_working_directories: several.then_some(MultipleWorkingDirectoriesCapability {
                 immutable_primary: Some(true),
                 primary_replacement: None,
             }),
