@@ -131,6 +131,15 @@ fn configured(schema: &Value, values: &Value, heard: u64) -> Event {
     Event::Configured { config: Box::new(config), spreads: true, heard }
 }
 
+/// The chats whose agents are told to configure themselves.
+fn told_to_configure(outputs: &[Output]) -> Vec<ChatKey> {
+    let told = outputs.iter().filter_map(|output| match output {
+        Output::Agent(chat, command) => matches!(**command, Command::Configure { .. }).then_some(*chat),
+        _ => None,
+    });
+    told.collect()
+}
+
 fn mode() -> Value {
     json!({ "type": "object", "properties":
         { "mode": { "type": "string", "title": "Mode", "enum": ["ask", "code"], "default": "ask" } } })
@@ -258,6 +267,33 @@ fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
         world.hear_event(configured(&schema, &json!({ "mode": "ask", "fast": true }), 9)),
         Vec::<Value>::new()
     );
+}
+
+#[test]
+fn only_what_an_agent_has_changed_by_itself_is_for_the_other_chats() {
+    let mut world = World::new(vec![agent("a")], Start::default()).with_session();
+    world.hear_event(Event::Opened);
+    world.ask("createChat", json!({ "channel": "ahp-session:/s", "chat": "ahp-chat:/other" })).unwrap();
+    let turn = json!({ "channel": "ahp-chat:/other", "clientSeq": 1, "action": { "type": "chat/turnStarted",
+        "turnId": "t", "message": { "text": "Hello", "origin": { "kind": "user" } } } });
+    let message = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": turn });
+    let outputs = world.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+    let other = outputs.iter().find_map(|output| match output {
+        Output::Agent(chat, _) => Some(*chat),
+        _ => None,
+    });
+    let other = other.unwrap();
+    world.feed(Input::Agent(other, Event::Opened));
+    let by_itself = configured(&mode(), &json!({ "mode": "code" }), 0);
+    let Event::Configured { config, .. } = configured(&mode(), &json!({ "mode": "ask" }), 1) else {
+        panic!()
+    };
+    let refused = Event::Configured { config, spreads: false, heard: 1 };
+    assert_eq!(told_to_configure(&world.feed(Input::Agent(world.chat, by_itself))), [other]);
+    assert_eq!(told_to_configure(&world.feed(Input::Agent(world.chat, refused))), []);
+    // The other one had not heard of the first of these when it says what was so before it.
+    let before = configured(&mode(), &json!({ "mode": "ask" }), 0);
+    assert_eq!(told_to_configure(&world.feed(Input::Agent(other, before))), []);
 }
 
 #[test]

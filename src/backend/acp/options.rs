@@ -188,6 +188,16 @@ impl Options {
         }
     }
 
+    /// Whether what an agent says tells the value of a setting: its mode, or else its list of options.
+    pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
+        let setting = self.settings.iter().find(|setting| setting.id == id);
+        setting.is_some_and(|setting| match setting.by {
+            By::Option => !by_mode || setting.means(MODE),
+            By::Mode => by_mode,
+            By::Model => false,
+        })
+    }
+
     /// The agent has taken this value.
     pub fn take_value(&mut self, id: &str, value: &Value) {
         if let Some(setting) = self.settings.iter_mut().find(|setting| setting.id == id) {
@@ -370,4 +380,73 @@ fn choice(
     let description = description.map(|description| text::message(&description));
     let description = description.filter(|description| !description.is_empty());
     (value.len() <= NAME_BYTES_MAX).then_some(Choice { value, label, description })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(json: &Value) -> Box<RawValue> {
+        RawValue::from_string(json.to_string()).unwrap()
+    }
+
+    fn options(answer: &Value) -> Options {
+        let mut options = Options::default();
+        options.take_session(&raw(answer));
+        options
+    }
+
+    fn choice_of(id: &str, category: Option<&str>, current: &str) -> Value {
+        json!({ "id": id, "name": id, "category": category, "type": "select", "currentValue": current,
+            "options": [{ "value": "a", "name": "A" }, { "value": "b", "name": "B" }] })
+    }
+
+    #[test]
+    fn a_mode_and_a_model_are_found_by_what_they_are_for() {
+        let modes = json!({ "currentModeId": "x", "availableModes": [{ "id": "x", "name": "X" }] });
+        let models = json!({ "currentModelId": "y", "availableModels": [{ "modelId": "y", "name": "Y" }] });
+        // pi has no mode among its options, and says under `modes` how much it thinks.
+        let list =
+            json!([choice_of("llm", Some("model"), "a"), choice_of("thought", Some("thought_level"), "b")]);
+        let of_pi = options(&json!({ "modes": modes, "models": models, "configOptions": list }));
+        assert_eq!(of_pi.in_order().collect::<Vec<_>>(), ["llm", "thought"]);
+        assert_eq!(of_pi.model(), Some("llm"));
+        // Only what is not among the options has a setting of its own.
+        let list = json!([choice_of("effort", None, "a")]);
+        let mixed = options(&json!({ "modes": modes, "models": models, "configOptions": list }));
+        assert_eq!(mixed.in_order().collect::<Vec<_>>(), ["model", "effort"]);
+        let (method, params) = mixed.request("s", "model", &json!("y")).unwrap();
+        assert_eq!((method, params), ("session/set_model", json!({ "sessionId": "s", "modelId": "y" })));
+        let older = options(&json!({ "modes": modes, "models": models, "configOptions": [] }));
+        assert_eq!(older.in_order().collect::<Vec<_>>(), ["model", "mode"]);
+    }
+
+    #[test]
+    fn a_value_that_is_not_listed_can_be_shown() {
+        let options = options(&json!({ "configOptions": [choice_of("model", None, "mine")] }));
+        let property = &options.schema(false).properties["model"];
+        assert_eq!(property.r#enum, Some(vec!["a".into(), "b".into(), "mine".into()]));
+        assert_eq!(property.enum_labels.as_ref().unwrap().last().unwrap(), "mine");
+        assert_eq!(options.models("p").len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_left_out() {
+        let mut options = options(&json!({ "configOptions": [
+            choice_of("mode", None, "a"), choice_of("mode", None, "b"), 7, { "id": "x" },
+            { "id": "dial", "name": "", "type": "dial", "currentValue": 1 },
+            { "id": "odd", "name": "", "type": "boolean", "currentValue": "yes" },
+        ] }));
+        assert_eq!(options.values(), JsonObject::from_iter([("mode".to_owned(), json!("a"))]));
+        options.take_mode("nowhere");
+        assert_eq!(options.value("mode"), Some(&json!("a")));
+        options.take_list(&raw(&json!({ "not": "a list" })));
+        options.take_mode("b");
+        assert_eq!(options.value("mode"), Some(&json!("b")));
+        let none = super::Options::default();
+        assert_eq!(none.request("s", "mode", &json!("a")), None);
+        let many: Vec<Value> = (0..150).map(|at| choice_of(&at.to_string(), None, "a")).collect();
+        options.take_list(&raw(&json!(many)));
+        assert_eq!(options.values().len(), SETTINGS_MAX);
+    }
 }

@@ -623,7 +623,8 @@ def settings_of(session):
 
 def set_setting(session, name, value):
     """`silent`: never answers; `dies`: dies instead; `bare`: says nothing of what is so; `crossed`: says of the mode
-    what it says of modes, before it answers; `stays`: takes nothing and says that it has."""
+    what it says of modes, before it answers; `mentions`: says nothing of what is so but the mode, before it answers;
+    `stays`: takes nothing and says that it has."""
     now = SETTINGS[session]
     ASKED[session].append(f"{name}={json.dumps(value)}")
     if OPTIONS.sets == "silent":
@@ -638,6 +639,9 @@ def set_setting(session, name, value):
         now["brave"] = True
     if OPTIONS.sets == "crossed" and name == "mode":
         update(session, "current_mode_update", currentModeId=value)
+    if OPTIONS.sets == "mentions":
+        update(session, "current_mode_update", currentModeId=now["mode"])
+        return {"result": {}}
     if OPTIONS.sets == "bare":
         if name == "mode":
             text(session, f"[MODE_UPDATE] {value}")

@@ -283,6 +283,13 @@ fn agents_that_say_it_in_other_ways_are_understood() {
         assert_eq!(config["values"]["mode"], "code");
         watched.leave();
     }
+    // What it says of one setting does not answer what it was asked about another.
+    let mut watched = Setting::with(&["--has", "older", "--sets", "mentions"]).start();
+    watched.configured(&json!({ "mode": "plan", "model": "small" }));
+    assert_eq!(watched.values(), json!({ "mode": "plan", "model": "small" }));
+    assert_eq!(asked(&watched.turn("t1", "asked")), "model=\"small\" mode=\"plan\"");
+    assert!(watched.notices().is_empty(), "{:?}", watched.notices());
+    watched.leave();
     let mut watched = with(&["--sets", "stays"]).start();
     watched.configured(&json!({ "mode": "plan" }));
     watched.turn("t1", "say hello");

@@ -188,7 +188,7 @@ pub(super) fn is_of_session(update: &RawValue) -> bool {
 
 impl Conversation {
     /// The agent knows the session: it is asked for these settings, and then the conversation is open.
-    pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) -> Next {
+    pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
         let defaults = self.is_new.then(|| self.settings.options.schema(true));
         let title = self.running.title.clone();
         let capabilities = Some(self.running.abilities());
@@ -200,7 +200,8 @@ impl Conversation {
         });
         self.settings.wanted = config;
         self.settings.opening = Some(Opening { had_a_name, _use: used });
-        self.settle()
+        // One that is being stopped already is heard to have ended.
+        self.settle();
     }
 
     fn describe(&mut self, news: SelfDescription) {
@@ -382,9 +383,13 @@ impl Conversation {
             let commands = Some(commands(list));
             return self.describe(SelfDescription { commands, ..SelfDescription::default() });
         }
-        match &mut self.settings.asked {
-            Some(asked) => asked.overtaken = true,
-            None if self.settings.opening.is_none() => self.tell_settings(true),
+        let settings = &mut self.settings;
+        match &mut settings.asked {
+            Some(asked) => {
+                let by_mode = update.config_options.is_none();
+                asked.overtaken |= settings.options.is_told(&asked.id, by_mode);
+            }
+            None if settings.opening.is_none() => self.tell_settings(true),
             None => {}
         }
     }
