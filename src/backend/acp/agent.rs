@@ -54,7 +54,7 @@ struct Past {
     /// Those that have not ended, as far as is known.
     connections: Vec<Connection>,
     /// How one can log in to it, as it said last.
-    ways: Vec<Way>,
+    ways: Option<Vec<Way>>,
     /// It is not to be started any more.
     closed: bool,
 }
@@ -207,8 +207,8 @@ impl Agent {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How one can log in to it, as far as it has said.
-    pub fn ways(&self) -> Vec<Way> {
+    /// How one can log in to it, once it has said that.
+    pub fn ways(&self) -> Option<Vec<Way>> {
         self.past().ways.clone()
     }
 
@@ -300,7 +300,7 @@ impl Agent {
             if past.closed {
                 bail!("the host is leaving");
             }
-            let environment = login::environment(&past.ways, tokens);
+            let environment = login::environment(past.ways.as_deref().unwrap_or_default(), tokens);
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
@@ -317,7 +317,7 @@ impl Agent {
                 let title = hello.agent_info.and_then(|info| info.title).map(|title| text::message(&title));
                 let title = title.filter(|title| !title.trim().is_empty());
                 let capabilities = hello.agent_capabilities;
-                self.past().ways.clone_from(&ways);
+                self.past().ways = Some(ways.clone());
                 let login = Login::new(ways, environment);
                 return Ok(Running { connection, capabilities, title, login, uses: Mutex::new(uses) });
             }

@@ -90,11 +90,12 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
         opened = Conversation::open(&agent, &open) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
-    let resources = login::resources(&agent.ways());
-    let of_itself = SelfDescription { protected_resources: Some(resources), ..SelfDescription::default() };
-    reports.report(Event::Described(Box::new(of_itself))).await;
+    let protected_resources = agent.ways().map(|ways| login::resources(&ways));
+    let of_itself = SelfDescription { protected_resources, ..SelfDescription::default() };
+    let described = Event::Described(Box::new(of_itself));
     match opened {
         Ok((mut conversation, used)) => {
+            conversation.pending.push_back(described);
             conversation.open_with(config, had_a_name, used);
             for update in std::mem::take(&mut conversation.early) {
                 conversation.updated(&update);
@@ -103,6 +104,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
             ended.with_context(|| format!("the agent `{name}` has died"))
         }
         Err(error) => {
+            reports.report(described).await;
             if error.is::<login::Required>() {
                 reports.report(Event::LoginRequired).await;
             }

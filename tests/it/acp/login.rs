@@ -167,6 +167,32 @@ fn a_login_that_ends_in_mid_session_is_renewed_and_the_turn_goes_on() {
     }
 }
 
+/// Who comes back knows what the agent needs before it is started, and though it does not start.
+#[test]
+fn how_an_agent_is_logged_in_to_is_known_to_the_next_host() {
+    let mut folder = tempfile::tempdir().unwrap();
+    // The second one is given no time to say anything.
+    for (limits, failure) in [
+        ("", Some("log in to it first")),
+        ("start_seconds = 0.001\n", Some("did not answer `initialize`")),
+        ("", None),
+    ] {
+        let state = folder.path().join("state");
+        let mut setting = Setting::with(&["--login", "out"]).limit(limits);
+        setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
+        let mut watched = setting.start_in(folder);
+        if let Some(failure) = failure {
+            let name = uuid::Uuid::new_v4().to_string();
+            let (why, _) = watched.failed_session(&name);
+            assert!(why.contains(failure), "{why}");
+        } else {
+            watched.push(KEY, GOOD_KEY);
+            watched.session_works();
+        }
+        folder = watched.leave().unwrap();
+    }
+}
+
 #[test]
 fn a_token_for_an_agent_is_in_no_log() {
     let folder = tempfile::tempdir().unwrap();
