@@ -117,9 +117,11 @@ impl Conversation {
     /// The turn in which something may be changed, and what tells that it is cancelled.
     fn running_turn(&self) -> Result<(RunId, CancellationToken), Failed> {
         match &self.run {
-            Some(run) if run.cancelled.is_none() => Ok((run.id, run.cancelling.clone())),
-            Some(_) => Err((INVALID_PARAMS, "the turn was cancelled".to_owned())),
-            None => Err((INVALID_PARAMS, "no turn runs".to_owned())),
+            Some(run) if run.goes_on() => Ok((run.id, run.cancelling.clone())),
+            Some(run) if run.cancelled.is_some() => {
+                Err((INVALID_PARAMS, "the turn was cancelled".to_owned()))
+            }
+            _ => Err((INVALID_PARAMS, "no turn runs".to_owned())),
         }
     }
 
