@@ -101,6 +101,14 @@ class Scenes:
         assert turn.asked and not os.path.exists(self.path("refused")), turn
         return f"does not make a file when that is refused ({turn.ending['type']})"
 
+    def asks_the_user(self):
+        if not self.agent.question:
+            return None
+        ask = self.call(self.agent.question, question="Which one?", answer="this-one")
+        turn = self.complete(self.main.turn(ask, answer="this-one"))
+        assert "Which one?" in json.dumps(turn.questions) and "this-one" in turn.text, turn
+        return "asks the user, and is answered"
+
     def is_change(self, call, file, text):
         """A change is shown, as text or as a file."""
         for content in call.get("content") or []:
@@ -243,7 +251,7 @@ class Scenes:
 
 USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
-    Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking, Scenes.cancelled_running,
-    Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
+    Scenes.asks_the_user, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
+    Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
     Scenes.is_cut, Scenes.ends,
 ]
