@@ -96,8 +96,9 @@ class Chat:
     def session_state(self):
         return self.host.ask("subscribe", channel=self.session)["snapshot"]["state"]
 
-    def dispatch(self, **action):
-        self.host.say(method="dispatchAction", params={"channel": self.channel, "clientSeq": 1, "action": action})
+    def dispatch(self, channel=None, **action):
+        params = {"channel": channel or self.channel, "clientSeq": 1, "action": action}
+        self.host.say(method="dispatchAction", params=params)
 
     def begin(self, text):
         self.turns += 1
@@ -194,7 +195,7 @@ class Host:
         environment = {"HOME": home, "PATH": path, COOKIE: self.cookie, **filled(agent.environment, **words)}
         toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
                 f"args = {json.dumps(arguments)}", "start_seconds = 90",
-                f"one_session = {json.dumps(agent.one_session)}", f"[agents.{name}.env]",
+                *(["one_session = true"] if agent.one_session else []), f"[agents.{name}.env]",
                 *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
         self.config = os.path.join(folder, "config.toml")
         with open(self.config, "w") as opened:

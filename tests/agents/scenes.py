@@ -185,6 +185,19 @@ class Scenes:
         assert max(turn.begun for turn in turns.values()) < min(turn.ended for turn in turns.values()), "in turn"
         return "works in two sessions at once"
 
+    def configured(self):
+        config = self.main.session_state().get("config") or {}
+        modes = config.get("schema", {}).get("properties", {}).get("mode", {}).get("enum", [])
+        plan = next((mode for mode in modes if mode.endswith("plan")), None)
+        if plan is None:
+            return None
+        for mode in (plan, config["values"]["mode"]):
+            self.main.dispatch(self.main.session, type="session/configChanged", config={"mode": mode})
+            turn = self.complete(self.main.turn("Like this:\nSAY in this mode"))
+            assert turn.text.count("in this mode") == 1 and "MODE_UPDATE" not in turn.text, turn
+            assert self.main.session_state()["config"]["values"]["mode"] == mode, mode
+        return "changes its mode, and back"
+
     def titled(self):
         title = self.main.session_state()["title"]
         self.see("title", "THINK" not in title)
@@ -252,6 +265,6 @@ class Scenes:
 USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
-    Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
-    Scenes.is_cut, Scenes.ends,
+    Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
+    Scenes.goes_on, Scenes.is_cut, Scenes.ends,
 ]
