@@ -41,7 +41,7 @@ test-node: ## run the TypeScript example of the README, if node is there
 		PATH="$$PWD/target/release:$$PATH" node target/readme-example.mjs; \
 	else echo "skipped: node is not installed"; fi
 
-test-agents: ## real agents from npm behind the host, against a scripted model, if node and python3 are there
+test-agents: ## real agents from npm behind the host, against a scripted model: AGENTS (claude opencode), if node is there
 	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
 		$(CARGO) build --quiet && python3 -B tests/agents/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/agents $(AGENTS); \
 	else echo "skipped: node, npm or python3 is not installed"; fi

@@ -21,6 +21,8 @@ class Agent:
     read: tuple = ()
     edit: tuple = ()
     write: tuple = ()
+    # It asks the user this: {question} with {answer} among the answers.
+    question: tuple = ()
     # It asks before it runs a command or changes a file: what it calls to allow that once.
     once: str = ""
     # How a turn ends in which the model fails.
@@ -72,6 +74,9 @@ AGENTS = {
         read=("Read", {"file_path": "{file}"}),
         edit=("Edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
         write=("Write", {"file_path": "{file}", "content": "{new}\n"}),
+        question=("AskUserQuestion", {"questions": [{
+            "question": "{question}", "header": "Asks", "multiSelect": False,
+            "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "opencode": Agent(

@@ -28,6 +28,7 @@ class Turn:
 
     def __init__(self, name):
         self.name, self.texts, self.notices = name, {"markdown": "", "reasoning": ""}, []
+        self.questions = []
         self.calls, self.usage, self.ending, self.begun, self.ended = {}, None, None, None, None
 
     @property
@@ -48,6 +49,8 @@ class Turn:
                 self.notices.append(part["content"])
         elif kind in ("chat/delta", "chat/reasoning"):
             self.say("markdown" if kind == "chat/delta" else "reasoning", action["content"], at)
+        elif kind == "chat/inputRequested":
+            self.questions.append(action["request"])
         elif kind == "chat/usage":
             self.usage = action["usage"]
         elif kind.startswith("chat/toolCall"):
@@ -93,8 +96,9 @@ class Chat:
     def session_state(self):
         return self.host.ask("subscribe", channel=self.session)["snapshot"]["state"]
 
-    def dispatch(self, **action):
-        self.host.say(method="dispatchAction", params={"channel": self.channel, "clientSeq": 1, "action": action})
+    def dispatch(self, channel=None, **action):
+        params = {"channel": channel or self.channel, "clientSeq": 1, "action": action}
+        self.host.say(method="dispatchAction", params=params)
 
     def begin(self, text):
         self.turns += 1
@@ -106,9 +110,9 @@ class Chat:
     def turn(self, text, **doing):
         return self.finish(self.begin(text), **doing)
 
-    def finish(self, turn, allow=True, cancel=None):
-        """Hears a turn to its end; what it asks is allowed this once, refused, or (None) not answered. It is cancelled
-        as soon as `cancel` says so of it."""
+    def finish(self, turn, allow=True, answer=None, cancel=None):
+        """Hears a turn to its end; what it asks to do is allowed this once, refused, or (None) not decided, and its
+        questions are answered so. It is cancelled as soon as `cancel` says so of it."""
         silent_since = time.monotonic()
         while turn.ending is None:
             try:
@@ -122,6 +126,8 @@ class Chat:
                 cancel = None
             elif action["type"] == "chat/toolCallReady" and action.get("options") and allow is not None:
                 self.decide(turn, action, allow)
+            elif action["type"] == "chat/inputRequested" and answer is not None:
+                self.answer(action["request"], answer)
         self.judge(turn)
         return turn
 
@@ -130,6 +136,17 @@ class Chat:
         option = next(filter(wanted, asks["options"]))
         self.dispatch(type="chat/toolCallConfirmed", turnId=turn.name, toolCallId=asks["toolCallId"],
                       approved=allow, selectedOptionId=option["id"])
+
+    def answer(self, request, answer):
+        """Chooses an answer where there is a choice of it."""
+        answers = {}
+        for question in request["questions"]:
+            for option in question.get("options", []):
+                if answer in (option["id"], option["label"]):
+                    value = {"kind": "selected", "value": option["id"]}
+                    answers[question["id"]] = {"state": "submitted", "value": value}
+        assert answers, request
+        self.dispatch(type="chat/inputCompleted", requestId=request["id"], response="accept", answers=answers)
 
     def hear(self, turn, timeout=HUNG):
         """The next action."""
@@ -178,7 +195,7 @@ class Host:
         environment = {"HOME": home, "PATH": path, COOKIE: self.cookie, **filled(agent.environment, **words)}
         toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
                 f"args = {json.dumps(arguments)}", "start_seconds = 90",
-                f"one_session = {json.dumps(agent.one_session)}", f"[agents.{name}.env]",
+                *(["one_session = true"] if agent.one_session else []), f"[agents.{name}.env]",
                 *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
         self.config = os.path.join(folder, "config.toml")
         with open(self.config, "w") as opened:

@@ -101,6 +101,14 @@ class Scenes:
         assert turn.asked and not os.path.exists(self.path("refused")), turn
         return f"does not make a file when that is refused ({turn.ending['type']})"
 
+    def asks_the_user(self):
+        if not self.agent.question:
+            return None
+        ask = self.call(self.agent.question, question="Which one?", answer="this-one")
+        turn = self.complete(self.main.turn(ask, answer="this-one"))
+        assert "Which one?" in json.dumps(turn.questions) and "this-one" in turn.text, turn
+        return "asks the user, and is answered"
+
     def is_change(self, call, file, text):
         """A change is shown, as text or as a file."""
         for content in call.get("content") or []:
@@ -177,6 +185,19 @@ class Scenes:
         assert max(turn.begun for turn in turns.values()) < min(turn.ended for turn in turns.values()), "in turn"
         return "works in two sessions at once"
 
+    def configured(self):
+        config = self.main.session_state().get("config") or {}
+        modes = config.get("schema", {}).get("properties", {}).get("mode", {}).get("enum", [])
+        plan = next((mode for mode in modes if mode.endswith("plan")), None)
+        if plan is None:
+            return None
+        for mode in (plan, config["values"]["mode"]):
+            self.main.dispatch(self.main.session, type="session/configChanged", config={"mode": mode})
+            turn = self.complete(self.main.turn("Like this:\nSAY in this mode"))
+            assert turn.text.count("in this mode") == 1 and "MODE_UPDATE" not in turn.text, turn
+            assert self.main.session_state()["config"]["values"]["mode"] == mode, mode
+        return "changes its mode, and back"
+
     def titled(self):
         title = self.main.session_state()["title"]
         self.see("title", "THINK" not in title)
@@ -243,7 +264,7 @@ class Scenes:
 
 USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
-    Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking, Scenes.cancelled_running,
-    Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.titled, Scenes.goes_on,
-    Scenes.is_cut, Scenes.ends,
+    Scenes.asks_the_user, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
+    Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
+    Scenes.goes_on, Scenes.is_cut, Scenes.ends,
 ]
