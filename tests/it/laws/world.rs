@@ -411,6 +411,8 @@ impl World {
             6 => json!({ "workingDirectories": ["file:///a", "file:///nowhere"] }),
             13..=15 => json!({ "progressToken": format!("{}-{request_id}", self.clients[client].id) }),
             12 => json!({ "workingDirectories": ["file:///a", "file:///b", "file:///a/"] }),
+            // A program says what can be set in its sessions, and that is nothing.
+            _ if self.bridged.is_some() => json!({ "config": {} }),
             _ => json!({ "config": { "openMs": 5 } }),
         };
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
