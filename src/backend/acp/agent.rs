@@ -4,6 +4,7 @@
 //! stopping it when it is not used, and stopping it at the end.
 //! Never: knows a conversation.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ struct Past {
     ways: Option<Vec<Way>>,
     /// It is not to be started any more.
     closed: bool,
+    /// What it did not survive being asked about which session, or did not answer.
+    failed_at: BTreeSet<(&'static str, String)>,
 }
 
 /// A running agent that has shaken hands.
@@ -244,6 +247,16 @@ impl Agent {
                 Err(error)
             }
         }
+    }
+
+    /// It has ended, or said nothing, when it was asked this about a session.
+    pub fn has_failed_at(&self, method: &'static str, session: &str) {
+        self.past().failed_at.insert((method, session.to_owned()));
+    }
+
+    /// Whether it has done so once.
+    pub fn fails_at(&self, method: &'static str, session: &str) -> bool {
+        self.past().failed_at.contains(&(method, session.to_owned()))
     }
 
     /// It has done something well: earlier deaths are forgiven.

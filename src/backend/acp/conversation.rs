@@ -1,13 +1,15 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
-//! In reading order: this file (its life: commands, prompts, cancelling, the end of a turn), `opening` (how it comes
-//! to be), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates` (what
-//! the agent tells), `requests` (what the agent asks), `questions` (what it asks the user), `workspace` (what it asks of
-//! files and terminals).
+//! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
+//! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
+//! (what the agent tells), `looking` (what changes of files are found to be), `requests` (what the agent asks),
+//! `questions` (what it asks the user), `workspace` (what it asks of files and terminals).
 //!
-//! Owns: one prompt at a time, and what ends it.
+//! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
 
+mod ending;
+mod looking;
 mod opening;
 mod questions;
 mod requests;
@@ -17,39 +19,35 @@ mod updates;
 mod workspace;
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::{
-    CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, PromptResponse, SessionId,
-    StopReason,
+    CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, SessionId,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{FileEdit, Message, ToolResultContent, ToolResultFileEditContent, UsageInfo};
-use anyhow::{bail, Context};
+use ahp_types::state::{Message, UsageInfo};
+use anyhow::Context;
 use serde_json::value::RawValue;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
+use self::ending::Answered;
+use self::looking::{with_edits, Looking};
 pub(super) use self::opening::ask;
-use self::opening::refused;
 use self::questions::Questions;
 use self::settings::Settings;
 use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
 use super::files::Files;
-use super::login;
-use super::peer::{Ear, Failure, Said};
+use super::peer::{Ear, Said};
 use super::terminals::Terminals;
-use super::{besides, content, edits};
+use super::{content, login};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
-    Besides, Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
+    Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
     TurnEvent,
 };
 
@@ -64,12 +62,6 @@ const WITHDRAWN: i64 = -32800;
 
 /// How often it is looked whether an agent that we do not read is read again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// How long an agent that has answered a prompt says nothing more when it is done.
-const QUIET: Duration = Duration::from_millis(20);
-
-/// So long after the answer the turn ends, even if the agent goes on talking.
-const QUIET_WITHIN: Duration = Duration::from_millis(200);
 
 /// What the user sees when the agent has to be told what was said before.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
@@ -160,23 +152,6 @@ struct Conversation {
     looking: Looking,
 }
 
-/// Finding out what the changes that are told with an event are changes of.
-enum Looking {
-    NotYet,
-    For(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
-    Done,
-}
-
-impl Looking {
-    /// What was found; for ever not while nothing is looked for.
-    async fn found(&mut self) -> Vec<FileEdit> {
-        match self {
-            Self::For(looking) => looking.await,
-            Self::NotYet | Self::Done => std::future::pending().await,
-        }
-    }
-}
-
 struct Run {
     id: RunId,
     /// The prompt that the agent has not answered.
@@ -202,15 +177,6 @@ struct Run {
     told: bool,
     /// What the user has added, for when the agent is done with what it does.
     steering: VecDeque<(String, Message, Vec<Transcript>)>,
-}
-
-/// The agent has answered the last prompt of a run. What it says right after that is of the same turn.
-struct Answered {
-    end: TurnEnd,
-    /// It has said nothing for long enough, if it says nothing until then.
-    quiet: Instant,
-    /// Nothing more is heard then, in any case.
-    last: Instant,
 }
 
 /// What a conversation does next.
@@ -301,17 +267,6 @@ impl Conversation {
             Some(answered) => self.pending.is_empty().then(|| answered.quiet.min(answered.last)),
             None => run.cancelled.or(run.deadline),
         }
-    }
-
-    /// Begins to find out what the first event that is to be reported needs; false when it needs nothing.
-    fn looks(&mut self) -> bool {
-        let changes = match (self.pending.front(), &self.looking) {
-            (Some(Event::Turn(_, event)), Looking::NotYet) => self.calls.changes(event),
-            _ => None,
-        };
-        let Some((diffs, moment)) = changes else { return false };
-        self.looking = Looking::For(Box::pin(edits::find(diffs, moment)));
-        true
     }
 
     fn obey(&mut self, command: Command) -> Next {
@@ -455,7 +410,7 @@ impl Conversation {
 
     fn hear(&mut self, said: Said) -> Next {
         if let Some(answered) = self.run.as_mut().and_then(|run| run.answered.as_mut()) {
-            answered.quiet = Instant::now() + QUIET;
+            answered.goes_on();
         }
         match said {
             Said::Update(update) => self.updated(&update),
@@ -500,137 +455,6 @@ impl Conversation {
         }
     }
 
-    /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
-    fn has_forgotten(&self, answer: &Result<Box<RawValue>, Failure>) -> bool {
-        let Err(failure) = answer else { return false };
-        let refused = matches!(failure.code, RESOURCE_NOT_FOUND | INVALID_PARAMS);
-        let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
-        if self.is_known && refused && untouched {
-            tracing::info!(agent = self.agent.spec.name, %failure, "a session that was forgotten is taken up again");
-            return true;
-        }
-        false
-    }
-
-    /// The agent is done with a prompt. What the user has added meanwhile is the next, in the same turn.
-    fn answered(&mut self, answer: Result<Box<RawValue>, Failure>) {
-        let end = match answer {
-            Ok(answer) => {
-                self.agent.has_worked();
-                self.is_known = true;
-                match serde_json::from_str::<PromptResponse>(answer.get()) {
-                    Ok(answer) => self.learn_from_answer(answer),
-                    Err(error) => {
-                        // It has answered, so it is done; why it stopped is not known.
-                        tracing::warn!(agent = self.agent.spec.name, %error, "an answer to a prompt: {answer}");
-                        TurnEnd::Complete
-                    }
-                }
-            }
-            Err(failure) if login::is_required(&failure) => {
-                self.running.login.set_needed(true);
-                self.pending.push_back(Event::LoginRequired);
-                let message = refused("session/prompt", &failure).to_string();
-                let resumable = self.can_be_taken_up();
-                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
-            }
-            Err(failure) => TurnEnd::Failed {
-                kind: "agentError".to_owned(),
-                message: failure.to_string(),
-                resumable: false,
-            },
-        };
-        let Some(run) = &mut self.run else { return };
-        if run.cancelled.is_some() {
-            let end = self.end_of_cancelled();
-            return self.wind_up(end);
-        }
-        match run.steering.pop_front() {
-            Some((id, message, attached)) if end == TurnEnd::Complete => {
-                // What is answered to it does not go on with what was answered before.
-                run.speaking = Some((TextKind::Markdown, Some(id.clone())));
-                let blocks =
-                    content::prompt(&message, &attached, &self.running.capabilities.prompt_capabilities);
-                let prompt = self.prompt(blocks);
-                if let Some(run) = &mut self.run {
-                    run.prompt = prompt;
-                }
-                self.tell(TurnEvent::Steered(id));
-            }
-            _ => self.wind_up(end),
-        }
-    }
-
-    /// The turn ends like this, once the agent is quiet: some answer before they have said everything, and what
-    /// they say then must not be lost, nor be taken for something of the next turn.
-    fn wind_up(&mut self, end: TurnEnd) {
-        self.answer_unanswered(true);
-        if let Some(run) = &mut self.run {
-            let now = Instant::now();
-            run.answered = Some(Answered { end, quiet: now + QUIET, last: now + QUIET_WITHIN });
-        }
-    }
-
-    /// How a run ends that was cancelled, by the user or because its time was up.
-    fn end_of_cancelled(&self) -> TurnEnd {
-        let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
-        match limit {
-            Some(limit) => TurnEnd::Failed {
-                kind: "turnTimedOut".to_owned(),
-                message: format!("the turn took longer than {limit:?}, which is its limit"),
-                resumable: false,
-            },
-            None => TurnEnd::Cancelled,
-        }
-    }
-
-    /// Takes in what an answer to a prompt tells besides the end; how the turn has ended.
-    fn learn_from_answer(&mut self, answer: PromptResponse) -> TurnEnd {
-        let PromptResponse { stop_reason, usage, meta, .. } = answer;
-        if usage.is_some() || meta.is_some() {
-            self.tell_usage(|known| {
-                if let Some(usage) = usage {
-                    // Cannot fail: it is plain data.
-                    let raw = serde_json::to_value(&usage).unwrap_or_default();
-                    updates::learn_usage(known, &usage, raw);
-                }
-                besides::put(known.meta.get_or_insert_default(), besides::META, meta.map(Value::Object));
-            });
-        }
-        match (stop_reason, &self.run) {
-            // The user has not cancelled the turn, but refused a call; some agents end it like this then.
-            (StopReason::Cancelled, Some(run)) if run.has_refused => TurnEnd::Complete,
-            (reason, _) => ending(reason),
-        }
-    }
-
-    fn end(&mut self, end: TurnEnd) {
-        self.answer_unanswered(true);
-        self.show_alone();
-        self.calls.end_turn();
-        if let Some(run) = self.run.take() {
-            self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
-        }
-    }
-
-    fn fail(&mut self, run: RunId, kind: &str, message: String) {
-        let end = TurnEnd::Failed { kind: kind.to_owned(), message, resumable: false };
-        self.pending.push_back(Event::Turn(run, TurnEvent::Ended(end)));
-    }
-
-    /// What the end of the agent is for the conversation: a turn that runs ends with it.
-    async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
-        let how = self.running.ended().await;
-        let answered = self.run.as_mut().and_then(|run| run.answered.take());
-        match &self.run {
-            Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
-            Some(_) => self.end(answered.map(|answered| answered.end).with_context(|| how)?),
-            None if self.settings.are_waited_for() => bail!(how),
-            None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
-        }
-        Ok(Next::Leave)
-    }
-
     /// The conversation is closed: the agent need not keep it in mind.
     fn close(&mut self) {
         self.answer_unanswered(true);
@@ -641,36 +465,4 @@ impl Conversation {
             self.ear.request("session/close", &CloseSessionRequest::new(self.session.clone()));
         }
     }
-}
-
-/// An event, and the changes of files that it tells: in what a call has produced, behind what it says itself, or
-/// besides its question.
-fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
-    let Event::Turn(run, event) = event else { return event };
-    let (mut event, mut besides) = match event {
-        TurnEvent::With(event, besides) => (*event, besides),
-        event => (event, Besides::default()),
-    };
-    match &mut event {
-        TurnEvent::ToolDone { outcome, .. } => outcome.content.extend(edits.into_iter().map(|edit| {
-            let FileEdit { before, after, diff } = edit;
-            ToolResultContent::FileEdit(ToolResultFileEditContent { before, after, diff })
-        })),
-        _ => besides.edits = edits,
-    }
-    let event = if besides == Besides::default() { event } else { TurnEvent::With(Box::new(event), besides) };
-    Event::Turn(run, event)
-}
-
-fn ending(reason: StopReason) -> TurnEnd {
-    let (kind, message) = match reason {
-        StopReason::Cancelled => return TurnEnd::Cancelled,
-        StopReason::MaxTokens => ("maxTokens", "the agent has said as much as it may"),
-        StopReason::MaxTurnRequests => {
-            ("maxTurnRequests", "the agent has asked its model as often as it may")
-        }
-        StopReason::Refusal => ("refusal", "the agent refuses to go on"),
-        _ => return TurnEnd::Complete,
-    };
-    TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }
 }

@@ -52,6 +52,34 @@ fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
     watched.leave();
 }
 
+/// The way that keeps most is tried first, and one that the agent does not survive is not tried again.
+#[test]
+fn a_conversation_goes_on_although_the_agent_cannot_bear_to_take_it_up() {
+    for (can, wrong, told_anew) in [
+        (&["resume", "load"] as &[_], "session/resume=error", false),
+        (&["resume", "load"], "session/resume=die", false),
+        (&["resume"], "session/resume=silence", true),
+        (&["load"], "session/load=kill", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (memory, notes) = (memory(folder.path()), folder.path().join("notes"));
+        let mut arguments = vec!["--memory", memory.to_str().unwrap(), "--notes", notes.to_str().unwrap()];
+        arguments.extend(["--which", "2", "--at", wrong]);
+        arguments.extend(can.iter().flat_map(|can| ["--can", can]));
+        let mut watched = Setting::with(&arguments).limit("start_seconds = 5\n").start_in(folder);
+        watched.session();
+        watched.turn("t1", "say the first answer");
+        watched.begin("t2", "die 1");
+        watched.ending("t2");
+        let said = watched.turn("t3", "remembers");
+        assert_eq!(said.contains("| say the first answer"), !told_anew, "{can:?}, {wrong}: {said}");
+        let notices = watched.heard("chat/responsePart");
+        let notices = notices.iter().filter(|it| it["part"]["kind"] == "systemNotification");
+        assert_eq!(notices.count(), usize::from(told_anew), "{can:?}, {wrong}");
+        watched.leave();
+    }
+}
+
 /// Some agents keep one session at a time, and answer prompts of the others as prompts of none.
 #[test]
 fn a_session_that_a_living_agent_drops_is_taken_up_again_and_nobody_notices() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::{
     ForkSessionRequest, ForkSessionResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
-    ResumeSessionRequest, SessionId,
+    SessionId,
 };
 use ahp_types::common::JsonObject;
 use anyhow::{anyhow, bail, Context};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::settings::{is_of_session, Settings};
 use super::{Conversation, Looking};
-use crate::backend::acp::agent::{Agent, Use};
+use crate::backend::acp::agent::{Agent, Running, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
 use crate::backend::acp::files::Files;
@@ -31,14 +31,23 @@ use crate::backend::acp::terminals::Terminals;
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
+/// There are so many ways to take a session up again that the agent may not survive.
+const WAYS_TO_TAKE_UP: usize = 2;
+
+/// The agent did not survive taking a session up again, or said nothing. It is not asked like that again for this
+/// session, so that the conversation goes on.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotTakenUp(String);
+
 /// An agent that is silent for so long after it has loaded a session has replayed all of it.
 const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl Conversation {
     /// Opens it, and logs in where the agent needs that and there are tokens for it.
     pub(super) async fn open(agent: &Arc<Agent>, open: &OpenConversation) -> anyhow::Result<(Self, Use)> {
-        // Each thing that can be done about a login is done once.
-        for _ in 0..=login::WAYS_MAX {
+        // Each thing that can be done about a login, or a session that is not taken up, is done once.
+        for _ in 0..=login::WAYS_MAX + WAYS_TO_TAKE_UP {
             // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
             let started = tokio::spawn(async move { starting.start(&tokens).await });
@@ -53,6 +62,9 @@ impl Conversation {
                     if !running.login.can_be_helped(&open.tokens) {
                         return Err(error);
                     }
+                }
+                Err(error) if error.is::<NotTakenUp>() => {
+                    tracing::warn!(agent = agent.spec.name, "a session is not taken up again: {error:#}");
                 }
                 opened => return opened,
             }
@@ -76,31 +88,9 @@ impl Conversation {
         let (mut taken_up, mut early) = (None, Vec::new());
         if let Some(session) = &open.handle {
             let id = SessionId::new(session.as_str());
-            let (method, answer) = if capabilities.resume.is_some() {
-                let params =
-                    ResumeSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
-                ear.follow(session);
-                ("session/resume", Some(ask(&mut ear, "session/resume", &params, limit, &mut early).await?))
-            } else if running.capabilities.load_session {
-                let params = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
-                ear.follow(session);
-                ("session/load", Some(ask(&mut ear, "session/load", &params, limit, &mut early).await?))
-            } else {
-                ("", None)
-            };
-            match answer {
-                Some(Ok(answer)) => {
-                    if method == "session/load" {
-                        hear_replay_out(&mut ear, limit, &mut early).await;
-                    }
-                    taken_up = Some((id, answer));
-                }
-                Some(Err(failure)) if login::is_required(&failure) => return Err(refused(method, &failure)),
-                Some(Err(failure)) => {
-                    tracing::info!(agent = agent.spec.name, method, %failure, "a session is not taken up again");
-                }
-                None => {}
-            }
+            let request = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
+            let answer = take_up(agent, &running, &mut ear, &request, &mut early).await?;
+            taken_up = answer.map(|answer| (id, answer));
         }
         let is_new = taken_up.is_none();
         if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
@@ -155,6 +145,42 @@ impl Conversation {
         };
         Ok((conversation, used))
     }
+}
+
+/// Takes a session up again, in the way that keeps most of it; what was answered, or none when the agent does not know
+/// it any more. `session/resume` takes the same parameters as `session/load`.
+async fn take_up(
+    agent: &Agent,
+    running: &Running,
+    ear: &mut Ear,
+    request: &LoadSessionRequest,
+    of_session: &mut Vec<Box<RawValue>>,
+) -> anyhow::Result<Option<Box<RawValue>>> {
+    let session = &*request.session_id.0;
+    let (name, limit) = (&agent.spec.name, agent.spec.start_limit);
+    let can = &running.capabilities;
+    let ways =
+        [("session/resume", can.session_capabilities.resume.is_some()), ("session/load", can.load_session)];
+    for (method, _) in ways.into_iter().filter(|(method, can)| *can && !agent.fails_at(method, session)) {
+        ear.follow(session);
+        match ask(ear, method, request, limit, of_session).await {
+            Ok(Ok(answer)) => {
+                if method == "session/load" {
+                    hear_replay_out(ear, limit, of_session).await;
+                }
+                return Ok(Some(answer));
+            }
+            Ok(Err(failure)) if login::is_required(&failure) => return Err(refused(method, &failure)),
+            Ok(Err(failure)) => {
+                tracing::info!(agent = name, method, %failure, "a session is not taken up again");
+            }
+            Err(error) => {
+                agent.has_failed_at(method, session);
+                return Err(NotTakenUp(format!("{error:#}")).into());
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// A copy of a session, if the agent makes one, and what it answered. Some tell all that was said in it, which is no

@@ -3,6 +3,8 @@
 //! Owns: outputs that no good agent writes, and listeners that are slow.
 //! Never: starts a process.
 
+use tokio::io::AsyncWriteExt;
+
 use super::*;
 
 async fn heard(output: &[u8]) -> (Vec<String>, String) {

@@ -1,0 +1,186 @@
+//! How a turn ends: by the agent's answer, its death, or because it was cancelled.
+//!
+//! Owns: what each of these is for clients, and how long the agent may go on talking after its answer.
+//! Never: ends a turn twice, or begins one but for what the user has added to it.
+
+use std::time::Duration;
+
+use agent_client_protocol_schema::{PromptResponse, StopReason};
+use anyhow::{bail, Context};
+use serde_json::value::RawValue;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::opening::refused;
+use super::{updates, Conversation, Next, INVALID_PARAMS, RESOURCE_NOT_FOUND};
+use crate::backend::acp::peer::Failure;
+use crate::backend::acp::{besides, content, login};
+use crate::host::effects::{Event, RunId, TextKind, TurnEnd, TurnEvent};
+
+/// How long an agent that has answered a prompt says nothing more when it is done.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// So long after the answer the turn ends, even if the agent goes on talking.
+const QUIET_WITHIN: Duration = Duration::from_millis(200);
+
+/// The agent has answered the last prompt of a run. What it says right after that is of the same turn.
+pub(super) struct Answered {
+    pub(super) end: TurnEnd,
+    /// It has said nothing for long enough, if it says nothing until then.
+    pub(super) quiet: Instant,
+    /// Nothing more is heard then, in any case.
+    pub(super) last: Instant,
+}
+
+impl Answered {
+    /// The agent has said something more.
+    pub(super) fn goes_on(&mut self) {
+        self.quiet = Instant::now() + QUIET;
+    }
+}
+
+impl Conversation {
+    /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
+    pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, Failure>) -> bool {
+        let Err(failure) = answer else { return false };
+        let refused = matches!(failure.code, RESOURCE_NOT_FOUND | INVALID_PARAMS);
+        let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
+        if self.is_known && refused && untouched {
+            tracing::info!(agent = self.agent.spec.name, %failure, "a session that was forgotten is taken up again");
+            return true;
+        }
+        false
+    }
+
+    /// The agent is done with a prompt. What the user has added meanwhile is the next, in the same turn.
+    pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, Failure>) {
+        let end = match answer {
+            Ok(answer) => {
+                self.agent.has_worked();
+                self.is_known = true;
+                match serde_json::from_str::<PromptResponse>(answer.get()) {
+                    Ok(answer) => self.learn_from_answer(answer),
+                    Err(error) => {
+                        // It has answered, so it is done; why it stopped is not known.
+                        tracing::warn!(agent = self.agent.spec.name, %error, "an answer to a prompt: {answer}");
+                        TurnEnd::Complete
+                    }
+                }
+            }
+            Err(failure) if login::is_required(&failure) => {
+                self.running.login.set_needed(true);
+                self.pending.push_back(Event::LoginRequired);
+                let message = refused("session/prompt", &failure).to_string();
+                let resumable = self.can_be_taken_up();
+                TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
+            }
+            Err(failure) => TurnEnd::Failed {
+                kind: "agentError".to_owned(),
+                message: failure.to_string(),
+                resumable: false,
+            },
+        };
+        let Some(run) = &mut self.run else { return };
+        if run.cancelled.is_some() {
+            let end = self.end_of_cancelled();
+            return self.wind_up(end);
+        }
+        match run.steering.pop_front() {
+            Some((id, message, attached)) if end == TurnEnd::Complete => {
+                // What is answered to it does not go on with what was answered before.
+                run.speaking = Some((TextKind::Markdown, Some(id.clone())));
+                let blocks =
+                    content::prompt(&message, &attached, &self.running.capabilities.prompt_capabilities);
+                let prompt = self.prompt(blocks);
+                if let Some(run) = &mut self.run {
+                    run.prompt = prompt;
+                }
+                self.tell(TurnEvent::Steered(id));
+            }
+            _ => self.wind_up(end),
+        }
+    }
+
+    /// The turn ends like this, once the agent is quiet: some answer before they have said everything, and what
+    /// they say then must not be lost, nor be taken for something of the next turn.
+    pub(super) fn wind_up(&mut self, end: TurnEnd) {
+        self.answer_unanswered(true);
+        if let Some(run) = &mut self.run {
+            let now = Instant::now();
+            run.answered = Some(Answered { end, quiet: now + QUIET, last: now + QUIET_WITHIN });
+        }
+    }
+
+    /// How a run ends that was cancelled, by the user or because its time was up.
+    pub(super) fn end_of_cancelled(&self) -> TurnEnd {
+        let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
+        match limit {
+            Some(limit) => TurnEnd::Failed {
+                kind: "turnTimedOut".to_owned(),
+                message: format!("the turn took longer than {limit:?}, which is its limit"),
+                resumable: false,
+            },
+            None => TurnEnd::Cancelled,
+        }
+    }
+
+    /// Takes in what an answer to a prompt tells besides the end; how the turn has ended.
+    pub(super) fn learn_from_answer(&mut self, answer: PromptResponse) -> TurnEnd {
+        let PromptResponse { stop_reason, usage, meta, .. } = answer;
+        if usage.is_some() || meta.is_some() {
+            self.tell_usage(|known| {
+                if let Some(usage) = usage {
+                    // Cannot fail: it is plain data.
+                    let raw = serde_json::to_value(&usage).unwrap_or_default();
+                    updates::learn_usage(known, &usage, raw);
+                }
+                besides::put(known.meta.get_or_insert_default(), besides::META, meta.map(Value::Object));
+            });
+        }
+        match (stop_reason, &self.run) {
+            // The user has not cancelled the turn, but refused a call; some agents end it like this then.
+            (StopReason::Cancelled, Some(run)) if run.has_refused => TurnEnd::Complete,
+            (reason, _) => ending(reason),
+        }
+    }
+
+    pub(super) fn end(&mut self, end: TurnEnd) {
+        self.answer_unanswered(true);
+        self.show_alone();
+        self.calls.end_turn();
+        if let Some(run) = self.run.take() {
+            self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
+        }
+    }
+
+    pub(super) fn fail(&mut self, run: RunId, kind: &str, message: String) {
+        let end = TurnEnd::Failed { kind: kind.to_owned(), message, resumable: false };
+        self.pending.push_back(Event::Turn(run, TurnEvent::Ended(end)));
+    }
+
+    /// What the end of the agent is for the conversation: a turn that runs ends with it.
+    pub(super) async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
+        let how = self.running.ended().await;
+        let answered = self.run.as_mut().and_then(|run| run.answered.take());
+        match &self.run {
+            Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
+            Some(_) => self.end(answered.map(|answered| answered.end).with_context(|| how)?),
+            None if self.settings.are_waited_for() => bail!(how),
+            None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
+        }
+        Ok(Next::Leave)
+    }
+}
+
+fn ending(reason: StopReason) -> TurnEnd {
+    let (kind, message) = match reason {
+        StopReason::Cancelled => return TurnEnd::Cancelled,
+        StopReason::MaxTokens => ("maxTokens", "the agent has said as much as it may"),
+        StopReason::MaxTurnRequests => {
+            ("maxTurnRequests", "the agent has asked its model as often as it may")
+        }
+        StopReason::Refusal => ("refusal", "the agent refuses to go on"),
+        _ => return TurnEnd::Complete,
+    };
+    TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }
+}

@@ -1,0 +1,137 @@
+//! The two ends of a connection to an agent: what is written to it, and what is read from it, in order.
+//!
+//! Owns: reading to the end of the output, telling junk from messages, and hearing how the agent ended.
+//! Never: reads past a message that nobody has taken.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use serde_json::value::RawValue;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+use tokio_util::codec::Decoder;
+
+use super::{Shared, BRACES_MAX, LAST_WORDS, LINE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX};
+use crate::backend::acp::junk::Junk;
+use crate::io::codec::{Line, LineCodec};
+
+/// Writes what there is to be told, until the agent is to end.
+pub(super) async fn write(
+    mut input: impl AsyncWrite + Unpin,
+    mut lines: mpsc::UnboundedReceiver<Bytes>,
+    shared: Arc<Shared>,
+) {
+    let writing = async {
+        while let Some(line) = lines.recv().await {
+            if let Err(error) = input.write_all(&line).await {
+                tracing::debug!(agent = shared.agent, %error, "the agent takes nothing more");
+                return;
+            }
+            shared.waiting_bytes.fetch_sub(line.len(), Ordering::AcqRel);
+        }
+    };
+    tokio::select! {
+        () = shared.stop.cancelled() => {}
+        () = writing => {}
+    }
+    // A pipe that broke does not mean that the agent has ended; its input ends here in any case.
+}
+
+/// Reads until the agent has ended, and tells everybody how it did.
+pub(super) async fn live(
+    output: impl AsyncRead + Unpin,
+    ending: impl std::future::Future<Output = String>,
+    shared: Arc<Shared>,
+    ended: watch::Sender<Option<String>>,
+) {
+    let how = {
+        let mut reading = std::pin::pin!(read(output, &shared));
+        let mut ending = std::pin::pin!(ending);
+        tokio::select! {
+            why = &mut reading => {
+                shared.stop.cancel();
+                let how = ending.await;
+                why.map_or_else(|| how.clone(), |why| format!("{why}; {how}"))
+            }
+            how = &mut ending => loop {
+                // What it said last is still in the pipe, which another process may hold open.
+                match tokio::time::timeout(LAST_WORDS, &mut reading).await {
+                    Ok(Some(why)) => break format!("{why}; {how}"),
+                    Ok(None) => break how,
+                    // Nobody may be left to hear it when we have ended the agent.
+                    Err(_) if shared.held_up.load(Ordering::Acquire) && !shared.stop.is_cancelled() => {}
+                    Err(_) => break how,
+                }
+            }
+        }
+    };
+    shared.stop.cancel();
+    ended.send_replace(Some(how));
+    shared.close();
+}
+
+/// Reads to the end of the output; says why, if it stopped before.
+async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<String> {
+    let (mut codec, mut buffer) = (LineCodec::new(LINE_BYTES_MAX), BytesMut::with_capacity(READ_BYTES));
+    let mut junk = Junk::new(&shared.agent);
+    let mut more = true;
+    while more {
+        buffer.reserve(READ_BYTES);
+        more = match output.read_buf(&mut buffer).await {
+            Ok(count) => count > 0,
+            Err(error) => return Some(format!("its output cannot be read: {error}")),
+        };
+        loop {
+            let line = if more { codec.decode(&mut buffer) } else { codec.decode_eof(&mut buffer) };
+            match line {
+                Ok(None) => break,
+                Ok(Some(Line::Complete(line) | Line::Unterminated(line))) => {
+                    if let Some(reason) = read_line(&line, shared, &mut junk).await {
+                        return Some(reason);
+                    }
+                }
+                Ok(Some(Line::TooLong)) => {
+                    if let Some(reason) = junk.note(b"(a line that is too long)") {
+                        return Some(reason);
+                    }
+                }
+                Err(error) => return Some(format!("its output cannot be read: {error}")),
+            }
+        }
+        if shared.waiting_bytes.load(Ordering::Acquire) > WAITING_BYTES_MAX {
+            return Some("it does not read what it is told".to_owned());
+        }
+    }
+    junk.all()
+}
+
+/// Takes in a line; says why the agent is given up when it must be.
+async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
+    let taken = match serde_json::from_slice(line) {
+        Ok(frame) => shared.take_in(frame).await,
+        Err(_) => match find_message(line).as_deref().map(serde_json::from_str) {
+            Some(Ok(frame)) => {
+                junk.inside(line);
+                shared.take_in(frame).await
+            }
+            _ => false,
+        },
+    };
+    if taken {
+        junk.heard();
+        return None;
+    }
+    junk.note(line)
+}
+
+/// The message in a line that is more than one: something stands before it, such as escape codes, or not all
+/// of its bytes are text.
+fn find_message(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let mut starts = text.match_indices('{').map(|(at, _)| at).take(BRACES_MAX);
+    starts.find_map(|at| {
+        let rest = &text[at..];
+        serde_json::from_str::<&RawValue>(rest).is_ok().then(|| rest.to_owned())
+    })
+}
