@@ -52,7 +52,7 @@ impl Cast {
     pub fn chats_max(self) -> usize {
         match self {
             Self::Script => 5,
-            Self::Acp(_) => 0,
+            Self::Acp(_) => 3,
         }
     }
 

@@ -5,7 +5,8 @@
 //! Never: sleeps to be lucky; where a process dies is a number of lines that were said or heard.
 //!
 //! `CRASH_KILLS` is how many kills there are in all (`make soak` sets it), `CRASH_SEED` the seed of the first
-//! world; `ACP_CRASH_KILLS` is how many there are with an agent that is a program of its own. What a process manages to do before it dies is not in the seed, so a failure may need some tries.
+//! world; `ACP_CRASH_KILLS` is how many there are with an agent that is a program of its own. What a process manages to
+//! do before it dies is not in the seed, so a failure may need some tries.
 
 // The lints let tests panic, but not what they share.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
