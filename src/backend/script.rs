@@ -142,6 +142,7 @@ impl Backend for Script {
                 })
                 .collect(),
             resumes: true,
+            steers: true,
             may_have_more_settings: false,
             identity: String::new(),
         }

@@ -22,7 +22,8 @@ impl Host {
         }
     }
 
-    /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
+    /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue. What was to steer an
+    /// agent that cannot be steered comes before the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if self.is_cancelling() {
             return;
@@ -35,11 +36,16 @@ impl Host {
         if session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed) {
             return;
         }
-        let mut queued = chat.conversation.state().queued_messages.iter().flatten();
-        let Some(PendingMessage { id, message }) = queued.next().cloned() else { return };
+        let state = chat.conversation.state();
+        let steering = state.steering_message.as_ref().filter(|_| !self.steers(key));
+        let (kind, next) = match steering {
+            Some(steering) => (PendingMessageKind::Steering, Some(steering)),
+            None => (PendingMessageKind::Queued, state.queued_messages.iter().flatten().next()),
+        };
+        let Some(PendingMessage { id, message }) = next.cloned() else { return };
         let turn_id = self.fresh_turn_id(step, key);
         self.attached_by_queue(key, &id, &turn_id);
-        self.consume(step, key, PendingMessageKind::Queued, id.clone());
+        self.consume(step, key, kind, id.clone());
         let turn = ChatTurnStartedAction {
             turn_id,
             // Replaced by the host's clock.
@@ -62,8 +68,16 @@ impl Host {
         }
     }
 
-    /// Hands the steering message to the agent, if it works on something.
+    /// Whether the chat's agent takes in what the user adds while it works.
+    fn steers(&self, key: ChatKey) -> bool {
+        self.agent_of(key).is_none_or(|agent| agent.steers)
+    }
+
+    /// Hands the steering message to the agent, if it works on something and takes it.
     pub(super) fn hand_over_steering(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        if !self.steers(key) {
+            return;
+        }
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
         let Some(pending) = chat.conversation.state().steering_message.clone() else { return };

@@ -131,6 +131,13 @@ class Chat:
         self.judge(turn)
         return turn
 
+    def finish_next(self):
+        """Hears the turn that begins by itself to its end."""
+        while True:
+            action = self.hear(Turn(None))
+            if action["type"] == "chat/turnStarted":
+                return self.finish(Turn(action["turnId"]))
+
     def decide(self, turn, asks, allow):
         wanted = (lambda it: it["id"] == self.host.once) if allow else (lambda it: it["kind"] == "deny")
         option = next(filter(wanted, asks["options"]))
@@ -161,8 +168,7 @@ class Chat:
 
     def judge(self, turn):
         """What must be so of every turn, whatever was said in it."""
-        kept = self.state()["turns"][-1]
-        assert kept["id"] == turn.name, kept
+        kept = next(kept for kept in self.state()["turns"] if kept["id"] == turn.name)
         text = "".join(part["content"] for part in kept["responseParts"] if part["kind"] == "markdown")
         assert text == turn.text, f"told {turn.text!r}, kept {text!r}"
         calls = [part["toolCall"] for part in kept["responseParts"] if part["kind"] == "toolCall"]

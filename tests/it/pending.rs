@@ -4,8 +4,10 @@
 //! Owns: a host in memory, one chat of it, and an agent that says what a test has it say.
 //! Never: runs a real agent; when that says what is chance.
 
+use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, TurnEnd, TurnEvent,
+    AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, TurnEnd,
+    TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -23,7 +25,11 @@ struct World {
 impl World {
     /// A chat whose agent is open.
     fn new() -> Self {
-        let mut world = Self { core: Core::new(), chat: ChatKey(0), outputs: Vec::new() };
+        Self::with(Core::new())
+    }
+
+    fn with(core: Core) -> Self {
+        let mut world = Self { core, chat: ChatKey(0), outputs: Vec::new() };
         world.feed(Input::Opened(CLIENT));
         let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
         world.say(json!({ "id": 1, "method": "initialize", "params": hello }));
@@ -161,6 +167,33 @@ fn what_the_agent_took_in_is_not_handed_over_again() {
         world.start("t2");
         assert_eq!(world.happened().0, []);
     }
+}
+
+#[test]
+fn an_agent_that_cannot_be_steered_gets_it_as_its_next_message_before_the_queue() {
+    for end in endings() {
+        let held = matches!(end, TurnEnd::Failed { resumable: true, .. });
+        let mut world = World::with(Core::with(AgentDescription { steers: false, ..Script.describe() }));
+        let first = world.start("t1");
+        world.queue("q");
+        world.steer("m");
+        assert_eq!(world.happened().0, []);
+        assert_eq!(world.shown().as_deref(), Some("m"));
+        world.report(first, TurnEvent::Ended(end));
+        if held {
+            assert_eq!(world.shown().as_deref(), Some("m"));
+            continue;
+        }
+        let second = world.started();
+        assert_eq!(world.shown(), None);
+        world.report(second, TurnEvent::Ended(TurnEnd::Complete));
+        world.started();
+    }
+    // Nothing runs: it is taken up at once.
+    let mut world = World::with(Core::with(AgentDescription { steers: false, ..Script.describe() }));
+    world.steer("m");
+    world.started();
+    assert_eq!(world.shown(), None);
 }
 
 #[test]

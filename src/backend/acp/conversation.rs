@@ -175,8 +175,6 @@ struct Run {
     speaking: Option<(TextKind, Option<String>)>,
     /// Something was told of it.
     told: bool,
-    /// What the user has added, for when the agent is done with what it does.
-    steering: VecDeque<(String, Message, Vec<Transcript>)>,
 }
 
 /// What a conversation does next.
@@ -290,11 +288,6 @@ impl Conversation {
             Command::Answer { run, request_id, response, answers } if current == Some(run) => {
                 self.answered_by_user(&request_id, response, &answers);
             }
-            Command::Steer { run, id, message, attached } if current == Some(run) => {
-                if let Some(run) = &mut self.run {
-                    run.steering.push_back((id, message, attached));
-                }
-            }
             Command::Tokens(tokens) => self.tokens = tokens,
             Command::WorkIn { directories } => {
                 // Only a session that is taken up is told its folders.
@@ -356,7 +349,6 @@ impl Conversation {
             questions: Questions::default(),
             speaking: None,
             told: false,
-            steering: VecDeque::new(),
         });
         Next::Hear
     }
@@ -378,7 +370,6 @@ impl Conversation {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
         run.cancelling.cancel();
-        run.steering.clear();
         let answered = run.answered.as_mut().map(|answered| answered.end = TurnEnd::Cancelled);
         self.terminals.kill_those_of(run.id);
         self.answer_unanswered(true);

@@ -117,6 +117,7 @@ impl Backend for Acp {
             },
             commands: Vec::new(),
             resumes: false,
+            steers: false,
             may_have_more_settings: true,
             // No more is kept of it: there may be secrets among the arguments.
             identity: format!("{:08x}", crc32fast::hash(format!("{program:?} {arguments:?}").as_bytes())),

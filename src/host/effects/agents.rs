@@ -30,6 +30,8 @@ pub struct AgentDescription {
     /// Whether it can go on with any turn that was interrupted by the end of the process. Where that depends on
     /// the conversation, its [`Handle`] tells.
     pub resumes: bool,
+    /// Whether it takes in what the user adds while it works. Otherwise that is the next message.
+    pub steers: bool,
     /// Whether it may have settings that are not in the schema, because it has not said yet which it has.
     pub may_have_more_settings: bool,
     /// What it is, beyond its provider id: what another agent of this id said of itself is not true of this one.

@@ -142,19 +142,29 @@ fn several_permissions_are_answered_each_on_its_own() {
     watched.leave();
 }
 
+/// ACP has no word for steering an agent: what the user adds while it works is said to it when it is done.
 #[test]
-fn what_the_user_adds_is_told_when_the_agent_is_done_with_what_it_does() {
+fn what_the_user_adds_is_the_message_of_the_next_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    watched.begin("t1", "say first \nsleep 0.3");
-    watched.action_where(|action| action["part"]["content"] == "first ");
-    watched.dispatch(json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "m1",
-        "message": { "text": "say second", "origin": { "kind": "user" } } }));
-    assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "first second");
-    // What is answered to it is a part of its own.
-    let parts = watched.heard("chat/responsePart");
-    assert_eq!(parts.len(), 2, "{parts:?}");
+    watched.begin("t1", "say first\nhang");
+    watched.action_where(|action| action["part"]["content"] == "first");
+    let pending = |kind: &str, text: &str| {
+        json!({ "type": "chat/pendingMessageSet", "kind": kind, "id": kind,
+            "message": { "text": text, "origin": { "kind": "user" } } })
+    };
+    watched.dispatch(pending("queued", "say third"));
+    watched.dispatch(pending("steering", "say second"));
+    watched.action_where(|action| action["kind"] == "steering");
+    watched.cancel("t1");
+    for (kind, text) in [("steering", "second"), ("queued", "third")] {
+        let begun = watched.action("chat/turnStarted");
+        assert_eq!(
+            (&begun["queuedMessageId"], &begun["message"]["text"]),
+            (&json!(kind), &json!(format!("say {text}")))
+        );
+        assert_eq!(watched.action("chat/responsePart")["part"]["content"], text);
+    }
     watched.leave();
 }
 

@@ -1,7 +1,7 @@
 //! How a turn ends: by the agent's answer, its death, or because it was cancelled.
 //!
 //! Owns: what each of these is for clients, and how long the agent may go on talking after its answer.
-//! Never: ends a turn twice, or begins one but for what the user has added to it.
+//! Never: ends a turn twice, or begins one.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::opening::refused;
 use super::{updates, Conversation, Next, INVALID_PARAMS, RESOURCE_NOT_FOUND};
 use crate::backend::acp::peer::Failure;
-use crate::backend::acp::{besides, content, login};
-use crate::host::effects::{Event, RunId, TextKind, TurnEnd, TurnEvent};
+use crate::backend::acp::{besides, login};
+use crate::host::effects::{Event, RunId, TurnEnd, TurnEvent};
 
 /// How long an agent that has answered a prompt says nothing more when it is done.
 const QUIET: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ impl Conversation {
         false
     }
 
-    /// The agent is done with a prompt. What the user has added meanwhile is the next, in the same turn.
+    /// The agent is done with its prompt.
     pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, Failure>) {
         let end = match answer {
             Ok(answer) => {
@@ -80,25 +80,8 @@ impl Conversation {
                 resumable: false,
             },
         };
-        let Some(run) = &mut self.run else { return };
-        if run.cancelled.is_some() {
-            let end = self.end_of_cancelled();
-            return self.wind_up(end);
-        }
-        match run.steering.pop_front() {
-            Some((id, message, attached)) if end == TurnEnd::Complete => {
-                // What is answered to it does not go on with what was answered before.
-                run.speaking = Some((TextKind::Markdown, Some(id.clone())));
-                let blocks =
-                    content::prompt(&message, &attached, &self.running.capabilities.prompt_capabilities);
-                let prompt = self.prompt(blocks);
-                if let Some(run) = &mut self.run {
-                    run.prompt = prompt;
-                }
-                self.tell(TurnEvent::Steered(id));
-            }
-            _ => self.wind_up(end),
-        }
+        let was_cancelled = self.run.as_ref().is_some_and(|run| run.cancelled.is_some());
+        self.wind_up(if was_cancelled { self.end_of_cancelled() } else { end });
     }
 
     /// The turn ends like this, once the agent is quiet: some answer before they have said everything, and what

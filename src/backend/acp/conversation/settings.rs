@@ -71,7 +71,7 @@ struct Opening {
 #[derive(Debug)]
 struct Held {
     run: RunId,
-    commands: Vec<Command>,
+    command: Command,
     _use: Use,
 }
 
@@ -231,7 +231,7 @@ impl Conversation {
                     return Ok(command);
                 }
                 let Some(used) = self.running.begin_use() else { return Err(Next::Leave) };
-                self.settings.held = Some(Held { run, commands: vec![command], _use: used });
+                self.settings.held = Some(Held { run, command, _use: used });
                 return Err(self.settle());
             }
             _ => {}
@@ -242,10 +242,6 @@ impl Conversation {
                 self.settings.held = None;
                 self.pending.retain(|event| !matches!(event, Event::Turn(..)));
                 self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled)));
-                Err(Next::Hear)
-            }
-            Command::Steer { run, .. } if run == held.run => {
-                held.commands.push(command);
                 Err(Next::Hear)
             }
             command => Ok(command),
@@ -288,11 +284,7 @@ impl Conversation {
         }
         if let Some(held) = self.settings.held.take() {
             self.tell_what_was_refused(held.run);
-            for command in held.commands {
-                if matches!(self.obey_at_once(command), Next::Leave) {
-                    return Next::Leave;
-                }
-            }
+            return self.obey_at_once(held.command);
         }
         Next::Hear
     }
