@@ -11,44 +11,24 @@ use std::process::Stdio;
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::host::effects::{
-    AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Token,
+    AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Token,
 };
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
+use crate::support::core::{said, Core};
 use crate::support::sidecar_on;
 
 const RESOURCE: &str = "https://api.example";
 const SECRET: &str = "c0ffee-is-no-secret";
 const CLIENT: ConnectionId = ConnectionId(1);
 
-struct CountedIds(u64);
-
-impl Ids for CountedIds {
-    fn fresh(&mut self) -> String {
-        self.0 += 1;
-        format!("fresh-{}", self.0)
-    }
-}
-
 /// What a host answers to these requests, each made at its second: a code, or 0 when it is none.
 fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
-    let mut host = Host::new(Config {
-        server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-        default_directory: None,
-        agents: vec![GuardedScript { resource: RESOURCE.to_owned() }.describe()],
-        replay_window: Window::default(),
-        start: Start::default(),
-        idle_sessions_max: usize::MAX,
-    });
-    let mut ids = CountedIds(0);
+    let mut core = Core::with(GuardedScript { resource: RESOURCE.to_owned() }.describe());
     let mut outputs = Vec::new();
-    let mut feed = |second: u64, input| {
-        let now = Now { unix_ms: 0, monotonic_ms: second * 1000 };
-        host.handle(now, &mut ids, input, &mut outputs);
-    };
+    let mut feed = |second: u64, input| outputs.extend(core.feed_at(second, input));
     feed(0, Input::Opened(CLIENT));
     let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
     let hello = (0, "initialize", hello);
@@ -58,7 +38,7 @@ fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
         assert!(!format!("{message:?}").contains(SECRET));
         feed(*second, Input::Said(CLIENT, message));
     }
-    assert!(!format!("{outputs:?} {host:?}").contains(SECRET));
+    assert!(!format!("{outputs:?} {core:?}").contains(SECRET));
     let answered = outputs.iter().filter_map(|output| match output {
         Output::Frame(_, Frame::Result { .. }) => Some(0),
         Output::Frame(_, Frame::Error { error, .. }) => Some(error.code),
@@ -117,8 +97,7 @@ fn that_an_agent_needs_a_login_is_believed_for_a_while() {
 
 /// A host with one agent, and a client.
 struct World {
-    host: Host,
-    ids: CountedIds,
+    core: Core,
     /// The chat that was opened last.
     chat: Option<ChatKey>,
     /// What the client was asked for, and why.
@@ -127,24 +106,14 @@ struct World {
 
 impl World {
     fn new(agent: AgentDescription) -> Self {
-        let host = Host::new(Config {
-            server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
-            agents: vec![agent],
-            replay_window: Window::default(),
-            start: Start::default(),
-            idle_sessions_max: usize::MAX,
-        });
-        let mut world = Self { host, ids: CountedIds(0), chat: None, notified: Vec::new() };
+        let mut world = Self { core: Core::with(agent), chat: None, notified: Vec::new() };
         world.feed(0, Input::Opened(CLIENT));
         world.ask(0, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
         world
     }
 
     fn feed(&mut self, second: u64, input: Input) -> Vec<Output> {
-        let mut outputs = Vec::new();
-        let now = Now { unix_ms: 0, monotonic_ms: second * 1000 };
-        self.host.handle(now, &mut self.ids, input, &mut outputs);
+        let outputs = self.core.feed_at(second, input);
         for output in &outputs {
             match output {
                 Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => {
@@ -170,9 +139,8 @@ impl World {
 
     /// What a request is answered with: a code, or 0 when it is no error, and the message.
     fn ask(&mut self, second: u64, method: &str, params: Value) -> (i32, String) {
-        let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let message = Incoming::parse(&line.to_string().into());
-        let outputs = self.feed(second, Input::Said(CLIENT, message));
+        let request = said(CLIENT, json!({ "id": 1, "method": method, "params": params }));
+        let outputs = self.feed(second, request);
         let answer = outputs.into_iter().find_map(|output| match output {
             Output::Frame(_, Frame::Result { .. }) => Some((0, String::new())),
             Output::Frame(_, Frame::Error { error, .. }) => Some((error.code, error.message)),

@@ -1,4 +1,4 @@
-//! The core alone: a host in memory, with ids that are counted and a clock that stands still.
+//! The core alone: a host in memory, with ids that are counted and a clock that stands still until a test moves it.
 //!
 //! Owns: what every test of the core begins with, and what its session and chat are called.
 //! Never: keeps what the host puts out, or judges it.
@@ -13,6 +13,7 @@ use serde_json::{json, Value};
 pub const SESSION: &str = "ahp-session:/s";
 pub const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
 
+#[derive(Debug)]
 struct CountedIds(u64);
 
 impl Ids for CountedIds {
@@ -23,6 +24,7 @@ impl Ids for CountedIds {
 }
 
 /// A host to which nobody has said anything.
+#[derive(Debug)]
 pub struct Core {
     host: Host,
     ids: CountedIds,
@@ -49,7 +51,12 @@ impl Core {
 
     /// What the host puts out when this happens.
     pub fn feed(&mut self, input: Input) -> Vec<Output> {
-        let now = Now { unix_ms: 0, monotonic_ms: 0 };
+        self.feed_at(0, input)
+    }
+
+    /// The same, so many seconds after the beginning.
+    pub fn feed_at(&mut self, second: u64, input: Input) -> Vec<Output> {
+        let now = Now { unix_ms: 0, monotonic_ms: second * 1000 };
         let mut outputs = Vec::new();
         self.host.handle(now, &mut self.ids, input, &mut outputs);
         outputs

@@ -3,18 +3,22 @@
 //! Owns: outputs that no good agent writes, and listeners that are slow.
 //! Never: starts a process.
 
+use std::future::Future;
+
 use tokio::io::AsyncWriteExt;
 
 use super::*;
 
+/// A connection to an agent that says this, reads all that it is told, and ends like that.
+fn connected(
+    output: impl AsyncRead + Unpin + Send + 'static,
+    ending: impl Future<Output = String> + Send + 'static,
+) -> Connection {
+    Connection::start("a".to_owned(), tokio::io::sink(), output, CancellationToken::new(), ending)
+}
+
 async fn heard(output: &[u8]) -> (Vec<String>, String) {
-    let connection = Connection::start(
-        "a".to_owned(),
-        tokio::io::sink(),
-        &*output.to_vec().leak(),
-        CancellationToken::new(),
-        async { "it ended".to_owned() },
-    );
+    let connection = connected(&*output.to_vec().leak(), async { "it ended".to_owned() });
     let mut ear = connection.listen();
     ear.follow("s");
     let mut updates = Vec::new();
@@ -63,13 +67,7 @@ async fn a_stream_that_is_junk_throughout_is_quoted() {
 #[tokio::test]
 async fn sessions_are_heard_of_from_their_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
-    let connection = Connection::start(
-        "a".to_owned(),
-        tokio::io::sink(),
-        output,
-        CancellationToken::new(),
-        std::future::pending(),
-    );
+    let connection = connected(output, std::future::pending());
     let mut ear = connection.listen();
     ear.follow("other");
     for _ in 0..UNCLAIMED_MAX {
@@ -89,13 +87,7 @@ async fn sessions_are_heard_of_from_their_beginning() {
 #[tokio::test]
 async fn an_agent_waits_until_it_is_heard() {
     let (mut agent, output) = tokio::io::duplex(1024);
-    let connection = Connection::start(
-        "a".to_owned(),
-        tokio::io::sink(),
-        output,
-        CancellationToken::new(),
-        std::future::pending(),
-    );
+    let connection = connected(output, std::future::pending());
     let mut ear = connection.listen();
     ear.follow("s");
     let line = update("1") + "\n";
