@@ -14,7 +14,6 @@ use tracing_subscriber::filter::Targets;
 use crate::backend::acp::AgentSpec;
 use crate::config;
 use crate::host::effects::Shutdown;
-use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
 use crate::io::run::Options;
@@ -221,9 +220,9 @@ impl Cli {
                 StatePlace::Folder(self.state_dir.clone())
             },
             store: StoreOptions {
-                window: Window::default(),
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
                 deaths_max: self.quarantine_after,
+                ..StoreOptions::default()
             },
         })
     }

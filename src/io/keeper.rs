@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +24,14 @@ use crate::wire::rpc::RequestId;
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
+
+/// From so many bytes on that wait to be committed, agents are not read: what a client says then would wait behind all
+/// of them. Several transactions long, so that the disk is never idle.
+const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
+
+/// A transaction that has so many bytes takes no more steps, so that the first of them is not safe much later than it
+/// could be.
+const TRANSACTION_BYTES: usize = 512 << 10;
 
 /// When nothing was to be committed for so long, there is time to give disk space back.
 const CALM_AFTER: Duration = Duration::from_secs(1);
@@ -51,7 +60,9 @@ pub enum Keeper {
 #[derive(Debug)]
 pub struct Disk {
     reader: Reader,
-    steps: Sender<(u64, Vec<Record>)>,
+    /// Held by the thread that commits while it does.
+    writer: Arc<Mutex<Writer>>,
+    steps: Sender<Step>,
     last_step: u64,
     lists: Sender<(RequestId, Page)>,
     /// How many pages were asked for and have not come.
@@ -59,6 +70,8 @@ pub struct Disk {
     /// What each step says, in order, until it is safe.
     held: VecDeque<Held>,
     held_bytes: usize,
+    /// How many of the held steps a client has caused.
+    held_of_clients: usize,
     /// The last sequence number that is safe.
     safe: u64,
     /// Nothing can be committed now.
@@ -66,10 +79,21 @@ pub struct Disk {
     _folder: Folder,
 }
 
+/// What is to be committed of a step.
+#[derive(Debug)]
+struct Step {
+    number: u64,
+    records: Vec<Record>,
+    /// See [`Held::bytes`].
+    bytes: usize,
+}
+
 /// What one step says.
 #[derive(Debug)]
 struct Held {
     step: u64,
+    /// Something that a client said has caused it, at least in part.
+    of_client: bool,
     outputs: Vec<Output>,
     /// What the step takes up in memory until it is safe, nearly.
     bytes: usize,
@@ -94,20 +118,24 @@ impl Keeper {
         let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
         let reader = Reader::open(&path, options.window).map_err(unusable)?;
         let lister = Reader::open(&path, options.window).map_err(unusable)?;
+        let writer = Arc::new(Mutex::new(writer));
+        let committing = Arc::clone(&writer);
         let (steps, receiver) = channel();
         let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
         let answer = tell.clone();
-        thread::spawn(move || commit_all(writer, &receiver, &tell));
+        thread::spawn(move || commit_all(&committing, &receiver, &tell));
         thread::spawn(move || list_all(&lister, &asked, &answer));
         let disk = Disk {
             reader,
+            writer,
             steps,
             last_step: 0,
             lists,
             lists_due: 0,
             held: VecDeque::new(),
             held_bytes: 0,
+            held_of_clients: 0,
             safe: start.head,
             failing: false,
             _folder: folder,
@@ -115,8 +143,9 @@ impl Keeper {
         Ok((Self::Disk(Box::new(disk)), start, told))
     }
 
-    /// Takes what a step left behind, and gives back what may go out now.
-    pub fn keep(&mut self, outputs: Vec<Output>) -> Vec<Output> {
+    /// Takes what a step left behind, and gives back what may go out now. `of_client`: something that a client said has
+    /// caused it, at least in part.
+    pub fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         let is_record = |output: &Output| matches!(output, Output::Record(_));
         match self {
             Self::Memory(memory) => {
@@ -134,10 +163,7 @@ impl Keeper {
             Self::Disk(disk) if (disk.held.is_empty() || disk.failing) && !outputs.iter().any(is_record) => {
                 outputs
             }
-            Self::Disk(disk) => {
-                disk.hold(outputs);
-                Vec::new()
-            }
+            Self::Disk(disk) => disk.keep(outputs, of_client),
         }
     }
 
@@ -150,6 +176,7 @@ impl Keeper {
                 let Some(held) = disk.held.pop_front() else { break };
                 disk.safe = held.head.unwrap_or(disk.safe);
                 disk.held_bytes -= held.bytes;
+                disk.held_of_clients -= usize::from(held.of_client);
                 released.push(held.outputs);
             }
         }
@@ -170,6 +197,23 @@ impl Keeper {
     /// Whether nothing can be committed now.
     pub fn is_failing(&self) -> bool {
         matches!(self, Self::Disk(disk) if disk.failing)
+    }
+
+    /// Whether what stands alone may go out before what is held back. Not before what clients have caused: a client can
+    /// rely on it that what it said was heard when something that it said later is answered.
+    pub fn may_be_overtaken(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Disk(disk) => disk.failing || disk.held_of_clients == 0,
+        }
+    }
+
+    /// Whether there is room for what agents say, when so many bytes more are on their way here.
+    pub fn has_room_for_agents(&self, coming: usize) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Disk(disk) => !disk.failing && disk.held_bytes + coming < AGENTS_ABOVE,
+        }
     }
 
     /// Bytes that are held back, nearly.
@@ -225,7 +269,9 @@ impl Keeper {
 }
 
 impl Disk {
-    fn hold(&mut self, outputs: Vec<Output>) {
+    /// Commits a small step at once, if nothing is before it and nothing has to be waited for: text that comes alone is
+    /// spared the way over another thread. Any other waits for that thread. Returns what may go out now.
+    fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         // Of what streams, each action is one of either.
         let each = outputs.len() / 2 + 1;
         let (mut records, mut rest) = (Vec::with_capacity(each), Vec::with_capacity(each));
@@ -235,15 +281,23 @@ impl Disk {
                 output => rest.push(output),
             }
         }
+        let head = records.iter().rev().find_map(|record| match record {
+            Record::Action(_, line) => Some(line.server_seq),
+            _ => None,
+        });
+        if self.held.is_empty() && !self.failing {
+            let kept = self.writer.try_lock().is_ok_and(|mut writer| writer.commit_at_once(&records));
+            if kept {
+                self.safe = head.unwrap_or(self.safe);
+                return rest;
+            }
+        }
         self.last_step += 1;
         // A frame shares its bytes with its record; a chat that nobody follows has records alone.
         let frames = rest.iter().map(Output::frame_bytes).sum::<usize>();
         let bytes = frames.max(records.iter().map(Record::bytes).sum());
         self.held_bytes += bytes;
-        let head = records.iter().rev().find_map(|record| match record {
-            Record::Action(_, line) => Some(line.server_seq),
-            _ => None,
-        });
+        self.held_of_clients += usize::from(of_client);
         let uris = records.iter().filter_map(|record| match record {
             Record::Session(row) => Some(row.uri.clone()),
             Record::Chat(row) => Some(row.uri.clone()),
@@ -251,10 +305,11 @@ impl Disk {
             _ => None,
         });
         let uris = uris.collect();
-        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head, uris });
-        if self.steps.send((self.last_step, records)).is_err() {
+        self.held.push_back(Held { step: self.last_step, of_client, outputs: rest, bytes, head, uris });
+        if self.steps.send(Step { number: self.last_step, records, bytes }).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
         }
+        Vec::new()
     }
 }
 
@@ -267,14 +322,17 @@ fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &Unbou
     }
 }
 
-/// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
-    while let Some((mut last, mut records)) = next_step(&writer, steps) {
-        while let Ok((step, more)) = steps.try_recv() {
-            last = step;
-            records.extend(more);
+/// Commits the steps that wait, many in one transaction, and tells when they are safe.
+fn commit_all(writer: &Mutex<Writer>, steps: &Receiver<Step>, tell: &UnboundedSender<Kept>) {
+    while let Some(Step { number: mut last, mut records, mut bytes }) = next_step(writer, steps) {
+        while bytes < TRANSACTION_BYTES {
+            let Ok(step) = steps.try_recv() else { break };
+            last = step.number;
+            records.extend(step.records);
+            bytes += step.bytes;
         }
         let mut said = String::new();
+        let mut writer = lock(writer);
         while let Err(error) = writer.commit(&records) {
             let reason = error.to_string();
             if said != reason {
@@ -289,18 +347,23 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
         if tell.send(Kept::Safe(last)).is_err() {
             return;
         }
+        writer.empty_long_log();
     }
 }
 
+fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Waits for the next step, and uses the time to give disk space back; none when there will be no other.
-fn next_step(writer: &Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+fn next_step(writer: &Mutex<Writer>, steps: &Receiver<Step>) -> Option<Step> {
     loop {
         match steps.recv_timeout(CALM_AFTER) {
             Ok(step) => return Some(step),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let more = writer.give_back_some().unwrap_or_else(|error| {
+        let more = lock(writer).give_back_some().unwrap_or_else(|error| {
             tracing::warn!(%error, "disk space cannot be given back");
             false
         });

@@ -173,6 +173,8 @@ struct Sidecar {
     ids: Box<dyn Ids>,
     /// What the core asks for in this step.
     outputs: Vec<Output>,
+    /// Some of that was caused by what a client said.
+    outputs_of_client: bool,
     unsettled_bytes: usize,
     keeper: Keeper,
     outbox: Outbox,
@@ -234,6 +236,7 @@ impl Sidecar {
             clock,
             ids,
             outputs: Vec::new(),
+            outputs_of_client: false,
             unsettled_bytes: 0,
             keeper,
             resources,
@@ -366,7 +369,7 @@ impl Sidecar {
     }
 
     fn has_room_for_agents(&self) -> bool {
-        !self.keeper.is_failing()
+        self.keeper.has_room_for_agents(self.unsettled_bytes)
             && self.outbox.has_room_for_agents(self.keeper.held_bytes() + self.unsettled_bytes)
     }
 

@@ -46,11 +46,19 @@ pub struct StoreOptions {
     pub trash: Duration,
     /// A session that has ended so many processes in a row is only to be read; never when 0.
     pub deaths_max: u32,
+    /// How long a small commit takes where the disk is quick. After one that took longer, all are left for a while to
+    /// whoever can wait.
+    pub at_once_within: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { window: Window::default(), trash: Duration::from_secs(30 * 24 * 60 * 60), deaths_max: 3 }
+        Self {
+            window: Window::default(),
+            trash: Duration::from_secs(30 * 24 * 60 * 60),
+            deaths_max: 3,
+            at_once_within: Duration::from_millis(5),
+        }
     }
 }
 

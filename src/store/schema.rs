@@ -106,8 +106,13 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
 
 /// Waits for others, and has SQLite look for damage in each page that it reads.
 pub(super) fn be_careful(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY)?;
+    wait_for_others(connection)?;
     connection.pragma_update(None, "cell_size_check", true)
+}
+
+/// Waits for others who lock the database.
+pub(super) fn wait_for_others(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)
 }
 
 /// Makes the database, or brings it up to date; to be called in a transaction. Returns the version that it

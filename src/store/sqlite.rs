@@ -12,7 +12,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{params, Connection, ErrorCode};
 use rustix::process::{getrlimit, Resource};
@@ -28,6 +30,15 @@ pub const FILE_NAME: &str = "sessions.sqlite";
 
 /// How many sequence numbers are reserved at once.
 const BLOCK: u64 = 1 << 20;
+
+/// From so many pages on, the write-ahead log is written into the database.
+const LOG_PAGES_MAX: u32 = 1000;
+
+/// A commit of more records than these is not tried at once.
+const RECORDS_AT_ONCE_MAX: usize = 8;
+
+/// Nothing is committed at once for so long after the disk was found to be slow.
+const SLOW_FOR: Duration = Duration::from_secs(10);
 
 /// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
 const LEAP: u64 = 1 << 40;
@@ -87,12 +98,35 @@ pub struct Writer {
     options: StoreOptions,
     /// What was written since old actions were last removed; none when that is not known.
     unpruned: Option<Unpruned>,
+    /// How many pages the write-ahead log has had after the last commit.
+    log_pages: Arc<AtomicU32>,
+    /// The log was written into the database: the next commit may begin it anew, which syncs it.
+    log_may_begin: bool,
+    /// Until when the disk is taken for slow.
+    slow_until: Option<Instant>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Unpruned {
     actions: usize,
     bytes: usize,
+}
+
+impl Unpruned {
+    fn and(mut self, records: &[Record]) -> Self {
+        for record in records {
+            if let Record::Action(_, line) = record {
+                self.actions += 1;
+                self.bytes += line.line.len();
+            }
+        }
+        self
+    }
+
+    /// Whether no action is too old for the window, as far as these go.
+    fn fits(self, window: &Window) -> bool {
+        self.actions <= window.actions_max && self.bytes <= window.bytes_max
+    }
 }
 
 impl Writer {
@@ -121,13 +155,24 @@ impl Writer {
         rows::put_number(&transaction, "reserved", reserved)?;
         transaction.commit()?;
         connection.pragma_update(None, "synchronous", "normal")?;
+        let log_pages = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&log_pages);
+        // In place of SQLite's own, which writes the log into the database in the middle of a commit.
+        connection.wal_hook(Some(move |_: &mut _, pages| {
+            count.store(u32::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
+            Ok(())
+        }))?;
         let files =
             [path.to_owned(), log_of(path)].into_iter().map(OpenFile::of).collect::<Result<_, _>>()?;
         // What cannot be removed now is removed another time.
         if let Err(error) = trash::purge_old(&mut connection, unix_ms(), options.trash) {
             tracing::warn!(%error, "the trash cannot be emptied");
         }
-        Ok((Self { connection, files, reserved, options, unpruned: None }, start))
+        let (unpruned, log_may_begin, slow_until) = (None, true, None);
+        Ok((
+            Self { connection, files, reserved, options, unpruned, log_pages, log_may_begin, slow_until },
+            start,
+        ))
     }
 
     /// Keeps records in one transaction: all of them, or none.
@@ -136,12 +181,7 @@ impl Writer {
     /// When nothing was kept.
     pub fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.files.iter().try_for_each(OpenFile::check)?;
-        let last = records.iter().filter_map(|record| match record {
-            Record::Action(_, line) => Some(line.server_seq),
-            _ => None,
-        });
-        let reserve_up_to =
-            last.max().filter(|last| last + BLOCK / 2 > self.reserved).map(|last| last + BLOCK);
+        let reserve_up_to = self.reserve_for(records);
         let sync = reserve_up_to.is_some() || records.contains(&Record::Sync);
         if sync {
             self.connection.pragma_update(None, "synchronous", "full")?;
@@ -159,9 +199,71 @@ impl Writer {
             );
         }
         written?;
+        self.log_may_begin = false;
         self.reserved = reserve_up_to.unwrap_or(self.reserved);
         self.prune(records);
         Ok(())
+    }
+
+    /// Keeps a few records if that takes nothing but writing them into the system's cache of the disk: nothing is
+    /// synced, removed, or waited for. Returns whether they are kept; if not, nothing was.
+    pub fn commit_at_once(&mut self, records: &[Record]) -> bool {
+        let begin = Instant::now();
+        let is_small = records.len() <= RECORDS_AT_ONCE_MAX
+            && records.iter().all(|record| matches!(record, Record::Action(..) | Record::Progress(..)));
+        let unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
+        let is_pruned = unpruned.is_some_and(|unpruned| unpruned.fits(&self.options.window));
+        let is_slow = self.slow_until.is_some_and(|until| begin < until);
+        let has_log = !self.log_may_begin && self.log_pages.load(Ordering::Relaxed) < LOG_PAGES_MAX;
+        if !is_small || !is_pruned || is_slow || !has_log || self.reserve_for(records).is_some() {
+            return false;
+        }
+        let is_kept = self.write_without_waiting(records).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a commit is left to the thread that can wait");
+            false
+        });
+        if begin.elapsed() > self.options.at_once_within {
+            self.slow_until = begin.checked_add(SLOW_FOR);
+        }
+        if is_kept {
+            self.unpruned = unpruned;
+        }
+        is_kept
+    }
+
+    /// Writes the write-ahead log into the database when it is long.
+    pub fn empty_long_log(&mut self) {
+        if self.log_pages.load(Ordering::Relaxed) < LOG_PAGES_MAX {
+            return;
+        }
+        self.log_may_begin = true;
+        if let Err(error) = space::empty_log(&self.connection) {
+            tracing::warn!(%error, "the log cannot be written into the database");
+        }
+    }
+
+    /// The last of the numbers to be reserved before these records may be told.
+    fn reserve_for(&self, records: &[Record]) -> Option<u64> {
+        let last = records.iter().filter_map(|record| match record {
+            Record::Action(_, line) => Some(line.server_seq),
+            _ => None,
+        });
+        last.max().filter(|last| last + BLOCK / 2 > self.reserved).map(|last| last + BLOCK)
+    }
+
+    /// Returns false when another program is at the database.
+    fn write_without_waiting(&mut self, records: &[Record]) -> Result<bool, StoreError> {
+        self.files.iter().try_for_each(OpenFile::check)?;
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let written = self.write(records, None);
+        schema::wait_for_others(&self.connection)?;
+        match written {
+            Ok(()) => Ok(true),
+            Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives a little of the disk space back that nothing needs any more, but for what old actions have left: new
@@ -169,7 +271,8 @@ impl Writer {
     ///
     /// # Errors
     /// When that fails; nothing is lost then.
-    pub fn give_back_some(&self) -> Result<bool, StoreError> {
+    pub fn give_back_some(&mut self) -> Result<bool, StoreError> {
+        self.log_may_begin = true;
         space::give_back_some(&self.connection, self.options.window.bytes_max)
     }
 
@@ -199,19 +302,10 @@ impl Writer {
     /// life, which does not know how many there are. The records are safe by now: what fails here is done
     /// another time.
     fn prune(&mut self, records: &[Record]) {
-        let lines = || {
-            records.iter().filter_map(|record| match record {
-                Record::Action(_, line) => Some(line.line.len()),
-                _ => None,
-            })
-        };
         let window = self.options.window;
-        if let Some(unpruned) = &mut self.unpruned {
-            unpruned.actions += lines().count();
-            unpruned.bytes += lines().sum::<usize>();
-            if unpruned.actions <= window.actions_max && unpruned.bytes <= window.bytes_max {
-                return;
-            }
+        self.unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
+        if self.unpruned.is_some_and(|unpruned| unpruned.fits(&window)) {
+            return;
         }
         self.unpruned = Some(Unpruned::default());
         if let Err(error) = remove_old_actions(&mut self.connection, &window) {

@@ -431,6 +431,57 @@ fn a_database_that_somebody_locks_is_waited_for() {
     assert_eq!(client.state(&chat_of(BUSY))["resource"], chat_of(BUSY));
 }
 
+/// Whether a database that is locked holds up nothing but what must be kept; none when the lock was noticed meanwhile.
+fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Until all that the agent says is held back.
+    while let Some(message) = client.process.next_within(Duration::from_millis(50)) {
+        client.heard.push(message);
+    }
+    let heard = client.heard.len();
+    assert!(client.about("ping", ROOT)["error"].is_null());
+    assert_eq!(client.about("nonsense", ROOT)["error"]["code"], -32601);
+    let read = client.ask("resourceRead", json!({ "channel": ROOT, "uri": "data:,text" }));
+    assert_eq!(read["result"]["data"], "text");
+    client.process.say("nonsense");
+    let refusal = client.process.next();
+    assert_eq!((&refusal["error"]["code"], &refusal["id"]), (&json!(-32700), &Value::Null));
+    assert_eq!(client.heard.len(), heard, "something unsafe was told: {:?}", client.heard.last());
+    // What a client has caused itself is told before what it asks later.
+    let draft = json!({ "text": "not yet", "origin": { "kind": "user" } });
+    let number = client.dispatch(busy, json!({ "type": "chat/draftChanged", "draft": draft }));
+    let ping = client.say("ping", json!({ "channel": ROOT }));
+    other.execute_batch("COMMIT").unwrap();
+    let echo = client.until("chat/draftChanged");
+    assert_eq!(echo["origin"]["clientSeq"], number, "{echo}");
+    assert!(client.heard.iter().all(|message| message["id"] != ping), "the ping was answered too early");
+    assert!(client.answer(ping)["error"].is_null());
+    echo["rejectionReason"].is_null().then_some(())
+}
+
+#[test]
+fn what_depends_on_no_commit_does_not_wait_for_one() {
+    let folder = TempDir::new().unwrap();
+    let mut client = Client::start(folder.path());
+    let busy = chat_of(BUSY);
+    client.create(BUSY);
+    client.state(&busy);
+    client.start_turn(&busy, "t1", "/stream 1000000 7 1");
+    client.until("chat/delta");
+    let other = Connection::open(folder.path().join(DATABASE)).unwrap();
+    other.busy_timeout(HUNG).unwrap();
+    // On a machine that is very slow, the program gives the lock up before.
+    while goes_on_while_locked(&mut client, &busy, &other).is_none() {
+        client.until("chat/delta");
+    }
+    client.until("chat/delta");
+    client.dispatch(&busy, json!({ "type": "chat/turnCancelled", "turnId": "t1" }));
+    client.until("chat/turnCancelled");
+    let numbers = client.numbers();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    client.end();
+}
+
 #[test]
 fn a_folder_that_is_taken_away_and_brought_back() {
     let parent = TempDir::new().unwrap();

@@ -179,6 +179,17 @@ pub enum Output {
 }
 
 impl Output {
+    /// Whether it neither shows nor changes anything that is kept: it is true whatever becomes of the records of its
+    /// step and of those before, so it needs not wait for them.
+    pub fn stands_alone(&self) -> bool {
+        match self {
+            Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
+            Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
+            Self::Resource(..) => true,
+            _ => false,
+        }
+    }
+
     /// How many bytes of text it holds that are to be written; nearly.
     pub fn frame_bytes(&self) -> usize {
         match self {

@@ -32,6 +32,7 @@ impl Sidecar {
             Input::Said(_, Incoming::Request { id, .. }) => Some(id.clone()),
             _ => None,
         };
+        let of_client = matches!(input, Input::Said(..));
         let now = self.clock.now();
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
@@ -41,7 +42,30 @@ impl Sidecar {
                 outputs.push(Output::Frame(STDIO, failed));
             }
         }
+        if of_client && self.outputs.len() > before {
+            if self.outputs[before..].iter().all(Output::stands_alone) && self.may_be_overtaken() {
+                for output in self.outputs.split_off(before) {
+                    self.carry_out_ahead(output);
+                }
+                return;
+            }
+            self.outputs_of_client = true;
+        }
         self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
+    }
+
+    /// Whether what stands alone may go out before everything that waits for its records.
+    fn may_be_overtaken(&self) -> bool {
+        !self.outputs_of_client && self.keeper.may_be_overtaken()
+    }
+
+    /// Carries out what stands alone: now, and before text of agents that waits to be written.
+    fn carry_out_ahead(&mut self, output: Output) {
+        let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
+        self.edges.down(connection, &frame, &mut self.told);
+        for line in self.told.drain(..) {
+            self.outbox.push_ahead(line.bytes);
+        }
     }
 
     pub(super) fn carry_out(&mut self, output: Output) {
@@ -85,7 +109,8 @@ impl Sidecar {
             if outputs.is_empty() {
                 break;
             }
-            for output in self.keeper.keep(outputs) {
+            let of_client = std::mem::take(&mut self.outputs_of_client);
+            for output in self.keeper.keep(outputs, of_client) {
                 self.carry_out(output);
             }
         }

@@ -77,7 +77,7 @@ fn a_host_gives_space_back_when_it_is_calm() {
     let folder = tempfile::tempdir().unwrap();
     let (mut keeper, _, mut kept) = Keeper::open(folder.path(), options()).unwrap();
     for step in [records(), vec![REMOVED]] {
-        keeper.keep(step.into_iter().map(Output::Record).collect());
+        keeper.keep(step.into_iter().map(Output::Record).collect(), false);
         assert!(kept.blocking_recv().is_some());
     }
     let path = folder.path().join(FILE_NAME);

@@ -3,6 +3,8 @@
 //! Owns: the text, the tool calls, the plan and the usage of the turn that runs.
 //! Never: lets what is said between turns touch a turn.
 
+use std::borrow::Cow;
+
 use agent_client_protocol_schema::{
     ContentBlock, ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
 };
@@ -26,9 +28,47 @@ struct Any {
     rest: JsonObject,
 }
 
+/// A piece of the answer or of the thoughts that says nothing besides its text. Nearly all updates are such, and they
+/// are read without the way over all that an update can be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct PlainChunk<'a> {
+    #[serde(borrow)]
+    session_update: Cow<'a, str>,
+    #[serde(borrow)]
+    content: PlainText<'a>,
+    #[serde(default)]
+    message_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlainText<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    text: String,
+}
+
+impl PlainChunk<'_> {
+    fn kind(&self) -> Option<TextKind> {
+        match (&*self.content.kind, &*self.session_update) {
+            ("text", "agent_message_chunk") => Some(TextKind::Markdown),
+            ("text", "agent_thought_chunk") => Some(TextKind::Reasoning),
+            _ => None,
+        }
+    }
+}
+
 impl Conversation {
     /// Takes in a `session/update`.
     pub(super) fn updated(&mut self, raw: &RawValue) {
+        if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
+            if let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) {
+                if let Some(kind) = chunk.kind() {
+                    return self.speak(kind, chunk.message_id, chunk.content.text, None);
+                }
+            }
+        }
         let update = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
