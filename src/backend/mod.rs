@@ -70,6 +70,12 @@ impl Reports {
         Some(Room { permit, chat: self.chat, conversation: self.conversation })
     }
 
+    /// The same, if there is room already.
+    pub fn room_now(&self) -> Option<Room<'_>> {
+        let permit = self.sender.try_reserve().ok()?;
+        Some(Room { permit, chat: self.chat, conversation: self.conversation })
+    }
+
     /// Reports, waiting for room.
     pub async fn report(&self, event: Event) {
         let report = Report { chat: self.chat, conversation: self.conversation, event };

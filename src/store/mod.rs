@@ -57,7 +57,7 @@ impl Default for StoreOptions {
             window: Window::default(),
             trash: Duration::from_secs(30 * 24 * 60 * 60),
             deaths_max: 3,
-            at_once_within: Duration::from_millis(5),
+            at_once_within: Duration::from_millis(2),
         }
     }
 }

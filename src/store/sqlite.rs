@@ -37,8 +37,10 @@ const LOG_PAGES_MAX: u32 = 1000;
 /// A commit of more records than these is not tried at once.
 const RECORDS_AT_ONCE_MAX: usize = 8;
 
-/// Nothing is committed at once for so long after the disk was found to be slow.
-const SLOW_FOR: Duration = Duration::from_secs(10);
+/// After a commit at once that took long, nothing is committed at once for so long, and for so many times the time that
+/// it took: no more than a small share of all time goes into such commits.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+const SLOW_FOR_TIMES: u32 = 100;
 
 /// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
 const LEAP: u64 = 1 << 40;
@@ -222,8 +224,10 @@ impl Writer {
             tracing::debug!(%error, "a commit is left to the thread that can wait");
             false
         });
-        if begin.elapsed() > self.options.at_once_within {
-            self.slow_until = begin.checked_add(SLOW_FOR);
+        let took = begin.elapsed();
+        if took > self.options.at_once_within {
+            let pause = took.saturating_mul(SLOW_FOR_TIMES).saturating_add(SLOW_FOR);
+            self.slow_until = begin.checked_add(pause);
         }
         if is_kept {
             self.unpruned = unpruned;

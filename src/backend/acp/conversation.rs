@@ -44,7 +44,7 @@ use super::files::Files;
 use super::peer::{Ear, Said};
 use super::terminals::Terminals;
 use super::{content, login};
-use crate::backend::{Line, Reports};
+use crate::backend::{Line, Reports, Room};
 use crate::host::effects::{
     Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
     TurnEvent,
@@ -196,6 +196,7 @@ impl Conversation {
         reports: Reports,
     ) -> anyhow::Result<()> {
         loop {
+            self.report_what_there_is_room_for(&reports);
             let deadline = self.deadline();
             let setting = self.settings.deadline();
             let next = tokio::select! {
@@ -216,12 +217,7 @@ impl Conversation {
                 }
                 room = reports.room(), if !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) => {
                     let Some(room) = room else { return Ok(()) };
-                    if !self.looks() {
-                        self.looking = Looking::NotYet;
-                        if let Some(event) = self.pending.pop_front() {
-                            room.report(event);
-                        }
-                    }
+                    self.report_next(room);
                     Next::Hear
                 }
                 () = self.terminals.settled(), if !self.terminals.are_quiet() => {
@@ -255,6 +251,23 @@ impl Conversation {
             reports.report(event).await;
         }
         Ok(())
+    }
+
+    /// Reports without a turn of its own, as text mostly can be.
+    fn report_what_there_is_room_for(&mut self, reports: &Reports) {
+        while !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) {
+            let Some(room) = reports.room_now() else { return };
+            self.report_next(room);
+        }
+    }
+
+    fn report_next(&mut self, room: Room<'_>) {
+        if !self.looks() {
+            self.looking = Looking::NotYet;
+            if let Some(event) = self.pending.pop_front() {
+                room.report(event);
+            }
+        }
     }
 
     /// When something is to be done about the run, whether or not anything is heard.
