@@ -8,8 +8,7 @@ help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 demo: ## build, hold a short conversation, and print it
-	@$(CARGO) build --release --quiet
-	@$(CARGO) run --release --quiet --example demo
+	@$(CARGO) run --release --quiet -- demo
 
 test: ## all tests
 	$(CARGO) test --all-targets
