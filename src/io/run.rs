@@ -26,15 +26,16 @@ use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Ids, Input, Output, Shutdown, Timer};
+use crate::host::effects::{ConnectionId, Ids, Input, Output, Recalled, Shutdown, Timer};
 use crate::host::log::Window;
-use crate::host::{self, directories_in, Findings, Host, Start};
+use crate::host::{self, Findings, Host, Start};
 use crate::store::folder;
 use crate::store::memory::Memory;
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Line as Told};
 use crate::wire::errors::RpcError;
+use crate::wire::names::Named;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
@@ -426,9 +427,9 @@ impl Sidecar {
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(STDIO, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
-        let named: BTreeSet<String> = fed.iter().flat_map(directories_in).collect();
+        let named: BTreeSet<String> = fed.iter().flat_map(|message| Named::of(message).directories).collect();
         if named.is_empty() {
-            self.hear_all(&mut fed, events).await;
+            self.hear_all(&mut fed, Findings::new(), events).await;
             self.fed = fed;
         } else {
             self.held = Some(self.directories.hold(fed, named));
@@ -438,16 +439,17 @@ impl Sidecar {
     /// The directories that a message names were looked at: now it can be heard.
     async fn hear_findings(&mut self, findings: Findings, events: &mut Events) {
         let Some(mut fed) = self.held.take().map(Held::into_messages) else { return };
-        self.feed(Input::Findings(findings));
-        self.hear_all(&mut fed, events).await;
+        self.hear_all(&mut fed, findings, events).await;
     }
 
-    async fn hear_all(&mut self, fed: &mut Vec<Incoming>, events: &mut Events) {
-        for message in fed.iter() {
-            self.prepare(message, events).await;
-        }
+    async fn hear_all(&mut self, fed: &mut Vec<Incoming>, findings: Findings, events: &mut Events) {
+        let mut all = Vec::with_capacity(fed.len());
         for message in fed.drain(..) {
-            self.feed(Input::Said(STDIO, message));
+            let recalled = self.prepare(&message, events).await;
+            all.push((message, Recalled { findings: findings.clone(), ..recalled }));
+        }
+        for (message, recalled) in all {
+            self.feed(Input::Said { connection: STDIO, message, recalled });
         }
     }
 

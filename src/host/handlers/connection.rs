@@ -92,7 +92,7 @@ impl Host {
         let cursor = cursor.filter(|&cursor| {
             wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
         });
-        let past = self.past.take();
+        let past = step.past.take();
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();

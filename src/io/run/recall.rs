@@ -6,12 +6,13 @@
 
 use super::{Events, Sidecar, STDIO};
 use crate::host;
-use crate::host::effects::{Failing, Frame, Input, SessionKey};
+use crate::host::effects::{Failing, Frame, Input, Recalled, SessionKey};
 use crate::io::keeper::Kept;
 use crate::store::reader::Reader;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
+use crate::wire::names::Named;
 use crate::wire::rpc::Incoming;
 
 impl Sidecar {
@@ -57,45 +58,46 @@ impl Sidecar {
         }
     }
 
-    /// Brings what a message needs from the store into memory.
-    pub(super) async fn prepare(&mut self, message: &Incoming, events: &mut Events) {
+    /// Looks up what a message needs from the store.
+    pub(super) async fn prepare(&mut self, message: &Incoming, events: &mut Events) -> Recalled {
+        let mut recalled = Recalled::default();
         if self.keeper.reader().is_none() {
-            return;
+            return recalled;
         }
-        let absent = self.host.absent(message);
-        let cursor = self.host.cursor_into_the_past(message);
+        let named = Named::of(message);
+        let absent = self.host.absent(&named);
+        let cursor = self.host.cursor_into_the_past(&named);
         if absent.is_empty() && cursor.is_none() {
-            return;
+            return recalled;
         }
         // What was let out of memory a moment ago is not in the store before its step is.
         self.end_step();
         while absent.iter().any(|uri| self.keeper.holds(uri)) && !self.keeper.is_failing() {
-            let Some(kept) = events.kept.recv().await else { return };
+            let Some(kept) = events.kept.recv().await else { return recalled };
             self.hear_keeper(kept);
         }
-        let Some(reader) = self.keeper.reader() else { return };
+        let Some(reader) = self.keeper.reader() else { return recalled };
         if let Some(cursor) = cursor {
-            let past = reader.actions_since(cursor).unwrap_or_else(|error| {
+            recalled.past = reader.actions_since(cursor).unwrap_or_else(|error| {
                 tracing::error!(%error, "old actions cannot be read");
                 None
             });
-            self.feed(Input::Past(past));
         }
         for uri in absent {
             if self.keeper.holds(&uri) {
-                let reason = "its newest state is not kept yet".to_owned();
-                self.feed(Input::Unreadable { uris: vec![uri], reason });
+                recalled.unreadable.push((uri, "its newest state is not kept yet".to_owned()));
                 continue;
             }
-            match self.keeper.reader().map(|reader| reader.find(&uri)) {
-                Some(Ok(Some(key))) => self.bring_back(key, uri),
-                Some(Err(error)) => {
-                    let reason = error.to_string();
-                    self.feed(Input::Unreadable { uris: vec![uri], reason });
+            let found = reader.find(&uri).and_then(|key| key.map(|key| reader.load(key)).transpose());
+            match found {
+                Ok(saved) => recalled.restored.extend(saved.flatten()),
+                Err(error) => {
+                    tracing::error!(%error, uri, "a session cannot be read");
+                    recalled.unreadable.push((uri, error.to_string()));
                 }
-                _ => {}
             }
         }
+        recalled
     }
 
     pub(super) fn hear_keeper(&mut self, kept: Kept) {

@@ -29,7 +29,7 @@ impl Sidecar {
     /// Feeds the core. What it asks is done when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
-            Input::Said(_, Incoming::Request { id, .. }) => Some(id.clone()),
+            Input::Said { message: Incoming::Request { id, .. }, .. } => Some(id.clone()),
             _ => None,
         };
         let now = self.clock.now();
@@ -77,7 +77,7 @@ impl Sidecar {
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::Said(connection, message));
+                self.feed(Input::said(connection, message));
             }
             self.feed(Input::Save);
             self.unsettled_bytes = 0;
