@@ -22,7 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use super::attached::{self, Attached};
 use super::catalogue::row_of;
-use super::effects::{ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
+use super::effects::{
+    ActionLine, ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer,
+};
 use super::locale::Language;
 use super::model::{
     with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
@@ -217,6 +219,13 @@ impl Host {
     pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
         let cursor = named.cursor?;
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
+    }
+
+    /// Whether these actions, read from the store, go on to those that are in memory: what memory has forgotten must
+    /// have arrived there.
+    pub(super) fn reaches_memory(&self, past: &[(Target, ActionLine)]) -> bool {
+        let floor = self.log.floor();
+        floor == self.config.start.head || past.iter().any(|(_, line)| line.server_seq == floor)
     }
 
     /// Takes a session back from the store. A turn that ran when its process ended is ended now: once, with

@@ -184,6 +184,8 @@ pub enum Timer {
 pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
+    /// Nothing more is sent to a connection: its client is gone.
+    Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
     Record(Record),
     /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of

@@ -133,9 +133,7 @@ impl Host {
         let floor = self.log.floor();
         let past = if cursor < floor {
             let past = past?;
-            // What memory has forgotten must have arrived in the store.
-            let arrived = past.iter().any(|(_, line)| line.server_seq == floor);
-            if floor != self.config.start.head && !arrived {
+            if !self.reaches_memory(&past) {
                 return None;
             }
             past

@@ -867,6 +867,10 @@ impl World {
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
             }
+            Output::Closed(connection) => {
+                self.edges.close(*connection);
+                ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
+            }
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
