@@ -74,14 +74,17 @@ impl Sidecar {
 
     /// The client of a connection can say nothing any more.
     fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
-        tracing::info!(?connection, ?failure, "the input of a connection has ended");
         match self.links.get_mut(connection).map(|link| link.at_end) {
             Some(AtEnd::Leave) => {
+                tracing::info!(?failure, "stdin has ended");
                 self.unreadable = failure;
                 self.drained = self.options.at_end == Shutdown::Cancel;
                 self.feed(Input::Shutdown(self.options.at_end));
             }
-            Some(AtEnd::Close) => self.feed(Input::Closed(connection)),
+            Some(AtEnd::Close) => {
+                tracing::info!(?connection, ?failure, "a client has closed its connection");
+                self.feed(Input::Closed(connection));
+            }
             None => {}
         }
     }
