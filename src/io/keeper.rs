@@ -1,15 +1,16 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
 //! Owns: the threads that commit and list, so that a slow disk holds up nobody who is not waiting for it; the order of
-//! what is held back; trying again while nothing can be committed; when there is time to give disk space back.
+//! what is held back; trying again while nothing can be committed; when there is time to tidy up; closing the store.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Page, Record};
@@ -18,14 +19,21 @@ use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
 use crate::store::sqlite::{self, StoreError, Writer};
+use crate::store::space::Due;
 use crate::store::{Listed, StoreOptions};
 use crate::wire::rpc::RequestId;
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// When nothing was to be committed for so long, there is time to give disk space back.
+/// When nothing was to be committed for so long, there is time to tidy up.
 const CALM_AFTER: Duration = Duration::from_secs(1);
+
+/// While there is time, so long is waited for a step in between.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// So often it is looked for what has been in the trash for long enough, whether or not there is time.
+const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// What the thread that commits tells.
 #[derive(Debug)]
@@ -63,7 +71,9 @@ pub struct Disk {
     safe: u64,
     /// Nothing can be committed now.
     failing: bool,
-    _folder: Folder,
+    /// Ends when the store is closed.
+    closed: Receiver<()>,
+    folder: Folder,
 }
 
 /// What one step says.
@@ -91,15 +101,37 @@ impl Keeper {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
-        let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
+        if folder.was_held() {
+            sqlite::refuse_what_was_cut(&path)?;
+        }
+        let (mut writer, start) = Writer::open(&path, options).map_err(unusable)?;
         let reader = Reader::open(&path, options.window).map_err(unusable)?;
         let lister = Reader::open(&path, options.window).map_err(unusable)?;
         let (steps, receiver) = channel();
         let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
         let answer = tell.clone();
-        thread::spawn(move || commit_all(writer, &receiver, &tell));
-        thread::spawn(move || list_all(&lister, &asked, &answer));
+        let (open, closed) = channel::<()>();
+        let (listed, lister_ended) = channel::<()>();
+        let start_thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name.to_owned()).spawn(work).context("a thread cannot be started")
+        };
+        start_thread(
+            "commit",
+            Box::new(move || {
+                commit_all(&mut writer, &receiver, &tell);
+                // Whoever closes the database last empties its log, and only who writes can.
+                lister_ended.recv().unwrap_or_default();
+                drop((writer, open));
+            }),
+        )?;
+        start_thread(
+            "list",
+            Box::new(move || {
+                list_all(&lister, &asked, &answer);
+                drop((lister, listed));
+            }),
+        )?;
         let disk = Disk {
             reader,
             steps,
@@ -110,7 +142,8 @@ impl Keeper {
             held_bytes: 0,
             safe: start.head,
             failing: false,
-            _folder: folder,
+            closed,
+            folder,
         };
         Ok((Self::Disk(Box::new(disk)), start, told))
     }
@@ -215,6 +248,19 @@ impl Keeper {
         }
     }
 
+    /// Closes the store, so that nothing is left of its log, unless that takes longer than this: then the next
+    /// process does it. Nothing is kept any more.
+    pub fn close(&mut self, within: Duration) {
+        if let Self::Disk(disk) = std::mem::replace(self, Self::Memory(Memory::default())) {
+            let Disk { reader, steps, lists, closed, folder, .. } = *disk;
+            drop((reader, steps, lists));
+            if closed.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+                tracing::debug!("the store takes long to close");
+            }
+            drop(folder);
+        }
+    }
+
     /// The store to read from, if there is one.
     pub fn reader(&self) -> Option<&Reader> {
         match self {
@@ -268,8 +314,9 @@ fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &Unbou
 }
 
 /// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
-    while let Some((mut last, mut records)) = next_step(&writer, steps) {
+fn commit_all(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
+    let mut tidied = Instant::now();
+    while let Some((mut last, mut records)) = next_step(writer, steps) {
         while let Ok((step, more)) = steps.try_recv() {
             last = step;
             records.extend(more);
@@ -289,23 +336,32 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
         if tell.send(Kept::Safe(last)).is_err() {
             return;
         }
+        if tidied.elapsed() > TIDY_EVERY && tidy_some(writer) != Due::Now {
+            tidied = Instant::now();
+        }
     }
 }
 
-/// Waits for the next step, and uses the time to give disk space back; none when there will be no other.
-fn next_step(writer: &Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+/// Waits for the next step, and uses the time to tidy up; none when there will be no other.
+fn next_step(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+    let mut patience = CALM_AFTER;
     loop {
-        match steps.recv_timeout(CALM_AFTER) {
+        match steps.recv_timeout(patience) {
             Ok(step) => return Some(step),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let more = writer.give_back_some().unwrap_or_else(|error| {
-            tracing::warn!(%error, "disk space cannot be given back");
-            false
-        });
-        if !more {
-            return steps.recv().ok();
-        }
+        patience = match tidy_some(writer) {
+            Due::Now => BREATH,
+            Due::Soon => CALM_AFTER,
+            Due::Later => TIDY_EVERY,
+        };
     }
+}
+
+fn tidy_some(writer: &mut Writer) -> Due {
+    writer.tidy_some().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the store cannot be tidied up; it is tried again later");
+        Due::Later
+    })
 }

@@ -3,10 +3,11 @@
 //! Owns: bytes to lines and back ([`codec`]), what waits to be safe ([`keeper`]) and to be written ([`outbox`]),
 //! the threads on the pipes ([`stdio`]), what clients see of files ([`resources`]), the watch over those we
 //! depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]),
-//! signals ([`signals`]), and the loop ([`run`]).
+//! signals ([`signals`]), how many files may be open ([`descriptors`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 
 pub mod codec;
+pub mod descriptors;
 mod directories;
 pub mod keeper;
 pub mod log;

@@ -87,6 +87,9 @@ const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 /// How long the agents are waited for, which begin to leave when we do.
 const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
+/// How long the store may take to close. What it has to do then the next process can do, too.
+const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
 const QUIET_TURNS: usize = 4;
@@ -117,6 +120,10 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
             if tokio::time::timeout(AGENTS_WITHIN, sidecar.agents.stop()).await.is_err() {
                 tracing::warn!("agents take long to end");
             }
+        }
+        if !sidecar.leaves_at_once {
+            let was_asked = sidecar.leave_by.is_some();
+            sidecar.keeper.close(if was_asked { CLOSE_WITHIN / 5 } else { CLOSE_WITHIN });
         }
         let exit = exit?;
         match sidecar.unreadable {
