@@ -7,9 +7,9 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
-use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
+use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::sessions::{self, Failure};
 use clap::Parser;
 

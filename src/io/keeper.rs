@@ -18,8 +18,8 @@ use crate::host::Start;
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
-use crate::store::sqlite::{self, StoreError, Writer};
 use crate::store::space::Due;
+use crate::store::sqlite::{self, StoreError, Writer};
 use crate::store::{Listed, StoreOptions};
 use crate::wire::rpc::RequestId;
 

@@ -9,10 +9,10 @@ use std::path::Path;
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
 
+use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::sqlite::StoreError;
-use super::mark::Mark;
 use super::{check, mend, schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 

@@ -180,8 +180,7 @@ fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
     let is_link = fs::symlink_metadata(path).map_err(&failed)?.is_symlink();
     let found = fs::metadata(path).map_err(&failed)?;
     if found.uid() != geteuid().as_raw() {
-        let what =
-            if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
+        let what = if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
         return Err(FolderError::Foreign { folder: path.display().to_string(), what });
     }
     if !found.is_dir() {

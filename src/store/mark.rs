@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 pub(super) const FILE_NAME: &str = "sessions.made";
 
 /// What a person who opens the file reads.
-const ABOUT: &str = "The sessions of ahp-sidecar are in the file sessions.sqlite beside this one. While this file \
+const ABOUT: &str =
+    "The sessions of ahp-sidecar are in the file sessions.sqlite beside this one. While this file \
     is here, no new store is begun when that one is gone or empty. To begin anew, remove the whole folder.\n";
 
 /// What the mark says of the database beside it.
@@ -43,7 +44,8 @@ impl Mark {
         Ok(match text.lines().last().unwrap_or_default().trim() {
             "making" => Self::Making,
             made => {
-                let reserved = made.strip_prefix("made, numbers up to ").and_then(|number| number.parse().ok());
+                let reserved =
+                    made.strip_prefix("made, numbers up to ").and_then(|number| number.parse().ok());
                 Self::Made { reserved: reserved.unwrap_or(0) }
             }
         })
@@ -84,8 +86,7 @@ impl Mark {
             Self::Made { reserved } => format!("made, numbers up to {reserved:020}"),
         };
         let path = path_of(database);
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         file.write_all(format!("{ABOUT}{says:40}\n").as_bytes())?;
         Ok(file)

@@ -61,6 +61,19 @@ pub(super) fn mend(connection: &Connection, told: Option<u64>) -> Result<(), Sto
     Ok(())
 }
 
+/// Sees whether every table and index of the newest version is there.
+pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> {
+    for object in objects(&schema::model(schema::NEWEST)?)? {
+        if !is_there(connection, &object.name)? {
+            return Err(StoreError::Damaged(format!(
+                "the list of tables, in which `{}` is missing,",
+                object.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What this database consists of: tables first, and last what may only be made when the others are sound.
 fn objects(connection: &Connection) -> Result<Vec<Object>, StoreError> {
     let sql = "SELECT name, tbl_name, sql, type = 'index' FROM sqlite_schema
@@ -223,7 +236,10 @@ fn make_again(connection: &Connection, index: &Object) -> Result<(), StoreError>
                 WHERE removed_at IS NULL AND key NOT IN
                     (SELECT max(key) FROM sessions NOT INDEXED WHERE removed_at IS NULL GROUP BY uri)";
             let trashed = connection.execute(sql, [])?;
-            tracing::error!(trashed, "there are two sessions of one URI: the older one is put into the trash");
+            tracing::error!(
+                trashed,
+                "there are two sessions of one URI: the older one is put into the trash"
+            );
             Ok(connection.execute_batch(&index.sql)?)
         }
         made => Ok(made?),

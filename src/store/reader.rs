@@ -107,10 +107,9 @@ impl Reader {
         let snapshot = self.connection.unchecked_transaction()?;
         match list_by(&snapshot, page, "INDEXED BY sessions_by_time") {
             // The index is damaged: without it, it takes longer.
-            Ok(None) | Err(StoreError::Damaged(_)) => {
-                list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default)
-            }
-            listed => listed.map(Option::unwrap_or_default),
+            Err(error) if !error.is_damage() => Err(error),
+            Ok(Some(listed)) => Ok(listed),
+            Ok(None) | Err(_) => list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default),
         }
     }
 

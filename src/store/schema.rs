@@ -129,9 +129,8 @@ pub(super) fn refuse_what_is_lost(path: &Path, mark: Mark) -> Result<(), StoreEr
 
 /// Whether there is a store of ours in this folder, or the mark of one, which belong to this user.
 pub(super) fn is_in(folder: &Path, user: u32) -> bool {
-    let is_theirs = |path: &Path| {
-        fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.uid() == user)
-    };
+    let is_theirs =
+        |path: &Path| fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.uid() == user);
     let database = folder.join(super::sqlite::FILE_NAME);
     if is_theirs(&mark::path_of(&database)) {
         return true;

@@ -227,9 +227,9 @@ impl Writer {
         written?;
         if let Some(reserved) = reserve_up_to {
             self.reserved = reserved;
-            Mark::Made { reserved }
-                .update(&self.path)
-                .unwrap_or_else(|error| tracing::warn!(%error, "the mark beside the store cannot be written"));
+            Mark::Made { reserved }.update(&self.path).unwrap_or_else(
+                |error| tracing::warn!(%error, "the mark beside the store cannot be written"),
+            );
         }
         self.prune(records);
         Ok(())
@@ -336,6 +336,7 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
 fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
     let transaction = connection.transaction()?;
     let version = schema::migrate(&transaction)?;
+    mend::check_complete(&transaction)?;
     let reserved = last_reserved(&transaction)?;
     if told > reserved {
         tracing::warn!(
@@ -418,7 +419,8 @@ pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> 
         }
     };
     tracing::error!(lost, "a damaged row: the sequence goes on far behind every number that was given");
-    let known = "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
+    let known =
+        "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
     Ok(number(connection, known)?.saturating_add(LEAP))
 }
 

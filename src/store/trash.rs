@@ -139,8 +139,9 @@ fn removed(
 fn purge_a_little(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     for chat in rows::chat_keys(connection, key)? {
         // Its length is read, not what is in it.
-        let mut statement = connection
-            .prepare_cached("SELECT place, length(body) FROM turns WHERE chat = ?1 ORDER BY place DESC LIMIT ?2")?;
+        let mut statement = connection.prepare_cached(
+            "SELECT place, length(body) FROM turns WHERE chat = ?1 ORDER BY place DESC LIMIT ?2",
+        )?;
         let mut last = statement.query(params![signed(chat.0), signed(TURNS_AT_ONCE)])?;
         let (mut bytes, mut keep) = (0, None);
         while let Some(row) = last.next()?.filter(|_| bytes < BYTES_AT_ONCE) {

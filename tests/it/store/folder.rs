@@ -21,7 +21,8 @@ fn folder_and_files_are_for_us_alone() {
     let _writer = open(&database);
     assert_eq!(mode(&path), 0o700);
     let mark = path.join("sessions.made");
-    for file in [&database, &beside(&database, "-wal"), &beside(&database, "-shm"), &path.join("lock"), &mark] {
+    for file in [&database, &beside(&database, "-wal"), &beside(&database, "-shm"), &path.join("lock"), &mark]
+    {
         assert_eq!(mode(file), 0o600, "{}", file.display());
     }
 }
