@@ -92,6 +92,11 @@ pub(super) fn shorten_log(connection: &Connection, log: &Path) -> Result<Due, St
     if fs::metadata(log).map_or(0, |log| log.len()) <= LOG_BYTES_AT_REST {
         return Ok(Due::Later);
     }
+    cut_log(connection)
+}
+
+/// Empties the log, unless somebody reads from it now.
+pub(super) fn cut_log(connection: &Connection) -> Result<Due, StoreError> {
     // Whoever wants to commit meanwhile does not wait for one who reads.
     connection.busy_timeout(std::time::Duration::ZERO)?;
     let emptied = shrink_files(connection, "truncate");

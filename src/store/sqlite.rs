@@ -250,6 +250,13 @@ impl Writer {
         space::shorten_log(&self.connection, &log_of(&self.path))
     }
 
+    /// Empties the log, when nothing more will be kept.
+    pub fn finish(&self) {
+        if let Err(error) = space::cut_log(&self.connection) {
+            tracing::debug!(%error, "the log cannot be emptied");
+        }
+    }
+
     /// Lets the database grow to so many pages only, until told otherwise.
     ///
     /// # Errors
