@@ -1,15 +1,16 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
 //! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it; the order of what is
-//! held back; trying again while nothing can be committed; when there is time to give disk space back.
+//! held back; trying again while nothing can be committed; when there is time to tidy up; closing the store.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Record};
@@ -17,6 +18,7 @@ use crate::host::Start;
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
+use crate::store::space::Due;
 use crate::store::sqlite::{self, Writer};
 use crate::store::StoreOptions;
 
@@ -26,8 +28,14 @@ const RETRY_AFTER: Duration = Duration::from_millis(250);
 /// So much can be read from the store at the same time.
 const READERS: usize = 2;
 
-/// When nothing was to be committed for so long, there is time to give disk space back.
+/// When nothing was to be committed for so long, there is time to tidy up.
 const CALM_AFTER: Duration = Duration::from_secs(1);
+
+/// While there is time, so long is waited for a step in between.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// So often it is looked for what has been in the trash for long enough, whether or not there is time.
+const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// What the thread that commits tells.
 #[derive(Debug)]
@@ -59,7 +67,9 @@ pub struct Disk {
     safe: u64,
     /// Nothing can be committed now.
     failing: bool,
-    _folder: Folder,
+    /// Ends when the store is closed.
+    closed: Receiver<()>,
+    folder: Folder,
 }
 
 /// What one step says.
@@ -103,12 +113,24 @@ impl Keeper {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
-        let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
+        if folder.was_held() {
+            sqlite::refuse_what_was_cut(&path)?;
+        }
+        let (mut writer, start) = Writer::open(&path, options).map_err(unusable)?;
         let readers = (0..READERS).map(|_| Reader::open(&path, options.window).map_err(unusable));
         let readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
         let (steps, receiver) = channel();
         let (tell, told) = unbounded_channel();
-        thread::spawn(move || commit_all(writer, &receiver, &tell));
+        let (open, closed) = channel::<()>();
+        let commit = move || {
+            commit_all(&mut writer, &receiver, &tell);
+            writer.finish();
+            drop((writer, open));
+        };
+        thread::Builder::new()
+            .name("commit".to_owned())
+            .spawn(commit)
+            .context("a thread cannot be started")?;
         let disk = Disk {
             steps,
             last_step: 0,
@@ -116,7 +138,8 @@ impl Keeper {
             held_bytes: 0,
             safe: start.head,
             failing: false,
-            _folder: folder,
+            closed,
+            folder,
         };
         Ok(Opened { keeper: Self::Disk(Box::new(disk)), start, told, readers })
     }
@@ -199,6 +222,19 @@ impl Keeper {
         }
     }
 
+    /// Closes the store, so that nothing is left in its log, unless that takes longer than this: then the next
+    /// process does it. Nothing is kept any more.
+    pub fn close(&mut self, within: Duration) {
+        if let Self::Disk(disk) = std::mem::replace(self, Self::Memory(Memory::default())) {
+            let Disk { steps, closed, folder, .. } = *disk;
+            drop(steps);
+            if closed.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+                tracing::debug!("the store takes long to close");
+            }
+            drop(folder);
+        }
+    }
+
     /// What is kept in memory, where that is all.
     pub fn memory(&self) -> Option<&Memory> {
         match self {
@@ -243,8 +279,9 @@ impl Disk {
 }
 
 /// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
-    while let Some((mut last, mut records)) = next_step(&writer, steps) {
+fn commit_all(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
+    let mut tidied = Instant::now();
+    while let Some((mut last, mut records)) = next_step(writer, steps) {
         while let Ok((step, more)) = steps.try_recv() {
             last = step;
             records.extend(more);
@@ -264,23 +301,32 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
         if tell.send(Kept::Safe(last)).is_err() {
             return;
         }
+        if tidied.elapsed() > TIDY_EVERY && tidy_some(writer) != Due::Now {
+            tidied = Instant::now();
+        }
     }
 }
 
-/// Waits for the next step, and uses the time to give disk space back; none when there will be no other.
-fn next_step(writer: &Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+/// Waits for the next step, and uses the time to tidy up; none when there will be no other.
+fn next_step(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+    let mut patience = CALM_AFTER;
     loop {
-        match steps.recv_timeout(CALM_AFTER) {
+        match steps.recv_timeout(patience) {
             Ok(step) => return Some(step),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let more = writer.give_back_some().unwrap_or_else(|error| {
-            tracing::warn!(%error, "disk space cannot be given back");
-            false
-        });
-        if !more {
-            return steps.recv().ok();
-        }
+        patience = match tidy_some(writer) {
+            Due::Now => BREATH,
+            Due::Soon => CALM_AFTER,
+            Due::Later => TIDY_EVERY,
+        };
     }
+}
+
+fn tidy_some(writer: &mut Writer) -> Due {
+    writer.tidy_some().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the store cannot be tidied up; it is tried again later");
+        Due::Later
+    })
 }

@@ -98,6 +98,7 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         stdio::read_lines(stdin, line_bytes_max, lines);
         let exit = sidecar.run(events).await;
         sidecar.stop_agents().await;
+        sidecar.close_store();
         let exit = exit?;
         match sidecar.unreadable {
             None => Ok(exit),

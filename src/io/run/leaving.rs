@@ -17,6 +17,9 @@ const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 /// How long the agents are waited for, which begin to leave when we do.
 const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
+/// How long the store may take to close. What it has to do then the next process can do, too.
+const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
 impl Sidecar {
     /// What follows from a reason to leave: the end, or what leads to it.
     pub(super) fn hear_loss(&mut self, loss: Loss) -> Option<Exit> {
@@ -68,5 +71,14 @@ impl Sidecar {
         if tokio::time::timeout(AGENTS_WITHIN, self.agents.stop()).await.is_err() {
             tracing::warn!("agents take long to end");
         }
+    }
+
+    /// Closes the store, when there is time for that.
+    pub(super) fn close_store(&mut self) {
+        if self.leaves_at_once {
+            return;
+        }
+        let was_asked = self.leave_by.is_some();
+        self.keeper.close(if was_asked { CLOSE_WITHIN / 5 } else { CLOSE_WITHIN });
     }
 }

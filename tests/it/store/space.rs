@@ -9,6 +9,7 @@ use std::time::Instant;
 use ahp_sidecar::host::effects::Output;
 use ahp_sidecar::io::keeper::{Keeper, Opened};
 use ahp_sidecar::store::archive::Archive;
+use ahp_sidecar::store::space::Due;
 
 use super::*;
 use crate::support::HUNG;
@@ -52,10 +53,10 @@ fn space_is_given_back_a_little_at_a_time() {
     let (_folder, path) = place();
     let (mut writer, _) = Writer::open(&path, options()).unwrap();
     writer.commit(&records()).unwrap();
-    assert!(!writer.give_back_some().unwrap(), "there is nothing to give back");
+    assert_ne!(writer.tidy_some().unwrap(), Due::Now, "there is nothing to give back");
     writer.commit(&[REMOVED]).unwrap();
     let mut times = 1;
-    while writer.give_back_some().unwrap() {
+    while writer.tidy_some().unwrap() == Due::Now {
         times += 1;
     }
     assert!((10..100).contains(&times), "it took {times} times");
@@ -69,7 +70,7 @@ fn what_new_actions_will_need_is_not_given_back() {
     let (mut writer, _) = Writer::open(&path, StoreOptions { window, ..options() }).unwrap();
     writer.commit(&records()).unwrap();
     writer.commit(&[REMOVED]).unwrap();
-    assert!(!writer.give_back_some().unwrap());
+    assert_ne!(writer.tidy_some().unwrap(), Due::Now);
 }
 
 #[test]
