@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
     ChatKey, Command, ConnectionId, Event, Frame, Input, Output, PermissionKind, PermissionOption, RunId,
-    Timer, ToolGate, TurnEvent,
+    Timer, ToolGate, ToolOutcome, TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -312,4 +312,20 @@ fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks()
     world.outputs.clear();
     world.want(run);
     assert_eq!(world.told(), Some(false));
+
+    // The agent ends the call without having wanted the result: nobody is to carry it out, not even for a moment.
+    let mut world = World::new();
+    let run = begin(&mut world);
+    world.outputs.clear();
+    let outcome = ToolOutcome {
+        success: false,
+        message: "No".into(),
+        content: Vec::new(),
+        error: Some("no".to_owned()),
+    };
+    let done = TurnEvent::ToolDone { id: "call".to_owned(), outcome, review: false };
+    world.feed(Input::Agent(world.chat, Event::Turn(run, done)));
+    let told = format!("{:?}", world.outputs);
+    assert!(told.contains("toolCallComplete") && !told.contains("toolClientExecution"), "{told}");
+    assert!(!told.contains("not-needed"), "{told}");
 }

@@ -882,6 +882,7 @@ def step_client_late(session, rest):
     request = call_client(session, rest, {}, {})
     SERVERS[session].wait(request)
     CLIENT_REQUESTS.append((session, request))
+    update(session, "session_info_update", title="It was answered")
     raise End()
 
 

@@ -202,6 +202,7 @@ fn a_call_ends_with_its_turn_and_outside_of_turns_there_is_none() {
     assert_eq!(watched.turn("t2", "client_answers"), "error: the turn was cancelled");
 
     watched.turn("t3", "client_late look");
+    watched.action_where(|action| action["title"] == "It was answered");
     assert!(watched.heard("chat/toolCallStart").is_empty());
     let said = watched.turn("t4", "client_answers");
     assert!(said.starts_with("error: no turn runs"), "{said}");
@@ -212,8 +213,16 @@ fn a_call_ends_with_its_turn_and_outside_of_turns_there_is_none() {
 fn a_call_that_the_agent_gives_up_is_over() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", "client_and_withdraw look");
-    let (begun, _) = watched.call();
-    watched.action_where(|action| action["type"] == "chat/toolCallReady" && action["toolCallId"] == "ask_1");
+    // The question and the call come in whichever order.
+    let mut begun = json!({});
+    let mut asked = false;
+    watched.action_where(|action| {
+        asked |= action["type"] == "chat/toolCallReady" && action["toolCallId"] == "ask_1";
+        if action["contributor"].is_object() {
+            begun = action.clone();
+        }
+        asked && begun["toolCallId"].is_string()
+    });
     watched.decide("t1", "ask_1", true, "yes");
     let over = watched.action_where(|action| {
         action["type"] == "chat/toolCallComplete" && action["toolCallId"] == begun["toolCallId"]
@@ -265,9 +274,9 @@ fn each_chat_has_its_own_calls() {
 fn clients_are_told_that_their_tools_do_not_reach_an_agent_until_they_do() {
     let why = |watched: &mut Watched| {
         let told = watched.action_where(|action| {
-            action["type"] == "session/metaChanged" && action["meta"]["acp.clientTools"].is_object()
+            action["type"] == "session/metaChanged" && action["_meta"]["acp.clientTools"].is_object()
         });
-        let told = told["meta"]["acp.clientTools"][default_chat_of(SESSION)].clone();
+        let told = told["_meta"]["acp.clientTools"][default_chat_of(SESSION)].clone();
         assert_eq!((&told["reach"], &told["tools"]), (&json!(false), &json!(["look"])), "{told}");
         told["why"].as_str().unwrap().to_owned()
     };
@@ -281,7 +290,7 @@ fn clients_are_told_that_their_tools_do_not_reach_an_agent_until_they_do() {
     assert_eq!(watched.turn("t1", "server"), "null");
     watched.offer(json!([]));
     watched.action_where(|action| {
-        action["type"] == "session/metaChanged" && action["meta"]["acp.clientTools"].is_null()
+        action["type"] == "session/metaChanged" && action["_meta"]["acp.clientTools"].is_null()
     });
     watched.leave();
 }

@@ -199,6 +199,7 @@ impl Serving {
             "tools/list" => {
                 let offered = Arc::clone(&self.link.tools.borrow());
                 let tools = offered.listed();
+                tracing::debug!(tools = ?offered.names(), "an agent has asked for the tools of clients");
                 self.listens = true;
                 self.link.lists.send_replace(Some(offered));
                 self.tell(Heard::Listed).await;

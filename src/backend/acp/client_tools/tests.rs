@@ -1,3 +1,8 @@
+//! Names, schemas and results of clients' tools, without an agent.
+//!
+//! Owns: what agents were seen to call such a tool.
+//! Never: starts anything.
+
 use super::*;
 
 fn tool(name: &str) -> ToolDefinition {

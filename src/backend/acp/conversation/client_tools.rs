@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use agent_client_protocol_schema::McpServer;
 use ahp_types::state::{ToolCallResult, ToolDefinition};
-use serde_json::{json, Value};
+use serde_json::json;
 
 use super::{Conversation, Run};
 use crate::backend::acp::agent::Agent;
@@ -93,7 +93,14 @@ impl Conversation {
         let can = &self.running.capabilities;
         let loses_nothing = self.is_new || can.load_session || can.session_capabilities.resume.is_some();
         let server = self.client_tools.server.as_ref();
-        loses_nothing && server.is_ok_and(Server::is_out_of_date)
+        let must = loses_nothing && server.is_ok_and(Server::is_out_of_date);
+        if must {
+            tracing::info!(
+                agent = self.agent.spec.name,
+                "a session is opened anew, to have the tools of clients"
+            );
+        }
+        must
     }
 
     /// Takes in what an agent says through its server.
@@ -166,6 +173,6 @@ impl Conversation {
             tracing::info!(agent = self.agent.spec.name, why, "the tools of clients do not reach the agent");
             json!({ "reach": false, "tools": offered.names(), "why": why })
         });
-        self.note(besides::CLIENT_TOOLS, note.map(Value::from));
+        self.note(besides::CLIENT_TOOLS, note);
     }
 }
