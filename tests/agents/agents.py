@@ -25,6 +25,8 @@ class Agent:
     question: tuple = ()
     # What it has the model call a client's tool `look`; nothing: such tools do not reach it.
     client_tool: str = ""
+    # It can be told of others later.
+    hears_of_late_tools: bool = True
     # It asks before it runs a command or changes a file: what it calls to allow that once.
     once: str = ""
     # How a turn ends in which the model fails.
@@ -167,6 +169,7 @@ AGENTS = {
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
         # It offers it when the model has searched for it.
         client_tool="!mcp__ahpclient__look",
+        hears_of_late_tools=False,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "zed-codex": Agent(

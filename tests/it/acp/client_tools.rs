@@ -162,7 +162,7 @@ fn tools_that_come_and_go_reach_an_agent_that_asks_again() {
 
 #[test]
 fn tools_that_come_later_reach_an_agent_that_asks_once() {
-    for can in [&[][..], &["resume"], &["load", "close"]] {
+    for can in [&[][..], &["resume", "close"], &["load", "close"]] {
         let arguments: Vec<&str> = can.iter().flat_map(|can| ["--can", *can]).collect();
         let mut watched = Setting::with(&[&["--mcp", "once"], &arguments[..]].concat()).start();
         watched.session();

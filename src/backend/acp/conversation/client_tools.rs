@@ -15,6 +15,7 @@ use crate::backend::acp::agent::Agent;
 use crate::backend::acp::besides;
 use crate::backend::acp::client_tools::listener::Server;
 use crate::backend::acp::client_tools::{refusal, result, Called, Heard, Offered};
+use crate::host::effects::Event;
 
 /// Why tools do not reach an agent whose operator does not want that.
 const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
@@ -88,17 +89,19 @@ impl Conversation {
     }
 
     /// Some agents ask for the tools only when they are given the server: those must open the session anew where that
-    /// loses nothing.
-    pub(super) fn must_hear_of_client_tools(&self) -> bool {
-        let can = &self.running.capabilities;
-        let loses_nothing = self.is_new || can.load_session || can.session_capabilities.resume.is_some();
+    /// loses nothing. One that is not closed before keeps the server that it has.
+    pub(super) fn must_hear_of_client_tools(&mut self) -> bool {
+        let closes = self.running.capabilities.session_capabilities.close.is_some();
+        let loses_nothing = self.is_new || closes && self.can_be_taken_up();
         let server = self.client_tools.server.as_ref();
         let must = loses_nothing && server.is_ok_and(Server::is_out_of_date);
         if must {
-            tracing::info!(
-                agent = self.agent.spec.name,
-                "a session is opened anew, to have the tools of clients"
-            );
+            let agent = &self.agent.spec.name;
+            tracing::info!(agent, "a session is opened anew, to have the tools of clients");
+            if self.is_new {
+                // Nothing was said in it: another one is as good.
+                self.pending.push_back(Event::Handle(None));
+            }
         }
         must
     }
