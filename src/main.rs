@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ahp_sidecar::backend::acp::client_tools::relay;
 use ahp_sidecar::backend::acp::process::GuardProgram;
 use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
@@ -18,6 +19,15 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(Command::Guard { terminal, command }) = &cli.command {
         return ExitCode::from(if *terminal { terminals::guard::run(command) } else { guard::run(command) });
+    }
+    if let Some(Command::RelayClientTools) = &cli.command {
+        return match relay::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format_args!("the tools of clients cannot be reached: {error}"));
+                ExitCode::from(EXIT_FAILURE)
+            }
+        };
     }
     let wanted = if cli.command.is_some() { descriptors::SESSIONS } else { descriptors::HOST };
     if let Err(error) = descriptors::expect(wanted) {
