@@ -7,7 +7,8 @@ knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
 all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
 first), `--before-new SECONDS` (how long a new session takes), `--has options|older` (what its sessions can be
-configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`).
+configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`), `--name NAME` (what it
+calls itself).
 """
 
 import argparse
@@ -826,7 +827,7 @@ def answer(message):
             {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
         ]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        info = {"name": "agent.py", "title": "The tests' agent", "version": "1"}
+        info = {"name": OPTIONS.name, "title": "The tests' agent", "version": "1"}
         hello = {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
     if method == "authenticate":
@@ -913,6 +914,7 @@ def main():
     parser.add_argument("--at", action="append", default=[])
     parser.add_argument("--which", type=int)
     parser.add_argument("--login")
+    parser.add_argument("--name", default="agent.py")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)

@@ -60,7 +60,7 @@ impl Bridged {
             cancel_limit: Duration::from_secs(60),
             idle_limit: Duration::from_secs(600),
             one_session: false,
-            offers: Offers { reading: false, writing: false, terminals: false },
+            offers: Offers { reading: Some(false), writing: false, terminals: false },
         };
         let guard = GuardProgram {
             path: assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned(),
