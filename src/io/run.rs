@@ -25,6 +25,7 @@ use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
+use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Ids, Input, Output, Shutdown, Timer};
 use crate::host::log::Window;
@@ -107,10 +108,10 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
         let lines = stdio::read_lines(stdin, options.line_bytes_max);
         let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
-        let (agents, reports) = Agents::new(backends);
+        let (agents, reports, met) = Agents::new(backends);
         let (resources, answered) = Resources::new();
         let mut sidecar = Sidecar::new(options, agents, writer, keeper, start, resources);
-        let events = Events { lines, reports, written, lost, kept, resources: answered };
+        let events = Events { lines, reports, met, written, lost, kept, resources: answered };
         let exit = sidecar.run(events).await;
         if !sidecar.leaves_at_once {
             // Their guards see to it, whether or not we hear of it.
@@ -154,6 +155,7 @@ fn open_keeper(
 struct Events {
     lines: mpsc::Receiver<Batch>,
     reports: mpsc::Receiver<Report>,
+    met: mpsc::UnboundedReceiver<(String, Meeting)>,
     written: mpsc::UnboundedReceiver<Written>,
     lost: mpsc::UnboundedReceiver<Loss>,
     kept: mpsc::UnboundedReceiver<Kept>,
@@ -286,6 +288,7 @@ impl Sidecar {
                         self.hear_report(report);
                     }
                 }
+                Some((provider, met)) = events.met.recv() => self.hear_meeting(provider, met),
                 () = sleep_until(next_timer.unwrap_or_else(Instant::now)), if next_timer.is_some() => {
                     if self.leave_by.is_some_and(|by| by <= Instant::now()) {
                         return Ok(self.done.unwrap_or(Exit::Done));
@@ -455,6 +458,17 @@ impl Sidecar {
         if let Some((chat, event)) = self.agents.hear(report) {
             self.feed(Input::Agent(chat, event));
         }
+    }
+
+    fn hear_meeting(&mut self, provider: String, met: Meeting) {
+        if let Some((_, why)) = &met.failure {
+            tracing::info!(
+                agent = provider,
+                why,
+                "what an agent's sessions can be configured by is not known"
+            );
+        }
+        self.feed(Input::Met { provider, said: Box::new(met.said) });
     }
 
     fn fire_timers(&mut self) {

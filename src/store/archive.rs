@@ -12,7 +12,7 @@ use rusqlite::{params, Connection, Transaction};
 use super::reader::{find, list_all};
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
-use super::{schema, space, trash};
+use super::{agents, schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 
 /// Why something cannot be done to a session.
@@ -71,6 +71,19 @@ impl Archive {
         schema::migrate(&transaction)?;
         transaction.commit()?;
         Ok(Self { connection })
+    }
+
+    /// What every agent has said of itself that was ever here, by its provider id; JSON text.
+    pub fn agents(&self) -> Vec<(String, Bytes)> {
+        agents::all(&self.connection)
+    }
+
+    /// Keeps what an agent has said of itself; JSON text.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
+        agents::put(&self.connection, provider, said)
     }
 
     /// Every session: the listed ones, newest first, then those in the trash, the newest removed first.

@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::content::Takes;
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
 use super::process::{GuardProgram, Process};
@@ -74,6 +75,8 @@ pub struct Running {
     pub capabilities: AgentCapabilities,
     /// What it calls itself, for people.
     pub title: Option<String>,
+    /// Its version, as it says it.
+    pub version: Option<String>,
     /// What is known of it besides.
     pub quirks: Quirks,
     /// What it was told that it may do through us.
@@ -134,8 +137,10 @@ impl Running {
     fn new(connection: Connection, hello: InitializeResponse, offers: Offered, login: Login) -> Self {
         let InitializeResponse { agent_info, agent_capabilities, .. } = hello;
         let quirks = quirks::of(agent_info.as_ref().map(|info| info.name.as_str()));
+        let version = agent_info.as_ref().map(|info| text::message(&info.version));
         let title = agent_info.and_then(|info| info.title).map(|title| text::message(&title));
         Self {
+            version: version.filter(|version| !version.is_empty()),
             connection,
             capabilities: agent_capabilities,
             title: title.filter(|title| !title.trim().is_empty()),
@@ -163,6 +168,11 @@ impl Running {
                 primary_replacement: None,
             }),
         }
+    }
+
+    /// What it can take in a prompt.
+    pub fn takes(&self) -> Takes<'_> {
+        Takes { can: &self.capabilities.prompt_capabilities, quirks: self.quirks }
     }
 
     /// Begins to use it; none when it is being ended.
@@ -435,7 +445,8 @@ async fn shake_hands(
                 if hello.protocol_version != ProtocolVersion::V1 {
                     bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
                 }
-                return Ok(Some((hello, login::ways(provider, &answer))));
+                let quirks = quirks::of(hello.agent_info.as_ref().map(|info| info.name.as_str()));
+                return Ok(Some((hello, login::ways(provider, &answer, quirks))));
             }
             Some(_) => {}
             None => return Ok(None),

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
 //! connection), [`agent`] (an agent that is started when it is needed, and again when it has died), [`program`] (where
-//! it is), [`quirks`] (what is known of certain agents), `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
+//! it is), [`quirks`] (what is known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
 //! mean), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
 //!
@@ -19,6 +19,7 @@ mod files;
 mod folders;
 pub mod guard;
 mod junk;
+mod logging_in;
 mod login;
 mod options;
 pub mod peer;

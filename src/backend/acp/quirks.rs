@@ -15,11 +15,28 @@ use std::path::Path;
 pub struct Quirks {
     /// It is offered to read files through us, unless its operator says otherwise.
     pub reads_through_us: bool,
+    /// It takes the path in the URI of a linked file as it stands there, or shows it to its model like that: such a
+    /// path is not percent-encoded.
+    pub raw_links: bool,
+    /// It gives its model an embedded resource that is no text. Others drop it, or paste its Base64.
+    pub takes_blobs: bool,
+    /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key": {"apiKey": KEY}`.
+    pub bare_key: bool,
+    /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
+    pub terminal_logins: &'static [&'static str],
 }
 
 impl Quirks {
     /// Those of an agent that needs nothing special.
-    const NONE: Self = Self { reads_through_us: true };
+    pub const NONE: Self = Self {
+        reads_through_us: true,
+        raw_links: false,
+        takes_blobs: true,
+        bare_key: false,
+        terminal_logins: &[],
+    };
+    /// Those of one that only takes paths as they stand.
+    const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
 }
 
 struct Known {
@@ -28,19 +45,54 @@ struct Known {
     /// The version that this was seen in. For the reader.
     #[allow(dead_code)]
     seen_in: &'static str,
-    /// The names of its program and of its package, so that it is not started a second time to be told otherwise.
+    /// The names of its program and of its package, where it matters before it has said what it is: so that it is not
+    /// started a second time to be told otherwise.
     started_as: &'static [&'static str],
     quirks: Quirks,
 }
 
-const KNOWN: [Known; 1] = [Known {
-    name: "gemini-cli",
-    seen_in: "0.61.0",
-    started_as: &["gemini", "@google/gemini-cli"],
-    // It reads each file before it writes it, and does not understand any answer that says that there is none: it
-    // could make no new file.
-    quirks: Quirks { reads_through_us: false },
-}];
+const KNOWN: [Known; 7] = [
+    Known {
+        name: "gemini-cli",
+        seen_in: "0.61.0",
+        started_as: &["gemini", "@google/gemini-cli"],
+        // It reads each file before it writes it, and does not understand any answer that says that there is none: it
+        // could make no new file.
+        quirks: Quirks { reads_through_us: false, bare_key: true, ..Quirks::RAW_LINKS },
+    },
+    Known {
+        name: "qwen-code",
+        seen_in: "0.24.4",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
+    Known {
+        name: "@agentclientprotocol/claude-agent-acp",
+        seen_in: "0.100.0",
+        started_as: &[],
+        quirks: Quirks::RAW_LINKS,
+    },
+    Known {
+        name: "@agentclientprotocol/codex-acp",
+        seen_in: "2.6.0",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
+    // Zed's.
+    Known {
+        name: "codex-acp",
+        seen_in: "0.16.0",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
+    Known { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: Quirks::RAW_LINKS },
+    Known {
+        name: "OpenCode",
+        seen_in: "1.18.33",
+        started_as: &[],
+        quirks: Quirks { terminal_logins: &["opencode-login"], ..Quirks::NONE },
+    },
+];
 
 /// What is known of the agent that calls itself so, if it does.
 pub fn of(name: Option<&str>) -> Quirks {

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod checking;
 mod configuring;
 mod coping;
 mod dying;

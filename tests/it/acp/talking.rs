@@ -219,7 +219,7 @@ fn failures_and_other_ends_are_told() {
     watched.session();
     for (script, kind, text) in [
         ("error -32603 The model is ill", "agentError", "The model is ill (-32603)"),
-        ("error 401 Who are you", "agentError", "Who are you (401)"),
+        ("error 401 Who are you", "authRequired", "Who are you (401)"),
         ("error -32000 Please log in", "authRequired", "log in"),
         ("end refusal", "refusal", "refuses"),
         ("end max_tokens", "maxTokens", "as much as it may"),

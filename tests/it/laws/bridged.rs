@@ -66,7 +66,7 @@ impl Bridged {
             path: assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned(),
             arguments: vec![GUARD.to_owned()],
         };
-        let (agents, reports) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
+        let (agents, reports, _) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, agents, reports, told: 0 }
     }

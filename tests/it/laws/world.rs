@@ -863,6 +863,8 @@ impl World {
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
             }
+            // What agents are is told by their conversations here.
+            Output::Meet { .. } => {}
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
