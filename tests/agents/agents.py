@@ -34,6 +34,9 @@ class Agent:
     shows: frozenset = frozenset()
     # It keeps one session at a time.
     one_session: bool = False
+    # Without its key: the way to log in that a key goes with, what its environment lacks then, and files in its home
+    # that are others.
+    key: tuple = ()
     # It plays a scene of its own, whatever it is asked.
     fixed: bool = False
 
@@ -113,6 +116,9 @@ AGENTS = {
         edit=PATCH,
         write=NEW_FILE,
         failure="chat/turnComplete",
+        key=("api-key", ["FAKE_KEY"], {
+            ".codex/config.toml": codex_toml("on-request", "read-only").replace(
+                'env_key = "FAKE_KEY"', "requires_openai_auth = true")}),
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "copilot": Agent(
@@ -145,6 +151,9 @@ AGENTS = {
         edit=("replace", {"file_path": "{file}", "instruction": "Change it", "old_string": "{old}",
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
+        key=("gemini-api-key", ["GEMINI_API_KEY"], {".gemini/settings.json": {
+            "security": {"folderTrust": {"enabled": False}}, "privacy": {"usageStatisticsEnabled": False},
+            "general": {"enableAutoUpdate": False, "disableAutoUpdate": True}, "telemetry": {"enabled": False}}}),
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
         shows=frozenset({"usage", "change"}),

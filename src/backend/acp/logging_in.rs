@@ -47,7 +47,7 @@ impl Running {
             }
             Some(Step::Ask(asked)) => {
                 tell(reports, &format!("Waiting for the login: {}", asked.name())).await;
-                let mut attempt = Attempt::begin(self.connection.listen(), &self.login, asked);
+                let mut attempt = Attempt::begin(self.connection.listen(), &self.login, *asked);
                 let answer = timeout(LIMIT, attempt.answer(reports)).await;
                 let answer =
                     answer.map_err(|_| Required(format!("nobody has logged in within {LIMIT:?}")))?;

@@ -41,7 +41,7 @@ pub fn is_required(failure: &Failure) -> bool {
         |text: &str| text.split(|character: char| !character.is_alphanumeric()).any(|word| word == "401");
     failure.code == AUTH_REQUIRED
         || failure.code == UNAUTHORIZED
-        || ["status", "statusCode", "code"].iter().any(|name| is_status(&name))
+        || ["status", "statusCode", "code"].iter().any(is_status)
         || says_so(&failure.to_string())
 }
 
@@ -80,7 +80,7 @@ pub enum Step {
     /// It is to be started with another environment.
     StartAnew,
     /// It is to be asked to log in in this way.
-    Ask(Asked),
+    Ask(Box<Asked>),
 }
 
 /// In which way an agent is asked to log in.
@@ -280,7 +280,7 @@ impl Login {
         }
         state.tried.insert(way.id.clone(), token.clone());
         let key = matches!(way.token, TokenIs::Key { .. }).then(|| token.clone());
-        Some(Step::Ask(Asked { way: way.clone(), key }))
+        Some(Step::Ask(Box::new(Asked { way: way.clone(), key })))
     }
 
     /// It was asked for something, and that was withdrawn: it can be asked again.
@@ -359,7 +359,7 @@ mod tests {
         ]));
         let login = Login::new(ways.clone(), environment(&ways, &token("acp-login:/a/key", "old")));
         let ask = |tokens: &Tokens| match login.next(tokens) {
-            Some(Step::Ask(asked)) => Some(asked),
+            Some(Step::Ask(asked)) => Some(*asked),
             _ => None,
         };
         assert_eq!(login.next(&Tokens::new()), None);
