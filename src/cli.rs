@@ -145,6 +145,8 @@ pub enum Command {
     Sessions(Sessions),
     /// Look after the agents that are configured
     Agents(Agents),
+    /// Hold a short conversation with a host, and print it; nothing is kept
+    Demo,
     /// Guard an agent: what this program starts itself with
     #[command(name = GUARD, hide = true)]
     Guard {

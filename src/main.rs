@@ -8,6 +8,7 @@ use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, Agents, Checked};
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
+use ahp_sidecar::demo;
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
@@ -34,6 +35,15 @@ fn main() -> ExitCode {
     }
     if let Some(Command::Agents(arguments)) = &cli.command {
         return check_agents(arguments);
+    }
+    if let Some(Command::Demo) = &cli.command {
+        return match demo::run(&this_program().path) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format_args!("{error:#}"));
+                ExitCode::from(EXIT_FAILURE)
+            }
+        };
     }
     let ((filter, complaint), options, agents) =
         match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?, cli.agents()?))) {

@@ -151,9 +151,6 @@ AGENTS = {
         edit=("replace", {"file_path": "{file}", "instruction": "Change it", "old_string": "{old}",
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
-        key=("gemini-api-key", ["GEMINI_API_KEY"], {".gemini/settings.json": {
-            "security": {"folderTrust": {"enabled": False}}, "privacy": {"usageStatisticsEnabled": False},
-            "general": {"enableAutoUpdate": False, "disableAutoUpdate": True}, "telemetry": {"enabled": False}}}),
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
         shows=frozenset({"usage", "change"}),
