@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::AgentSpec;
+use crate::check::Agents;
 use crate::config;
 use crate::host::effects::Shutdown;
 use crate::host::log::Window;
@@ -45,15 +46,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
-    /// a shell would split it, but no shell runs it
-    #[arg(long, value_name = "NAME=COMMAND LINE")]
-    agent: Vec<String>,
+    #[command(flatten)]
+    which: WhichAgents,
 
-    /// A configuration file (TOML) that describes agents in more detail [default: `ahp-sidecar/config.toml` in the
-    /// platform's folder for configuration, such as ~/.config, if it is there]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// Leave out the built-in agent `script`
+    #[arg(long, conflicts_with = "script_resource")]
+    pub no_script: bool,
 
     /// Keep sessions in this folder [default: `ahp-sidecar` in the platform's folder for state, such as
     /// ~/.local/state]
@@ -110,6 +108,30 @@ pub struct Cli {
     log: Option<String>,
 }
 
+/// Which agents there are.
+#[derive(Debug, Args)]
+pub struct WhichAgents {
+    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
+    /// a shell would split it, but no shell runs it
+    #[arg(long, value_name = "NAME=COMMAND LINE")]
+    agent: Vec<String>,
+
+    /// A configuration file (TOML) that describes agents in more detail [default: `ahp-sidecar/config.toml` in the
+    /// platform's folder for configuration, such as ~/.config, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl WhichAgents {
+    /// The agents that speak ACP.
+    ///
+    /// # Errors
+    /// When one of them is not described well.
+    pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
+        config::agents(&self.agent, self.config.as_deref(), places::config_file().as_deref())
+    }
+}
+
 fn read_version(name: &str) -> Result<Dialect, String> {
     Dialect::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
@@ -122,6 +144,8 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 pub enum Command {
     /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
     Sessions(Sessions),
+    /// Look after the agents that are configured
+    Agents(Agents),
     /// Hold a short conversation with a host, and print it; nothing is kept
     Demo,
     /// Guard an agent: what this program starts itself with
@@ -150,7 +174,7 @@ const EXAMPLE: &str = r#"Try it:
 
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
-  1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
+  1  `agents check`: one of the agents cannot be used; else an internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
   2  wrong usage, or a configuration that cannot be understood
   3  the state folder is unusable or held by another ahp-sidecar, or there is no home for it
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
@@ -190,7 +214,7 @@ impl Cli {
     /// # Errors
     /// When one of them is not described well.
     pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
-        config::agents(&self.agent, self.config.as_deref(), places::config_file().as_deref())
+        self.which.agents()
     }
 
     /// How to serve.

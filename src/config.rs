@@ -50,8 +50,7 @@ struct Agent {
     turn_seconds: Option<f64>,
     #[serde(default = "idle_seconds")]
     idle_seconds: f64,
-    #[serde(default = "offered")]
-    read_files: bool,
+    read_files: Option<bool>,
     #[serde(default = "offered")]
     write_files: bool,
     #[serde(default = "offered")]
@@ -128,7 +127,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         cancel_seconds: CANCEL_SECONDS,
         turn_seconds: None,
         idle_seconds: IDLE_SECONDS,
-        read_files: offered(),
+        read_files: None,
         write_files: offered(),
         terminals: offered(),
         client_tools: offered(),
@@ -247,6 +246,7 @@ mod tests {
             cancel_seconds = 2
             turn_seconds = 3600
             idle_seconds = 60
+            read_files = true
             write_files = false
             terminals = false
             client_tools = false
@@ -265,7 +265,7 @@ mod tests {
         );
         assert_eq!((one.turn_limit, two.turn_limit), (Some(Duration::from_secs(3600)), None));
         let offers = |reading, writing, terminals| Offers { reading, writing, terminals };
-        assert_eq!((one.offers, two.offers), (offers(true, false, false), offers(true, true, true)));
+        assert_eq!((one.offers, two.offers), (offers(Some(true), false, false), offers(None, true, true)));
         assert!(!one.client_tools && two.client_tools);
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));

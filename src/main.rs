@@ -7,6 +7,7 @@ use ahp_sidecar::backend::acp::process::GuardProgram;
 use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
+use ahp_sidecar::check::{self, Agents, Checked};
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
 use ahp_sidecar::demo;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
@@ -47,6 +48,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    if let Some(Command::Agents(arguments)) = &cli.command {
+        return check_agents(arguments);
+    }
     if let Some(Command::Demo) = &cli.command {
         return match demo::run(&this_program().path) {
             Ok(()) => ExitCode::SUCCESS,
@@ -68,13 +72,15 @@ fn main() -> ExitCode {
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
-    let script: Box<dyn Backend> = match cli.script_resource {
-        Some(resource) => Box::new(GuardedScript { resource }),
-        None => Box::new(Script),
-    };
-    let mut backends = vec![script];
+    // The first one is the default.
+    let mut backends: Vec<Box<dyn Backend>> = Vec::new();
     for agent in agents {
         backends.push(Box::new(Acp::new(agent, this_program())));
+    }
+    match cli.script_resource {
+        _ if cli.no_script => {}
+        Some(resource) => backends.push(Box::new(GuardedScript { resource })),
+        None => backends.push(Box::new(Script)),
     }
     let status = match serve(options, backends) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
@@ -90,6 +96,21 @@ fn main() -> ExitCode {
     };
     log.flush_briefly();
     status
+}
+
+fn check_agents(arguments: &Agents) -> ExitCode {
+    match check::run(arguments, &this_program()) {
+        Ok(Checked::Usable) => ExitCode::SUCCESS,
+        Ok(Checked::Unusable) => ExitCode::from(EXIT_FAILURE),
+        Ok(Checked::NotRemembered(error)) => {
+            complain(&format_args!("nothing of this is remembered for clients: {error:#}"));
+            ExitCode::from(EXIT_STATE)
+        }
+        Err(error) => {
+            complain(&format_args!("{error:#}"));
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
 }
 
 /// This program as a guard, also when its file has been replaced since it was started.

@@ -24,8 +24,8 @@ pub use clients::GuardedScript;
 
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
-    AgentCommand, AgentDescription, Command, Event, OpenConversation, RunId, TextKind, Tokens, Transcript,
-    TurnEnd, TurnEvent,
+    AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
+    Transcript, TurnEnd, TurnEvent,
 };
 use steps::Gate;
 
@@ -246,7 +246,7 @@ impl Agent {
             Some(Ok(open_ms)) => open_ms,
             Some(Err(asked)) => {
                 let reason = format!("`config.openMs` must not be negative: {asked}");
-                line.reports.report(Event::OpenFailed { reason }).await;
+                line.reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
                 return None;
             }
         };
@@ -268,12 +268,14 @@ impl Agent {
             }
         }
         if let Some(reason) = config.get("fail").and_then(Value::as_str) {
-            line.reports.report(Event::OpenFailed { reason: reason.to_owned() }).await;
+            line.reports
+                .report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason: reason.to_owned() })
+                .await;
             return None;
         }
         if let Some(resource) = resource.as_ref().filter(|resource| !open.tokens.contains_key(*resource)) {
             let reason = format!("there is no token for `{resource}`");
-            line.reports.report(Event::OpenFailed { reason }).await;
+            line.reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
             return None;
         }
         line.reports.report(Event::Opened).await;

@@ -125,7 +125,9 @@ impl Host {
                 self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
             Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
-            Method::ResolveSessionConfig => self.resolve_session_config(&params.read()?).map(json),
+            Method::ResolveSessionConfig => {
+                self.resolve_session_config(step, connection, &params.read()?).map(json)
+            }
             Method::SessionConfigCompletions => self.session_config_completions(&params.read()?).map(json),
             Method::Completions => self.completions(&params.read()?).map(json),
             Method::ResourceRead => {

@@ -61,6 +61,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
+pub use described::kept_of;
 pub use directories::Findings;
 pub use handlers::catalogue::listing;
 pub use sequence::{envelope_of, MergedDeltas};
@@ -112,6 +113,8 @@ pub struct Host {
     config: Config,
     /// What is known of each agent, and from whom; in the order of the agents.
     described: Vec<described::Described>,
+    /// Agents that were asked what they are, and until when they are not asked again.
+    met: BTreeMap<String, u64>,
     /// Agents that have said lately that they need a login, and until when that is believed.
     logins: BTreeMap<String, u64>,
     /// The last sequence number given.
@@ -207,6 +210,7 @@ impl Host {
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
+            met: BTreeMap::new(),
             logins: BTreeMap::new(),
             described,
             config,
@@ -230,6 +234,7 @@ impl Host {
             }
             Input::Closed(connection) => self.close_connection(step, connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
+            Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),

@@ -122,6 +122,8 @@ pub(super) struct Chat {
     pub(super) agent: AgentLink,
     /// Who wants to be told how far the opening of the agent is.
     pub(super) opening: Option<Opening>,
+    /// The opening of the agent waits for the user, and the chat's activity says for what.
+    pub(super) awaits: bool,
     /// The client that asked for the agent's work last: the agent uses its tokens.
     pub(super) sponsor: Option<String>,
     /// The tokens that the agent was told.
@@ -167,6 +169,7 @@ impl Chat {
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
             opening: None,
+            awaits: false,
             sponsor: None,
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),

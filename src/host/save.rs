@@ -489,6 +489,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         title_by: body.title_by,
         agent: AgentLink::Closed,
         opening: None,
+        awaits: false,
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),

@@ -208,6 +208,10 @@ impl Host {
         if let Some(chat) = self.chats.get(&key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
+        if cancelled && self.chats.get(&key).is_some_and(|chat| chat.awaits) && !self.is_creating(key) {
+            // What the user is asked to do was for this turn.
+            self.close_conversation(step, key);
+        }
         if cancelled && run.phase == RunPhase::Started {
             if let Some(chat) = self.chats.get_mut(&key) {
                 chat.settling = Some(run.id);
@@ -264,6 +268,7 @@ impl Host {
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
             chat.settling = None;
+            chat.awaits = false;
             step.say(Output::Agent(key, Box::new(Command::Close)));
         }
     }
@@ -331,6 +336,7 @@ impl Host {
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
+                self.nothing_is_awaited(step, key);
                 self.opening_is_over(step, key);
                 if self.is_creating(key) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
@@ -343,7 +349,8 @@ impl Host {
                 self.tell_due_settings(step, key);
                 self.advance(step, key);
             }
-            Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
+            Event::Awaits { what } => self.opening_awaits(step, key, what),
+            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
             Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
                 if chat.handle != handle {
@@ -411,6 +418,7 @@ impl Host {
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        self.nothing_is_awaited(step, key);
         self.opening_is_over(step, key);
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
@@ -572,7 +580,7 @@ impl Host {
         }
     }
 
-    fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+    pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
         let now = self.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });

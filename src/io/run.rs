@@ -29,6 +29,7 @@ use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
+use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{Ids, Input, Output, Shutdown, Timer};
 use crate::host::log::Window;
@@ -171,7 +172,7 @@ impl Sidecar {
         lost: mpsc::UnboundedReceiver<Loss>,
     ) -> (Self, Events) {
         let Opened { keeper, start, told: kept, readers } = opened;
-        let (agents, reports) = Agents::new(backends);
+        let (agents, reports, met) = Agents::new(backends);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {
@@ -221,7 +222,7 @@ impl Sidecar {
             leaves_at_once: false,
             drained: false,
         };
-        (sidecar, Events { links, reports, kept, read, looked, resources: answered, lost })
+        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, lost })
     }
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
@@ -282,6 +283,7 @@ impl Sidecar {
             Event::Link(News::Heard(connection)) => self.links.note_news(connection),
             Event::Link(News::Written(connection, written)) => return self.hear_writer(connection, written),
             Event::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
+            Event::Met(provider, met) => self.hear_meeting(provider, met),
             Event::Kept(kept) => self.hear_keeper(kept),
             Event::Read(connection, read) => self.hear_reader(connection, read),
             Event::Looked(connection, findings) => self.hear_findings(connection, findings),
@@ -323,6 +325,17 @@ impl Sidecar {
         if let Some((chat, event)) = self.agents.hear(report) {
             self.feed(Input::Agent(chat, event));
         }
+    }
+
+    fn hear_meeting(&mut self, provider: String, met: Meeting) {
+        if let Some((_, why)) = &met.failure {
+            tracing::info!(
+                agent = provider,
+                why,
+                "what an agent's sessions can be configured by is not known"
+            );
+        }
+        self.feed(Input::Met { provider, said: Box::new(met.said) });
     }
 
     fn fire_timers(&mut self) {

@@ -13,7 +13,7 @@ use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::sqlite::StoreError;
-use super::{check, mend, schema, space, trash};
+use super::{agents, check, mend, schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 
 /// Why something cannot be done to a session.
@@ -105,6 +105,19 @@ impl Archive {
             }
         }
         Ok(Self { connection, told: mark.reserved() })
+    }
+
+    /// What every agent has said of itself that was ever here, by its provider id; JSON text.
+    pub fn agents(&self) -> Vec<(String, Bytes)> {
+        agents::all(&self.connection)
+    }
+
+    /// Keeps what an agent has said of itself; JSON text.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
+        agents::put(&self.connection, provider, said)
     }
 
     /// Every session: the listed ones, newest first, then those in the trash, the newest removed first.

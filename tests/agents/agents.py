@@ -38,6 +38,9 @@ class Agent:
     shows: frozenset = frozenset()
     # It keeps one session at a time.
     one_session: bool = False
+    # Without its key: the way to log in that a key goes with, what its environment lacks then, and files in its home
+    # that are others.
+    key: tuple = ()
     # It plays a scene of its own, whatever it is asked.
     fixed: bool = False
 
@@ -121,6 +124,9 @@ AGENTS = {
         # It offers it when the model has searched for it.
         client_tool="!mcp__ahpclient/look",
         failure="chat/turnComplete",
+        key=("api-key", ["FAKE_KEY"], {
+            ".codex/config.toml": codex_toml("on-request", "read-only").replace(
+                'env_key = "FAKE_KEY"', "requires_openai_auth = true")}),
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "copilot": Agent(

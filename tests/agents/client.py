@@ -106,15 +106,16 @@ class Chat:
         params = {"channel": channel or self.channel, "clientSeq": 1, "action": action}
         self.host.say(method="dispatchAction", params=params)
 
-    def begin(self, text):
+    def begin(self, text, **more):
         self.turns += 1
         turn = Turn(f"t{self.turns}")
         self.dispatch(type="chat/turnStarted", turnId=turn.name, startedAt="2026-01-01T00:00:00Z",
-                      message={"text": text, "origin": {"kind": "user"}})
+                      message={"text": text, "origin": {"kind": "user"}, **more})
         return turn
 
-    def turn(self, text, **doing):
-        return self.finish(self.begin(text), **doing)
+    def turn(self, text, attachments=None, **doing):
+        more = {"attachments": attachments} if attachments else {}
+        return self.finish(self.begin(text, **more), **doing)
 
     def offer(self, *tools):
         """Offers tools of this client in the session."""

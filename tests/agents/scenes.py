@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+import urllib.parse
 import urllib.request
 
 from agents import filled
@@ -41,6 +42,11 @@ class Scenes:
         """The sizes of what the model was asked, side jobs left out."""
         with urllib.request.urlopen(self.url + "/fake/requests") as answer:
             return [request["bytes"] for request in json.load(answer) if request.get("tools")]
+
+    def last_bodies(self):
+        """What the model was asked last, as text in which nothing is escaped."""
+        with urllib.request.urlopen(self.url + "/fake/bodies") as answer:
+            return json.dumps(json.load(answer), ensure_ascii=False)
 
     def see(self, what, seen):
         if seen:
@@ -93,6 +99,26 @@ class Scenes:
         assert self.read("new") == "neu\n", turn
         assert not self.agent.once or turn.asked, turn
         return "changes a file, and makes one"
+
+    def makes_a_file(self):
+        # Some agents do without the host where a folder is behind a link.
+        assert os.path.realpath(self.main.work) == self.main.work, self.main.work
+        name = "a new file \u00e4.txt"
+        turn = self.complete(self.main.turn(self.call(self.agent.write, file=self.path(name), new="neu")))
+        assert self.read(name) == "neu\n", turn
+        return "makes a file with a space in its name, in a plain folder"
+
+    def is_given_a_file(self):
+        name = "look at \u00e4 this.txt"
+        with open(self.path(name), "w") as opened:
+            opened.write("what-it-holds\n")
+        uri = "file://" + urllib.parse.quote(self.path(name))
+        attachment = {"type": "resource", "label": name, "uri": uri, "contentType": "text/plain"}
+        self.complete(self.main.turn("SAY seen\\n", attachments=[attachment]))
+        asked = self.last_bodies()
+        assert self.path(name) in asked or "what-it-holds" in asked, uri
+        held = "its content" if "what-it-holds" in asked else "its path"
+        return f"is given a file with a space in its name: its model sees {held}"
 
     def refused_edit(self):
         if not self.agent.once:
@@ -299,7 +325,8 @@ class Scenes:
 
 
 USUAL = [
-    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
+    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.makes_a_file,
+    Scenes.is_given_a_file, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
     Scenes.goes_on, Scenes.is_cut, Scenes.ends,

@@ -56,6 +56,9 @@ pub fn kept(value: Value) -> Value {
     value
 }
 
+/// What the agent says of the options of a permission, by their ids.
+pub const OPTIONS: &str = "acp.options";
+
 /// What is left of an object when its placed members are taken out; none when nothing is.
 pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
     let Value::Object(mut members) = value else { return None };

@@ -94,7 +94,9 @@ struct Call {
     /// It was shown because the agent wants the result, and the agent's own account of it has not come yet.
     unclaimed: bool,
     /// Requests for a permission, the one that the user is shown first.
-    asked: VecDeque<(AgentRequest, Vec<PermissionOption>)>,
+    asked: VecDeque<(AgentRequest, Vec<Offer>)>,
+    /// What the agent said of the options that the user was shown last, besides what is shown of them: by their ids.
+    options: JsonObject,
 }
 
 /// How far a call has got, as it was told.
@@ -157,10 +159,12 @@ struct Offer {
     option_id: String,
     name: String,
     kind: String,
+    #[serde(rename = "_meta", default)]
+    meta: Option<Value>,
 }
 
 impl Offer {
-    fn option(self) -> PermissionOption {
+    fn option(&self) -> PermissionOption {
         let kind = match self.kind.as_str() {
             "allow_once" => PermissionKind::AllowOnce,
             "reject_once" => PermissionKind::RejectOnce,
@@ -168,7 +172,16 @@ impl Offer {
             kind if kind.starts_with("allow") => PermissionKind::AllowAlways,
             _ => PermissionKind::RejectAlways,
         };
-        PermissionOption { id: self.option_id, label: Some(self.name), kind }
+        PermissionOption { id: self.option_id.clone(), label: Some(self.name.clone()), kind }
+    }
+
+    /// What no option of the host's has a place for.
+    fn rest(&self) -> Value {
+        let mut rest = json!({ "kind": self.kind });
+        if let Some(meta) = self.meta.as_ref().filter(|meta| !meta.is_null()) {
+            rest["_meta"] = meta.clone();
+        }
+        rest
     }
 }
 
@@ -204,7 +217,7 @@ impl Calls {
         if call.stage == Stage::Over || asks.options.is_empty() {
             return (false, told);
         }
-        call.asked.push_back((request, asks.options.into_iter().map(Offer::option).collect()));
+        call.asked.push_back((request, asks.options));
         if call.asked.len() == 1 {
             told.extend(call.ask(&id));
         }
@@ -382,7 +395,8 @@ impl Call {
     /// The question that the user is to be shown, if there is one.
     fn ask(&mut self, id: &str) -> Option<TurnEvent> {
         let (_, options) = self.asked.front()?;
-        let gate = ToolGate::Ask(options.clone());
+        self.options = options.iter().map(|offer| (offer.option_id.clone(), offer.rest())).collect();
+        let gate = ToolGate::Ask(options.iter().map(Offer::option).collect());
         self.stage = Stage::Asked;
         Some(self.ready(id, gate))
     }
@@ -477,6 +491,7 @@ impl Call {
         besides::put(&mut meta, besides::LOCATIONS, some(json!(self.locations)));
         besides::put(&mut meta, besides::CONTENT, some(json!(self.content_rest)));
         besides::put(&mut meta, besides::TERMINAL, some(json!(self.terminal_info)));
+        besides::put(&mut meta, besides::OPTIONS, some(json!(self.options)));
         besides::put(&mut meta, besides::META, some(json!(self.meta)));
         if self.stage == Stage::Over {
             besides::put(&mut meta, besides::RAW_OUTPUT, self.output.clone());

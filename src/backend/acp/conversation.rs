@@ -38,8 +38,9 @@ use tokio_util::sync::CancellationToken;
 use self::client_tools::ClientTools;
 use self::ending::Answered;
 use self::looking::{with_edits, Looking};
-pub(super) use self::opening::ask;
+pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
+pub(super) use self::requests::asked_too_early;
 use self::settings::Settings;
 use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
@@ -50,8 +51,8 @@ use super::terminals::Terminals;
 use super::{content, login};
 use crate::backend::{Line, Reports};
 use crate::host::effects::{
-    Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
-    TurnEvent,
+    Command, Event, OpenConversation, OpenFailure, RunId, SelfDescription, TextKind, Tokens, Transcript,
+    TurnEnd, TurnEvent,
 };
 
 /// JSON-RPC: no such method.
@@ -82,7 +83,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
-        opened = Conversation::open(&agent, &open) => opened,
+        opened = Conversation::open(&agent, &open, &reports) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     let protected_resources = agent.ways().map(|ways| login::resources(&ways));
@@ -100,10 +101,15 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
         }
         Err(error) => {
             reports.report(described).await;
-            if error.is::<login::Required>() {
+            let mut reason = format!("the agent `{name}`: {error:#}");
+            let kind = if error.is::<login::Required>() {
                 reports.report(Event::LoginRequired).await;
-            }
-            reports.report(Event::OpenFailed { reason: format!("the agent `{name}`: {error:#}") }).await;
+                reason = format!("{reason}. {}", login::advice(&agent.ways().unwrap_or_default()));
+                OpenFailure::LoginRequired
+            } else {
+                OpenFailure::Unavailable
+            };
+            reports.report(Event::OpenFailed { kind, reason }).await;
             Ok(())
         }
     }
@@ -312,7 +318,7 @@ impl Conversation {
     }
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
-        let blocks = content::prompt(message, attached, &self.running.capabilities.prompt_capabilities);
+        let blocks = content::prompt(message, attached, self.running.takes());
         self.begin(run, blocks)
     }
 

@@ -1,8 +1,8 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
-//! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
-//! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
+//! connection), [`agent`] (an agent that is started when it is needed, and again when it has died), [`program`] (where
+//! it is), [`quirks`] (what is known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
 //! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
 //!
@@ -20,10 +20,13 @@ mod files;
 mod folders;
 pub mod guard;
 mod junk;
+mod logging_in;
 mod login;
 mod options;
 pub mod peer;
 pub mod process;
+pub mod program;
+pub mod quirks;
 pub mod terminals;
 
 use std::collections::BTreeMap;
@@ -75,8 +78,9 @@ pub struct AgentSpec {
 /// What an agent may do through us, and is told that it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
-    /// Read files in the session's working directories.
-    pub reading: bool,
+    /// Read files in the session's working directories. Unless it is said, all but those [`quirks`] agents may that
+    /// cannot bear it.
+    pub reading: Option<bool>,
     /// Write them.
     pub writing: bool,
     /// Run commands in terminals.

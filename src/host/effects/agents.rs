@@ -45,6 +45,8 @@ pub struct AgentDescription {
 pub struct SelfDescription {
     /// What it calls itself, for people; what its operator calls it comes first.
     pub title: Option<String>,
+    /// Its version, as it says it.
+    pub version: Option<String>,
     /// The models that a message can choose among.
     pub models: Option<Vec<SessionModelInfo>>,
     /// What its sessions can be configured by, with what a new one has unless told otherwise.
@@ -55,6 +57,22 @@ pub struct SelfDescription {
     pub capabilities: Option<AgentCapabilities>,
     /// What it needs tokens for.
     pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
+}
+
+impl SelfDescription {
+    /// Takes in what is new; whether anything is.
+    pub fn learn(&mut self, news: Self) -> bool {
+        let before = self.clone();
+        let Self { title, version, models, config, commands, capabilities, protected_resources } = news;
+        self.title = title.or(self.title.take());
+        self.version = version.or(self.version.take());
+        self.models = models.or(self.models.take());
+        self.config = config.or(self.config.take());
+        self.commands = commands.or(self.commands.take());
+        self.capabilities = capabilities.or(self.capabilities.take());
+        self.protected_resources = protected_resources.or(self.protected_resources.take());
+        *self != before
+    }
 }
 
 /// Something special that a user can say to an agent: `/` and the name, at the beginning of a line.
@@ -261,8 +279,16 @@ pub enum Event {
         /// What is done now, for people.
         message: Option<String>,
     },
+    /// The opening waits for the user to do something elsewhere, such as logging in in a browser. May be reported any
+    /// number of times.
+    Awaits {
+        /// What is to be done, for people.
+        what: String,
+    },
     /// The conversation could not be opened.
     OpenFailed {
+        /// What is missing.
+        kind: OpenFailure,
         /// Why, for people.
         reason: String,
     },
@@ -311,6 +337,25 @@ pub enum Event {
         /// What is known of the death, for people.
         reason: String,
     },
+}
+
+/// What is missing when a conversation cannot be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenFailure {
+    /// An agent that answers.
+    Unavailable,
+    /// A login to the agent.
+    LoginRequired,
+}
+
+impl OpenFailure {
+    /// A short machine-readable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unavailable => "agentUnavailable",
+            Self::LoginRequired => "authRequired",
+        }
+    }
 }
 
 /// What an agent calls a conversation.

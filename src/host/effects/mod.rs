@@ -79,6 +79,13 @@ pub enum Input {
     Closed(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
+    /// An agent was met that was to be: what it says of itself.
+    Met {
+        /// Its provider id.
+        provider: String,
+        /// What it has said.
+        said: Box<SelfDescription>,
+    },
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -191,6 +198,14 @@ pub enum Output {
     /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of
     /// deltas, are moved often.
     Agent(ChatKey, Box<Command>),
+    /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes part in.
+    /// Answered by [`Input::Met`].
+    Meet {
+        /// Its provider id.
+        provider: String,
+        /// The tokens that it may use.
+        tokens: Tokens,
+    },
     /// Answer a request with a page of the list of sessions, as it is when this step is safe.
     List(ConnectionId, RequestId, Page),
     /// Answer a request with what is in a file or folder.

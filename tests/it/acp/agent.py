@@ -7,7 +7,9 @@ knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
 all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
 first), `--before-new SECONDS` (how long a new session takes), `--has options|older` (what its sessions can be
-configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`), `--mcp always|once` (it starts
+configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`), `--name NAME` (what it
+calls itself), `--way api-key|device|terminal` (more ways to log in to it), `--door FILE` (a login by `device` is done
+when that is there), `--mcp always|once` (it starts
 the MCP servers that it is given, and asks for their tools when they change, or once).
 """
 
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+from select import select as wait_for_input
 
 OPTIONS = argparse.Namespace()
 LAST_ID = [0]
@@ -947,6 +950,31 @@ LOGGED_IN = [False]
 LOG_IN_FIRST = {"code": -32000, "message": "Authentication required"}
 
 
+MORE_WAYS = {
+    "api-key": {"id": "api-key", "name": "API key", "_meta": {"api-key": {"provider": "test"}}},
+    "device": {"id": "device", "name": "Device code"},
+    "terminal": {"id": "terminal", "name": "Terminal", "description": "Run `agent login` in a terminal",
+                 "_meta": {"terminal-auth": {"command": "agent", "args": ["login"]}}},
+}
+
+
+def log_in_by_device(request):
+    """Shows a page and waits until the door is there, or nobody wants to be let in any more."""
+    page = {"mode": "url", "message": "Enter the code AB-12 at", "url": "https://login.example/device"}
+    answer = wait_for_answer(ask("elicitation/create", requestId=request, elicitationId="e", **page))
+    assert answer["result"] == {"action": "accept"}, answer
+    note(door=True)
+    while not os.path.exists(OPTIONS.door):
+        if wait_for_input([sys.stdin], [], [], 0.01)[0]:
+            message = listen()
+            if message.get("method") == "$/cancel_request" and message["params"]["requestId"] == request:
+                note(cancelled=True)
+                return {"error": {"code": -32800, "message": "nobody wants to be let in"}}
+            WAITING.append(message)
+    LOGGED_IN[0] = True
+    return {"result": {}}
+
+
 def is_logged_in():
     return not OPTIONS.login or LOGGED_IN[0] or os.environ.get("AGENT_KEY", "").startswith("good")
 
@@ -961,7 +989,7 @@ def prompt(message):
     PROMPT = message["params"]["prompt"]
     CURRENT[0] = message["id"]
     said = PROMPT[-1].get("text", "") if PROMPT else ""
-    if OPTIONS.goes_on and PROMPT[0].get("text", "").startswith("You were interrupted"):
+    if OPTIONS.goes_on and any(it.get("text", "").startswith("You were interrupted") for it in PROMPT):
         said = OPTIONS.goes_on
     SESSIONS[session].append(said)
     remember()
@@ -1047,10 +1075,17 @@ def answer(message):
             {"id": "browser", "name": "Log in with a browser"},
             {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
         ]
+        methods += [MORE_WAYS[way] for way in OPTIONS.way]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        info = {"name": "agent.py", "title": "The tests' agent", "version": "1"}
+        info = {"name": OPTIONS.name, "title": "The tests' agent", "version": "1"}
         hello = {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
+    if method == "authenticate" and params["methodId"] == "api-key":
+        key = params["_meta"]["api-key"]
+        LOGGED_IN[0] = (key if OPTIONS.name == "gemini-cli" else key["apiKey"]).startswith("good")
+        return {"result": {}} if LOGGED_IN[0] else {"error": {"code": -32000, "message": "the key is no good"}}
+    if method == "authenticate" and params["methodId"] == "device":
+        return log_in_by_device(message["id"])
     if method == "authenticate":
         assert params["methodId"] == "browser", params
         if OPTIONS.login == "refuse":
@@ -1140,6 +1175,9 @@ def main():
     parser.add_argument("--which", type=int)
     parser.add_argument("--login")
     parser.add_argument("--mcp")
+    parser.add_argument("--name", default="agent.py")
+    parser.add_argument("--way", action="append", default=[])
+    parser.add_argument("--door")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)

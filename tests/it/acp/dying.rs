@@ -89,7 +89,7 @@ fn a_program_that_is_not_there_fails_the_session_and_says_so() {
     watched.subscribe(SESSION);
     let failed = watched.action("session/creationFailed");
     assert!(
-        failed["error"]["message"].as_str().unwrap().contains("`/no/such/program` cannot be started"),
+        failed["error"]["message"].as_str().unwrap().contains("the command `/no/such/program` is not there"),
         "{failed}"
     );
     watched.leave();

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod checking;
 mod client_tools;
 mod configuring;
 mod coping;
@@ -20,6 +21,7 @@ mod keeping;
 mod leaving;
 mod limits;
 mod login;
+mod meeting;
 mod remembering;
 mod talking;
 mod terminals;
@@ -60,6 +62,8 @@ struct Setting {
     wrapped: bool,
     /// The shell ends when the agent has.
     wrapper_ends: bool,
+    /// The program that starts the agent, which is told how.
+    by: Option<PathBuf>,
 }
 
 impl Setting {
@@ -111,6 +115,9 @@ impl Setting {
                 .into_iter()
                 .chain(command)
                 .collect();
+        }
+        if let Some(by) = self.by {
+            command.insert(0, by.into_os_string().into_string().unwrap());
         }
         for number in 0..self.agents {
             writeln!(

@@ -61,13 +61,13 @@ impl Bridged {
             idle_limit: Duration::from_secs(600),
             one_session: false,
             client_tools: true,
-            offers: Offers { reading: false, writing: false, terminals: false },
+            offers: Offers { reading: Some(false), writing: false, terminals: false },
         };
         let guard = GuardProgram {
             path: assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned(),
             arguments: vec![GUARD.to_owned()],
         };
-        let (agents, reports) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
+        let (agents, reports, _) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, agents, reports, told: 0 }
     }

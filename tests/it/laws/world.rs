@@ -867,6 +867,8 @@ impl World {
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
             }
+            // What agents are is told by their conversations here.
+            Output::Meet { .. } => {}
             Output::Closed(connection) => {
                 self.edges.close(*connection);
                 ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
