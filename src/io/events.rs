@@ -29,7 +29,7 @@ pub enum Event {
     /// What agents report, in order.
     Reports(Vec<Report>),
     /// An agent was met that was to be, by its provider id.
-    Met(String, Meeting),
+    Met(String, Box<Meeting>),
     /// What became of what was given to the store.
     Kept(Kept),
     /// Something was read from the store for a connection.
@@ -84,7 +84,7 @@ impl Events {
         let mut reports = Vec::new();
         tokio::select! {
             Some(news) = self.links.recv() => Event::Link(news),
-            Some((provider, met)) = self.met.recv() => Event::Met(provider, met),
+            Some((provider, met)) = self.met.recv() => Event::Met(provider, Box::new(met)),
             Some(kept) = self.kept.recv() => Event::Kept(kept),
             Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
             Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),

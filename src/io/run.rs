@@ -283,7 +283,7 @@ impl Sidecar {
             Event::Link(News::Heard(connection)) => self.links.note_news(connection),
             Event::Link(News::Written(connection, written)) => return self.hear_writer(connection, written),
             Event::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
-            Event::Met(provider, met) => self.hear_meeting(provider, met),
+            Event::Met(provider, met) => self.hear_meeting(provider, *met),
             Event::Kept(kept) => self.hear_keeper(kept),
             Event::Read(connection, read) => self.hear_reader(connection, read),
             Event::Looked(connection, findings) => self.hear_findings(connection, findings),
