@@ -56,6 +56,8 @@ struct Peer {
     open: bool,
     /// Another version may be meant; what comes next may tell.
     doubtful: bool,
+    /// That was assumed, and logged.
+    is_assumed: bool,
     client_id: String,
     /// What the client calls the root channel.
     root: String,
@@ -67,8 +69,6 @@ struct Peer {
     batches: BTreeMap<u64, Batch>,
     /// Actions that are on their way, as the client said them.
     said: VecDeque<(i64, Object)>,
-    /// Actions that wait until no turn runs in a chat.
-    deferred: Vec<(String, Object)>,
 }
 
 /// A client's request, and the requests that the core gets instead of it.
@@ -81,6 +81,8 @@ struct Batch {
     reply: Reply,
     /// The channels that the client asks for, as the core names them.
     asked: Vec<String>,
+    /// The same as the client spells them.
+    spelled: Vec<String>,
     /// The channels that are asked for besides.
     besides: Vec<String>,
     /// What the core has answered so far, in the order of asking.
@@ -95,13 +97,13 @@ impl Default for Peer {
             answer: Value::Null,
             open: false,
             doubtful: false,
+            is_assumed: false,
             client_id: String::new(),
             root: uris::ROOT.to_owned(),
             shown: BTreeSet::new(),
             shadows: BTreeSet::new(),
             batches: BTreeMap::new(),
             said: VecDeque::new(),
-            deferred: Vec::new(),
         }
     }
 }
@@ -278,15 +280,17 @@ impl Edges {
         if !peer.doubtful || matches!(method, "initialize" | "ping") {
             return;
         }
+        let Some(dialect) = integer_sign(method, params) else {
+            if !std::mem::replace(&mut peer.is_assumed, true) {
+                tracing::warn!(
+                    client = peer.client_id,
+                    "a client of version 1 does not show which; until it does, that of the crate 0.1.0 is assumed \
+                     (--assume-version)"
+                );
+            }
+            return;
+        };
         peer.doubtful = false;
-        let told = integer_sign(method, params);
-        let dialect = told.unwrap_or(Dialect::Integer);
-        if told.is_none() {
-            tracing::warn!(
-                client = peer.client_id,
-                "a client of version 1 does not show which; taken for that of the crate 0.1.0 (--assume-version)"
-            );
-        }
         if dialect != peer.dialect {
             let client_id = peer.client_id.clone();
             let taken_for = self.lanes.remove(&peer.dialect);
