@@ -30,6 +30,9 @@ impl Step for V0_4_0 {
             "active clients but the first",
             "progress notifications",
             "settings that are no text: they are shown as text",
+            "that no model is selected any more, where a newer client takes turns or a draft back",
+            "the selected model and agent in the list of sessions: a session's own state has them",
+            "a model or agent that is selected for one chat only: what is shown is the session's",
         ]
     }
 
