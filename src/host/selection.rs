@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{AgentSelection, ChatState, Message, MessageKind, MessageOrigin, ModelSelection};
+use ahp_types::state::{
+    AgentInfo, AgentSelection, ChatState, Message, MessageKind, MessageOrigin, ModelSelection,
+};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::Value;
@@ -90,9 +92,10 @@ impl Host {
     fn checked(&self, provider: &str, change: &Change) -> Result<Change, Refusal> {
         match change {
             Change::Model(model) => {
-                let model: ModelSelection = read("model", model)?;
+                let mut model: ModelSelection = read("model", model)?;
                 let agent = self.config.agents.iter().find(|agent| agent.info.provider == provider);
                 if let Some(agent) = agent {
+                    read_settings(&agent.info, &mut model);
                     check_model(&agent.info, &model)?;
                 }
                 Ok(Change::Model(json_of(&model)))
@@ -246,6 +249,20 @@ impl Host {
 
     fn selected_in(&self, key: ChatKey) -> Selection {
         self.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
+    }
+}
+
+/// Settings of a model that are no text come as text from those who select a model so: they know no others.
+fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
+    let known = agent.models.iter().find(|known| known.id == model.id);
+    let Some(schema) = known.and_then(|known| known.config_schema.as_ref()) else { return };
+    for (name, value) in model.config.iter_mut().flatten() {
+        let is_text = schema.properties.get(name).is_none_or(|property| property.r#type == "string");
+        if let (false, Some(text)) = (is_text, value.as_str()) {
+            let meant = serde_json::from_str(text).ok();
+            *value =
+                meant.filter(|meant: &Value| meant.is_number() || meant.is_boolean()).unwrap_or(value.take());
+        }
     }
 }
 

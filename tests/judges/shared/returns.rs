@@ -27,7 +27,6 @@ const ROUNDS: usize = 4;
 /// So much of what was said is shown when a schedule fails.
 const SHOWN: usize = 40;
 
-const SESSION: &str = "ahp-session:/kept";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L2tlcHQ";
 
 /// Judges by clients that come back; shows the seed of the first schedule that fails, and what was said in it.
@@ -203,7 +202,7 @@ impl Story {
         self.say(&[created, turn])?;
         self.follow_all()?;
         self.until_idle()?;
-        self.check_last(&self.selected.spoken())
+        self.check_last(&self.spoken())
     }
 
     /// Its choices are made for a session, not for a message.
@@ -276,7 +275,16 @@ impl Story {
             };
             lines.push(self.party.dispatch(&session, &action)?);
         }
-        Ok((lines, self.selected.spoken()))
+        Ok((lines, self.spoken()))
+    }
+
+    /// What `/model` says now.
+    fn spoken(&self) -> String {
+        if self.selects() {
+            self.selected.spoken()
+        } else {
+            Selected::default().spoken()
+        }
     }
 
     fn turn(&mut self, text: &str) -> Value {
@@ -317,8 +325,7 @@ impl Story {
         }
         self.say(&lines)?;
         self.until_idle()?;
-        let expected = if self.selects() { self.selected.spoken() } else { Selected::default().spoken() };
-        self.check_last(&expected)?;
+        self.check_last(&self.spoken())?;
         self.compare()
     }
 
