@@ -85,6 +85,8 @@ struct Batch {
     spelled: Vec<String>,
     /// The channels that are asked for besides.
     besides: Vec<String>,
+    /// What of that was given up before it was answered.
+    given_up: BTreeSet<String>,
     /// What the core has answered so far, in the order of asking.
     answers: Vec<Result<Bytes, RpcError>>,
     wants: usize,

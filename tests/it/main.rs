@@ -10,6 +10,7 @@
 mod acp;
 mod active_clients;
 mod agents;
+mod at_once;
 mod chats;
 mod client;
 mod config_file;

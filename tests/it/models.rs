@@ -123,7 +123,10 @@ fn what_an_older_client_selects_is_a_model_of_the_agent() {
     let refused = select(1, json!({ "id": "huge" })).unwrap();
     assert_eq!(refused["params"]["rejectionReason"], "the agent `script` has no model `huge`");
     let refused = select(2, json!({ "id": "large", "config": { "size": "big" } })).unwrap();
-    assert_eq!(refused["params"]["rejectionReason"], "`model.config.size` must be of type integer, not string");
+    assert_eq!(
+        refused["params"]["rejectionReason"],
+        "`model.config.size` must be of type integer, not string"
+    );
     // That version has settings that are text, and no others.
     assert_eq!(select(3, json!({ "id": "large", "config": { "effort": "low", "size": "5" } })), None);
     let mut ask = |id: u64, method: &str, params: Value| {

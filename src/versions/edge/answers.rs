@@ -27,6 +27,8 @@ struct Asked {
     channels: Vec<String>,
     /// The channels that are asked for besides.
     besides: Vec<String>,
+    /// What of that was given up again.
+    given_up: BTreeSet<String>,
 }
 
 impl Edges {
@@ -77,7 +79,7 @@ impl Edges {
             let summaries = summaries_in(&rest);
             let shots = shots_in(&result, &rest, &summaries);
             let meant = self.meant(connection, batch, &shots, &summaries)?;
-            result = self.take_up(connection, &meant, result.clone(), shots);
+            result = self.take_up(connection, &meant, std::mem::take(&mut result), shots);
         }
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Err(RpcError::internal()) };
@@ -110,6 +112,7 @@ impl Edges {
             method: batch.method.clone(),
             channels: batch.asked.clone(),
             besides: batch.besides.clone(),
+            given_up: batch.given_up.clone(),
         };
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Ok(asked) };
@@ -175,7 +178,7 @@ impl Edges {
             .flatten()
             .filter_map(Value::as_str)
             .collect();
-        let there = |uri: &&String| !missing.contains(uri.as_str());
+        let there = |uri: &&String| !missing.contains(uri.as_str()) && !asked.given_up.contains(*uri);
         peer.shown.extend(asked.channels.iter().filter(there).cloned());
         peer.shadows.extend(asked.besides.iter().filter(there).cloned());
         let mut result = first.clone();

@@ -3,6 +3,8 @@
 //! Owns: which requests the core is asked instead of one of an older version, and what is subscribed to besides.
 //! Never: answers; what the core says comes back through `down` and `answers`.
 
+use std::collections::BTreeSet;
+
 use serde_json::{json, Value};
 
 use super::{message_of, object, Batch, Edges};
@@ -137,6 +139,7 @@ impl Edges {
             asked,
             spelled,
             besides,
+            given_up: BTreeSet::new(),
             answers: Vec::new(),
             wants: requests.len(),
         };
@@ -172,11 +175,18 @@ impl Edges {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
         peer.shown.remove(channel);
-        if peer.shadows.contains(channel) {
+        let chat = uris::default_chat_of(channel);
+        // What is on its way is given up too.
+        let mut is_asked_for = false;
+        for batch in peer.batches.values_mut().filter(|batch| batch.asked.iter().any(|uri| uri == channel)) {
+            is_asked_for |= batch.besides.contains(&chat);
+            batch.given_up.extend([channel.to_owned(), chat.clone()]);
+        }
+        let is_heard_by_all = channel == uris::ROOT && peer.dialect.notifies_everybody();
+        if peer.shadows.contains(channel) || is_heard_by_all {
             return true;
         }
-        let chat = uris::default_chat_of(channel);
-        if peer.shadows.remove(&chat) && !peer.shown.contains(&chat) {
+        if (peer.shadows.remove(&chat) || is_asked_for) && !peer.shown.contains(&chat) {
             let params = Params::from_json(to_json(&json!({ "channel": chat })));
             fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params));
         }
