@@ -61,10 +61,11 @@ struct Peer {
     client_id: String,
     /// What the client calls the root channel.
     root: String,
-    /// Channels that the client subscribed to, as the core names them.
-    shown: BTreeSet<String>,
-    /// Channels that were subscribed to for its sake besides.
-    shadows: BTreeSet<String>,
+    /// Channels that the client subscribed to, as the core names them, each with the number of the request that
+    /// did it: requests are answered out of order.
+    shown: BTreeMap<String, u64>,
+    /// Channels that were subscribed to for its sake besides, likewise.
+    shadows: BTreeMap<String, u64>,
     /// Requests that are on their way, by the number that the core was given for the first.
     batches: BTreeMap<u64, Batch>,
     /// Actions that are on their way, as the client said them.
@@ -102,8 +103,8 @@ impl Default for Peer {
             is_assumed: false,
             client_id: String::new(),
             root: uris::ROOT.to_owned(),
-            shown: BTreeSet::new(),
-            shadows: BTreeSet::new(),
+            shown: BTreeMap::new(),
+            shadows: BTreeMap::new(),
             batches: BTreeMap::new(),
             said: VecDeque::new(),
         }
@@ -119,7 +120,7 @@ impl Peer {
     /// Whether what the core tells on a channel is for the client. All of it, unless channels were subscribed to
     /// that it did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
-        !self.dialect.has_summaries_in_states() || self.shown.contains(channel)
+        !self.dialect.has_summaries_in_states() || self.shown.contains_key(channel)
     }
 
     /// The core's name of the root channel for the client's.
@@ -137,6 +138,13 @@ impl Peer {
             }
             self.said.push_back((seq, params));
         }
+    }
+
+    /// Whether a channel is subscribed to, or will be when what is on its way is answered.
+    fn follows(&self, channel: &String) -> bool {
+        let is_asked = |batch: &Batch| batch.asked.contains(channel) || batch.besides.contains(channel);
+        let mut batches = self.batches.values().filter(|batch| !batch.given_up.contains(channel));
+        self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
     }
 
     fn root_down(&self, uri: &str) -> String {
@@ -314,7 +322,7 @@ impl Edges {
                 continue;
             }
             let told: BTreeSet<&String> =
-                of_lane.flat_map(|peer| peer.shown.iter().chain(&peer.shadows)).collect();
+                of_lane.flat_map(|peer| peer.shown.keys().chain(peer.shadows.keys())).collect();
             lane.retain(|channel| told.contains(&channel.to_owned()));
         }
     }

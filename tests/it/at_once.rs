@@ -106,6 +106,41 @@ fn what_is_given_up_before_it_was_answered_is_not_told() {
 }
 
 #[test]
+fn turns_that_are_looked_at_end_no_subscription() {
+    let mut world = World::new();
+    world.ask(
+        "initialize",
+        json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["0.3.0"] }),
+    );
+    world.ask("createSession", json!({ "channel": SESSION }));
+    world.ask("subscribe", json!({ "channel": SESSION }));
+    world.ask("fetchTurns", json!({ "channel": SESSION }));
+    assert_eq!(world.told(), ["1", "2", "3", "4"]);
+    let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
+    let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
+    world.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
+    assert_eq!(world.told()[0], "session/turnStarted");
+}
+
+#[test]
+fn a_handshake_that_is_answered_late_ends_no_subscription() {
+    let mut world = World::new();
+    world.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["0.1.0"] }));
+    // The list that its answer is made of is read elsewhere.
+    let handshake = std::mem::take(&mut world.frames);
+    world.ask("createSession", json!({ "session": "script:/s" }));
+    world.ask("subscribe", json!({ "resource": "script:/s" }));
+    assert_eq!(world.told().last().map(String::as_str), Some("3"));
+    world.frames = handshake;
+    assert_eq!(world.told(), ["1"]);
+    let action = json!({
+        "type": "session/turnStarted", "session": "script:/s", "turnId": "t", "userMessage": { "text": "Hello" },
+    });
+    world.tell("dispatchAction", json!({ "clientSeq": 1, "action": action }));
+    assert_eq!(world.told()[0], "session/turnStarted");
+}
+
+#[test]
 fn who_gives_the_root_up_at_once_hears_of_sessions_all_the_same() {
     let mut world = World::new();
     let root = "agenthost:/root";

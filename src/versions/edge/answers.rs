@@ -22,6 +22,8 @@ use crate::wire::uris;
 
 /// What is asked for by a method that subscribes.
 struct Asked {
+    /// The number of the request.
+    number: u64,
     method: String,
     /// The channels, as the core names them.
     channels: Vec<String>,
@@ -48,7 +50,7 @@ impl Edges {
         }
         let Some(mut batch) = peer.batches.remove(&inner) else { return };
         let Some(id) = batch.id.take() else { return };
-        let answered = self.answer(connection, &batch);
+        let answered = self.answer(connection, inner, &batch);
         let peer = self.peers.entry(connection).or_default();
         lines.push(Line::of(match answered {
             Ok(result) => result_line(&id, &to_json(&result)),
@@ -63,7 +65,7 @@ impl Edges {
     }
 
     /// The answer to a client's request, made of the core's.
-    fn answer(&mut self, connection: ConnectionId, batch: &Batch) -> Result<Value, RpcError> {
+    fn answer(&mut self, connection: ConnectionId, inner: u64, batch: &Batch) -> Result<Value, RpcError> {
         let mut results = batch.answers.iter();
         let first = match results.next() {
             Some(Ok(result)) => serde_json::from_slice(result).unwrap_or_default(),
@@ -78,7 +80,8 @@ impl Edges {
         if subscribes && !fetches {
             let summaries = summaries_in(&rest);
             let shots = shots_in(&result, &rest, &summaries);
-            let meant = self.meant(connection, batch, &shots, &summaries)?;
+            let mut meant = self.meant(connection, batch, &shots, &summaries)?;
+            meant.number = inner;
             result = self.take_up(connection, &meant, std::mem::take(&mut result), shots);
         }
         let peer = self.peers.entry(connection).or_default();
@@ -109,6 +112,7 @@ impl Edges {
         summaries: &HashMap<String, Object>,
     ) -> Result<Asked, RpcError> {
         let mut asked = Asked {
+            number: 0,
             method: batch.method.clone(),
             channels: batch.asked.clone(),
             besides: batch.besides.clone(),
@@ -134,8 +138,7 @@ impl Edges {
             let chat = uris::default_chat_of(session);
             asked.besides.retain(|uri| *uri != chat);
             for uri in [session, &chat] {
-                let is_told = peer.shown.contains(uri) || peer.shadows.contains(uri);
-                if !is_told && !peer.batches.values().any(|other| other.asked.contains(session)) {
+                if !peer.follows(uri) {
                     let params = Params::from_json(to_json(&json!({ "channel": uri })));
                     let message = message_of(None, Method::Unsubscribe.name().to_owned(), params);
                     self.later.push_back((connection, message));
@@ -165,10 +168,11 @@ impl Edges {
         lane.learn(&shots);
         if asked.method != "subscribe" {
             peer.open = true;
-            peer.shown.clear();
-            peer.shadows.clear();
+            // What was asked for behind it may have been answered before it.
+            peer.shown.retain(|_, number| *number > asked.number);
+            peer.shadows.retain(|_, number| *number > asked.number);
             if peer.dialect.notifies_everybody() {
-                peer.shadows.insert(uris::ROOT.to_owned());
+                peer.shadows.insert(uris::ROOT.to_owned(), asked.number);
             }
         }
         let missing: BTreeSet<&str> = first
@@ -179,8 +183,9 @@ impl Edges {
             .filter_map(Value::as_str)
             .collect();
         let there = |uri: &&String| !missing.contains(uri.as_str()) && !asked.given_up.contains(*uri);
-        peer.shown.extend(asked.channels.iter().filter(there).cloned());
-        peer.shadows.extend(asked.besides.iter().filter(there).cloned());
+        let with_number = |uri: &String| (uri.clone(), asked.number);
+        peer.shown.extend(asked.channels.iter().filter(there).map(with_number));
+        peer.shadows.extend(asked.besides.iter().filter(there).map(with_number));
         let mut result = first.clone();
         let replayed = replay(lane, peer, &first);
         if let (Some(actions), Value::Object(result)) = (&replayed, &mut result) {

@@ -144,7 +144,7 @@ impl Edges {
             wants: requests.len(),
         };
         let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
-        let peeked = peeked.filter(|chat| !peer.shown.contains(chat) && !peer.shadows.contains(chat));
+        let peeked = peeked.filter(|chat| !peer.follows(chat));
         self.enqueue(connection, batch, requests, fed);
         if let Some(chat) = peeked {
             // It was only to be looked at.
@@ -183,10 +183,10 @@ impl Edges {
             batch.given_up.extend([channel.to_owned(), chat.clone()]);
         }
         let is_heard_by_all = channel == uris::ROOT && peer.dialect.notifies_everybody();
-        if peer.shadows.contains(channel) || is_heard_by_all {
+        if peer.shadows.contains_key(channel) || is_heard_by_all {
             return true;
         }
-        if (peer.shadows.remove(&chat) || is_asked_for) && !peer.shown.contains(&chat) {
+        if (peer.shadows.remove(&chat).is_some() || is_asked_for) && !peer.shown.contains_key(&chat) {
             let params = Params::from_json(to_json(&json!({ "channel": chat })));
             fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params));
         }
