@@ -145,7 +145,7 @@ impl Host {
         }
     }
 
-    /// Forgets a connection and its subscriptions.
+    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
@@ -156,6 +156,7 @@ impl Host {
             self.client_left(step, &client_id);
         }
         self.decline_all_unseen(step);
+        step.say(Output::Closed(connection));
     }
 }
 

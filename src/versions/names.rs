@@ -38,15 +38,21 @@ struct Guess {
     is_made: bool,
 }
 
+/// The session's name since 0.2.0, if this is how it was spelled before: with one of these providers as its scheme.
+pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
+    let (scheme, path) = uri.split_once(':')?;
+    providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
+}
+
 impl Names {
     /// Begins with no names.
     pub fn new(providers: Vec<String>) -> Self {
         Self { providers, ..Self::default() }
     }
 
-    /// Whether there is such a provider.
-    pub fn is_provider(&self, name: &str) -> bool {
-        self.providers.iter().any(|provider| provider == name)
+    /// The core's name of what clients are known to call `uri`.
+    pub fn known(&self, uri: &str) -> Option<String> {
+        self.core_of.get(uri).cloned()
     }
 
     /// The core's name of what a client calls `uri`.
@@ -58,22 +64,18 @@ impl Names {
         if let Some(guess) = guessed.filter(|guess| !self.client_of.contains_key(&guess.core)) {
             return guess.core.clone();
         }
-        match uri.split_once(':') {
-            Some((scheme, path)) if self.is_provider(scheme) => {
-                let core = format!("{SCHEME}:{path}");
-                // The same id under another provider is another session.
-                if self.client_of.contains_key(&core) {
-                    return uri.to_owned();
-                }
-                self.guess(uri, &core, false);
-                core
-            }
-            Some((SCHEME, _)) => {
+        let Some(core) = plain_name(&self.providers, uri) else {
+            if is_plain(uri) {
                 self.guess(uri, uri, false);
-                uri.to_owned()
             }
-            _ => uri.to_owned(),
+            return uri.to_owned();
+        };
+        // The same id under another provider is another session.
+        if self.client_of.contains_key(&core) {
+            return uri.to_owned();
         }
+        self.guess(uri, &core, false);
+        core
     }
 
     /// All that a client may mean by `uri`, where nothing was told of its sessions yet.
@@ -93,12 +95,14 @@ impl Names {
         if self.core_of.contains_key(uri) {
             return;
         }
-        let (scheme, path) = uri.split_once(':').unwrap_or_default();
-        let core = format!("{SCHEME}:{path}");
-        let is_taken = self.client_of.contains_key(&core)
-            || self.guesses.iter().any(|guess| guess.is_made && guess.core == core && guess.client != uri);
-        let is_own = self.is_provider(scheme) && provider.is_none_or(|provider| provider == scheme);
-        let core = if is_own && !is_taken { core } else { uri.to_owned() };
+        let scheme = uri.split_once(':').map_or("", |(scheme, _)| scheme);
+        let core = plain_name(&self.providers, uri);
+        let is_taken = |core: &String| {
+            let mut made = self.guesses.iter().filter(|guess| guess.is_made && guess.client != uri);
+            self.client_of.contains_key(core) || made.any(|guess| guess.core == *core)
+        };
+        let is_own = provider.is_none_or(|provider| provider == scheme);
+        let core = core.filter(|core| is_own && !is_taken(core)).unwrap_or_else(|| uri.to_owned());
         self.guess(uri, &core, true);
     }
 

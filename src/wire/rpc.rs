@@ -70,6 +70,11 @@ impl Params {
         self.aside.as_deref()
     }
 
+    /// Their JSON text; nothing when there are none.
+    pub fn as_json(&self) -> &[u8] {
+        self.json.as_deref().unwrap_or_default()
+    }
+
     /// Reads them as `T`. `null` stands for none, as some libraries write it.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ impl World {
 
     fn feed(&mut self, fed: Vec<Incoming>) {
         for message in fed {
-            for output in self.host.feed(Input::Said(CLIENT, message)) {
+            for output in self.host.feed(Input::said(CLIENT, message)) {
                 match output {
                     Output::Frame(_, frame) => self.frames.push(frame),
                     Output::Agent(chat, command) if matches!(*command, Command::Open(_)) => {

@@ -84,7 +84,7 @@ fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Valu
     let (mut fed, mut told) = (Vec::new(), Vec::new());
     edges.up(CLIENT, Incoming::parse(&message.to_string().into()), &mut fed);
     for message in fed {
-        for output in host.feed(Input::Said(CLIENT, message)) {
+        for output in host.feed(Input::said(CLIENT, message)) {
             match output {
                 Output::Frame(connection, frame) => edges.down(connection, &frame, &mut told),
                 Output::Agent(chat, command) if matches!(*command, Command::Open(_)) => {
