@@ -154,6 +154,7 @@ impl Host {
         self.sequence(step, Target::Chat(key), action, None);
         self.question_changed(step, key, &id);
         self.decline_if_alone(step, key, &id);
+        self.decline_if_unseen(step, key, &id);
     }
 
     /// An agent does not want to know any more what it asked.

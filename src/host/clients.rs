@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallReadyAction, ChatToolCallStartAction, SessionActiveClientRemovedAction,
-    StateAction,
+    SessionActiveClientSetAction, StateAction,
 };
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
-    ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor, ToolCallResult,
-    ToolCallState, ToolDefinition, ToolInput,
+    SessionActiveClient, ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor,
+    ToolCallResult, ToolCallState, ToolDefinition, ToolInput,
 };
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{json, Value};
 
+use super::actions::Refusal;
 use super::calls::CallRef;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
 use super::model::{AgentLink, Session, SessionKey, Target};
@@ -152,6 +154,55 @@ impl Host {
         if chat.tools_told != tools {
             chat.tools_told.clone_from(&tools);
             self.tell_agent(step, key, Command::ClientTools { tools });
+        }
+    }
+
+    /// What it means that an active client, as it knows itself, offers other tools.
+    ///
+    /// # Errors
+    /// When it takes no part in the session, or these are no tools.
+    pub(super) fn offer_of_tools(
+        &self,
+        key: SessionKey,
+        client_id: &str,
+        tools: &Value,
+    ) -> Result<StateAction, Refusal> {
+        let active = self.sessions.get(&key).map(|session| session.state.active_clients.as_slice());
+        let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
+        let Some(own) = own else { return Err("this client is not active in the session".to_owned()) };
+        let tools = Vec::<ToolDefinition>::deserialize(tools).map_err(|why| format!("`tools`: {why}"))?;
+        let active_client = SessionActiveClient { tools, ..own.clone() };
+        Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
+    }
+
+    /// A client that is shown one active client takes what is acknowledged for true. So it is refused what would
+    /// change nothing but what it is shown: to go while another one is active, and to come while another one is
+    /// shown.
+    ///
+    /// # Errors
+    /// Says which of these it is.
+    pub(super) fn check_one_client(
+        &self,
+        key: SessionKey,
+        client_id: &str,
+        action: &StateAction,
+    ) -> Result<(), Refusal> {
+        let active = self.sessions.get(&key).map(|session| session.state.active_clients.as_slice());
+        let active = active.unwrap_or_default();
+        let own = active.iter().find(|client| client.client_id == client_id);
+        match (action, active.first()) {
+            (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
+                Err(format!("the active client is `{}`, not this one", first.client_id))
+            }
+            (StateAction::SessionActiveClientSet(set), Some(first))
+                if first.client_id != client_id && own == Some(&set.active_client) =>
+            {
+                Err(format!(
+                    "this client is active already; `{}` is shown, which came first",
+                    first.client_id
+                ))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
 use super::{Host, Step};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
 use crate::wire::rpc::{to_json, Incoming, Params};
@@ -21,6 +22,7 @@ const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 impl Host {
     pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
+        self.note_sight(step, connection, &message);
         match message {
             Incoming::Request { id, method: name, params } => {
                 let answer = self
@@ -86,18 +88,19 @@ impl Host {
         method: Method,
         params: &Params,
     ) -> Result<Answer, RpcError> {
+        let aside = params.aside();
         let json = |result: Vec<u8>| Answer::Json(result.into());
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(json),
-            Method::Reconnect => self.reconnect(step, connection, &params.read()?).map(json),
+            Method::Reconnect => self.reconnect(step, connection, &params.read()?, aside).map(json),
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
-                if let Some(only) = &params.only {
+                if let Some(Aside::Only(only)) = aside {
                     return Ok(json(self.summaries_of(only)));
                 }
                 let page = Self::page_of(&params)?;
@@ -106,7 +109,7 @@ impl Host {
             }
             Method::CreateSession => {
                 self.check_keeping()?;
-                self.create_session(step, connection, params.read()?).map(Answer::Created)
+                self.create_session(step, connection, params.read()?, aside).map(Answer::Created)
             }
             Method::DisposeSession => {
                 self.check_keeping()?;
@@ -114,7 +117,7 @@ impl Host {
             }
             Method::CreateChat => {
                 self.check_keeping()?;
-                self.create_chat(step, connection, params.read()?).map(nothing)
+                self.create_chat(step, connection, params.read()?, aside).map(nothing)
             }
             Method::DisposeChat => {
                 self.check_keeping()?;
@@ -138,7 +141,9 @@ impl Host {
                 let params: ResourceListParams = params.read()?;
                 Ok(Answer::Resource(Resource::List { uri: params.uri }))
             }
-            Method::DispatchAction => self.dispatch_action(step, connection, params.read()?).map(nothing),
+            Method::DispatchAction => {
+                self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
+            }
         }
     }
 
@@ -152,6 +157,7 @@ impl Host {
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
         }
+        self.decline_all_unseen(step);
         step.say(Output::Closed(connection));
     }
 }

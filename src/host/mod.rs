@@ -13,8 +13,8 @@
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
 //! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
-//! place of its own), `origins` (which agent's conversation a chat can be a copy of), `windows` (which turns each client
-//! holds), `shutdown`, and [`log`] (the replay window).
+//! place of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which model a
+//! message is for), `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -38,6 +38,7 @@ mod pending;
 mod progress;
 pub mod reduce;
 mod save;
+mod selection;
 mod sequence;
 mod settings;
 mod shutdown;

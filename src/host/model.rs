@@ -3,7 +3,7 @@
 //! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
 //! Never: sequences an action or says anything to anybody.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
@@ -17,6 +17,7 @@ pub(super) use super::effects::{SessionKey, Target};
 use super::locale::Language;
 use super::progress::Opening;
 use super::reduce::Conversation;
+use super::selection::Waiting;
 use super::settings::Told;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
@@ -45,6 +46,8 @@ pub(super) struct Connection {
     pub(super) client_id: Option<String>,
     /// What its user reads.
     pub(super) language: Language,
+    /// Its client is not shown what agents ask.
+    pub(super) sees_no_questions: bool,
     pub(super) subscriptions: BTreeMap<Target, Subscription>,
     /// By the resources that they are for.
     pub(super) tokens: BTreeMap<String, HeldToken>,
@@ -144,6 +147,10 @@ pub(super) struct Chat {
     pub(super) turn_ids: HashSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
+    /// Changes of what is selected that wait until no turn runs.
+    pub(super) selecting: Vec<Waiting>,
+    /// Pending messages that are for the model and the agent that are selected when their turns begin.
+    pub(super) following: BTreeSet<String>,
     /// What was said in the chats that are attached to its messages.
     pub(super) attached: Attached,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
@@ -180,6 +187,8 @@ impl Chat {
             settling: None,
             turn_ids: HashSet::new(),
             consumed: HashSet::new(),
+            selecting: Vec::new(),
+            following: BTreeSet::new(),
             attached: Attached::default(),
             progress: Default::default(),
             handle: None,

@@ -30,9 +30,11 @@ use super::model::{
     with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
 };
 use super::reduce::Conversation;
+use super::selection::Waiting;
 use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{ChatKey, Host, Step};
+use crate::wire::asides::Change;
 use crate::wire::names::Named;
 use crate::wire::rpc::{to_json, to_sorted_json};
 
@@ -81,6 +83,10 @@ struct ChatBody {
     /// Turn ids that are known although their turns are not in the chat any more.
     removed_turns: BTreeSet<String>,
     consumed: BTreeSet<String>,
+    #[serde(default)]
+    selecting: Vec<Change>,
+    #[serde(default)]
+    following: BTreeSet<String>,
     progress: BTreeMap<String, u64>,
     /// So many of its saved turns are not its own but what its agent was told before them.
     #[serde(default)]
@@ -419,6 +425,13 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     if !chat.attached.is_empty() {
         body["attached"] = serde_json::to_value(&chat.attached).unwrap_or_default();
     }
+    if !chat.selecting.is_empty() {
+        let changes: Vec<&Change> = chat.selecting.iter().map(|waiting| &waiting.change).collect();
+        body["selecting"] = serde_json::to_value(changes).unwrap_or_default();
+    }
+    if !chat.following.is_empty() {
+        body["following"] = serde_json::to_value(&chat.following).unwrap_or_default();
+    }
     body["state"] = chat.conversation.head_json();
     let body = Bytes::from(to_json(&body));
     chat.saved.row_due = false;
@@ -500,6 +513,8 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         settling: None,
         turn_ids,
         consumed,
+        selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
+        following: body.following,
         attached: body.attached,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),

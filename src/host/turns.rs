@@ -205,6 +205,8 @@ impl Host {
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
+        self.forget_followers(key);
+        self.select_what_waits(step, key);
         if let Some(chat) = self.chats.get(&key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }

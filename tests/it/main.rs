@@ -11,6 +11,7 @@ mod acp;
 mod active_clients;
 mod agents;
 mod bad_days;
+mod at_once;
 mod chats;
 mod client;
 mod config_file;
