@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ahp_sidecar::backend::acp::process::GuardProgram;
+use ahp_sidecar::backend::acp::guards::GuardProgram;
 use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
@@ -48,8 +48,9 @@ fn main() -> ExitCode {
         None => Box::new(Script),
     };
     let mut backends = vec![script];
+    let guard = this_program();
     for agent in agents {
-        backends.push(Box::new(Acp::new(agent, this_program())));
+        backends.push(Box::new(Acp::new(agent, guard.clone())));
     }
     let status = match serve(options, backends) {
         Ok(Exit::Done) => ExitCode::SUCCESS,
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
 fn this_program() -> GuardProgram {
     let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     let path = path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into());
-    GuardProgram { path, arguments: vec![GUARD.to_owned()] }
+    GuardProgram::new(path, vec![GUARD.to_owned()]).adopting()
 }
 
 fn complain(error: &dyn std::fmt::Display) {

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
-use super::process::{GuardProgram, Process};
+use super::guards::GuardProgram;
+use super::process::Process;
 use super::terminals::Commands;
 use super::{AgentSpec, Offers};
 use crate::host::effects::Tokens;

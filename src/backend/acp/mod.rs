@@ -1,7 +1,7 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
-//! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
-//! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
+//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
+//! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
 //! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
 //! mean), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
@@ -14,11 +14,15 @@ mod besides;
 mod calls;
 mod content;
 mod conversation;
+#[cfg(target_os = "linux")]
+mod descendants;
 mod edits;
 mod files;
 mod folders;
 pub mod guard;
+pub mod guards;
 mod junk;
+pub mod lifeline;
 mod login;
 mod options;
 pub mod peer;
@@ -34,7 +38,7 @@ use std::time::Duration;
 use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
-use self::process::GuardProgram;
+use self::guards::GuardProgram;
 use super::{Backend, Conversation, Line, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
 
