@@ -20,9 +20,9 @@ use serde_json::json;
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::guards::GuardProgram;
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
-use super::guards::GuardProgram;
 use super::process::Process;
 use super::terminals::Commands;
 use super::{AgentSpec, Offers};

@@ -14,9 +14,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{
-    getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal,
-};
+use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
 /// How often what is left is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -104,10 +102,12 @@ impl Children {
         match self {
             Self::Listed => {
                 let tasks = format!("/proc/{process}/task");
-                let lists = numbers_in(Path::new(&tasks)).into_iter().map(|task| {
-                    fs::read_to_string(format!("{tasks}/{task}/children")).unwrap_or_default()
-                });
-                lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect()
+                let lists = numbers_in(Path::new(&tasks))
+                    .into_iter()
+                    .map(|task| fs::read_to_string(format!("{tasks}/{task}/children")).unwrap_or_default());
+                lists
+                    .flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<_>>())
+                    .collect()
             }
             Self::Table(table) => table.get(&process).cloned().unwrap_or_default(),
         }

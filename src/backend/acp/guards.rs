@@ -69,7 +69,8 @@ impl GuardProgram {
         let mut guards = self.started.guards();
         let child = command.spawn().map_err(|error| {
             let (name, path) = (env!("CARGO_PKG_NAME"), self.path.display());
-            let why = format!("{name} cannot start its own program once more, `{path}`, as the guard: {error}");
+            let why =
+                format!("{name} cannot start its own program once more, `{path}`, as the guard: {error}");
             io::Error::new(error.kind(), why)
         })?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -175,5 +176,30 @@ impl Started {
     #[cfg(not(target_os = "linux"))]
     fn end_the_rest(&self) {
         debug_assert!(!self.adopts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_was_moved_is_not_taken_for_what_it_guards() {
+        let program = GuardProgram::new("/no/such/program".into(), Vec::new());
+        let error = program.start(&mut program.command()).unwrap_err().to_string();
+        let ours = "ahp-sidecar cannot start its own program once more, `/no/such/program`";
+        assert!(error.starts_with(ours), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn who_adopts_nobody_kills_none_of_its_children() {
+        let program = GuardProgram::new("true".into(), Vec::new());
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut guard = program.start(&mut program.command()).unwrap();
+        assert!(guard.ended(&CancellationToken::new()).await.unwrap().success());
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

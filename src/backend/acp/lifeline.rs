@@ -1,7 +1,7 @@
 //! The lifeline between the host and a guard: a socket that is the guard's stdin.
 //!
-//! Its end is read, since not all systems tell one who only waits for it. What a guard is to give its agent as stdin
-//! comes over it.
+//! Its end is found by reading, since not all systems tell it to one who only waits. What a guard is to give its agent
+//! as stdin comes over it.
 //!
 //! Owns: sending and receiving a file over it, and hearing its end.
 //! Never: carries anything of what the agent and the host say to each other.
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::io::{fcntl_setfd, FdFlags};
+use rustix::io::{fcntl_setfd, retry_on_intr, FdFlags};
 use rustix::net::{
     recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -45,7 +45,7 @@ pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
     let mut word = [0; WORD.len()];
-    recvmsg(socket, &mut [IoSliceMut::new(&mut word)], &mut attached, RecvFlags::empty())?;
+    retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(&mut word)], &mut attached, RecvFlags::empty()))?;
     let mut files = attached.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
         _ => None,

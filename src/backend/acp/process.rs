@@ -89,8 +89,7 @@ impl Process {
         lifeline::send(&lifeline, reader.as_fd())?;
         lifeline.set_nonblocking(true)?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut guard =
-            program.start(&mut command).with_context(|| format!("`{name}` cannot be started"))?;
+        let mut guard = program.start(&mut command).with_context(|| format!("`{name}` cannot be started"))?;
         // Only the guard has the other end from here on.
         drop(command);
         let stdout = guard.child.stdout.take().context("the agent has no stdout")?;

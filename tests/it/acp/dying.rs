@@ -94,3 +94,13 @@ fn a_program_that_is_not_there_fails_the_session_and_says_so() {
     );
     watched.leave();
 }
+
+#[test]
+fn a_folder_that_is_not_there_is_not_taken_for_the_program() {
+    let mut watched = Setting::with(&[]).limit("directory = \"/no/such/folder\"\n").start();
+    watched.session();
+    let failed = watched.action("session/creationFailed");
+    let said = failed["error"]["message"].as_str().unwrap();
+    assert!(said.contains("`/no/such/folder`, where it is to run, is no folder"), "{said}");
+    watched.leave();
+}

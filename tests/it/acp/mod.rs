@@ -19,6 +19,7 @@ mod keeping;
 mod leaving;
 mod limits;
 mod login;
+mod orphans;
 mod remembering;
 mod talking;
 mod terminals;
