@@ -1,5 +1,6 @@
 //! The program: arguments in, exit status out.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::guards::GuardProgram;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         };
     }
     if let Some(Command::Demo) = &cli.command {
-        return match demo::run(&this_program().path) {
+        return match demo::run(&own_path()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format_args!("{error:#}"));
@@ -78,11 +79,15 @@ fn main() -> ExitCode {
     status
 }
 
-/// This program as a guard, also when its file has been replaced since it was started.
-fn this_program() -> GuardProgram {
+/// This program, also when its file has been replaced since it was started.
+fn own_path() -> PathBuf {
     let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
-    let path = path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into());
-    GuardProgram::new(path, vec![GUARD.to_owned()]).adopting()
+    path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
+}
+
+/// This program as a guard.
+fn this_program() -> GuardProgram {
+    GuardProgram::new(own_path(), vec![GUARD.to_owned()]).adopting()
 }
 
 fn complain(error: &dyn std::fmt::Display) {

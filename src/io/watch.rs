@@ -98,10 +98,13 @@ fn watch_by_events(
     mut parent: Option<Pid>,
     losses: &UnboundedSender<Loss>,
 ) -> io::Result<()> {
+    use std::os::fd::AsFd;
     use tokio::io::{unix::AsyncFd, Interest};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let reader = AsyncFd::with_interest(stdout, Interest::WRITABLE);
+        // It is deprecated since it cannot demand that the file stays open as long as it is watched; this one does.
+        #[allow(deprecated)]
+        let reader = AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE);
         let reader_is_gone = async {
             match &reader {
                 Ok(reader) => loop {

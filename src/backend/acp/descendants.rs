@@ -8,7 +8,7 @@
 //! Never: signals a process that is no descendant, or one that has its number since.
 #![cfg(target_os = "linux")]
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -18,9 +18,6 @@ use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, 
 
 /// How often what is left is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// They are looked for so often at most before those are killed that were found.
-const WALKS_MAX: usize = 16;
 
 /// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,8 +137,9 @@ fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(Process, St
 
 fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(Process, Stat)) {
     let mut seen = BTreeSet::from([getpid().as_raw_pid()]);
-    let mut next = VecDeque::from(top);
-    while let Some(number) = next.pop_front() {
+    // The newest come last in a list, and first here: they may be gone the soonest.
+    let mut next = top;
+    while let Some(number) = next.pop() {
         // One that has the number of a child that was there a moment ago has other parents.
         let Some(stat) = Stat::of(number).filter(|stat| seen.contains(&stat.parent)) else { continue };
         if seen.insert(number) {
@@ -160,14 +158,15 @@ pub fn ask(asked: Pid) {
     });
 }
 
-/// Kills some of our children, and all that descends from them. All are stopped first, so that none starts another
-/// one that would be missed; who appears later all the same is killed next.
+/// Kills some of our children, and all that descends from them. Who is found is stopped before his children are looked
+/// for, and nobody is killed before all have been; who was started meanwhile all the same is found by the next look,
+/// which has few to look at and follows at once, so that nobody is faster.
 ///
 /// Before each look `reap` is called. Returns whether nobody is left. Else there are some who cannot be killed: they
 /// belong to another user, or the kernel holds them, and nobody else has appeared for so long.
 pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
     let mut stopped = BTreeSet::new();
-    let (mut walks, mut none_before, mut last_new) = (0, false, Instant::now());
+    let (mut none_before, mut last_new) = (false, Instant::now());
     loop {
         reap();
         let (mut found, mut new) = (Vec::new(), false);
@@ -178,14 +177,6 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
                 new = true;
             }
         });
-        if new {
-            last_new = Instant::now();
-            walks += 1;
-            if walks < WALKS_MAX {
-                continue;
-            }
-        }
-        walks = 0;
         // One list may leave out somebody while others in it end.
         if found.is_empty() && none_before {
             return true;
@@ -194,10 +185,13 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
         for process in found {
             process.signal(Signal::KILL);
         }
-        if last_new.elapsed() > patience {
+        if new {
+            last_new = Instant::now();
+        } else if last_new.elapsed() > patience {
             return false;
+        } else {
+            thread::sleep(LOOK_EVERY);
         }
-        thread::sleep(LOOK_EVERY);
     }
 }
 
