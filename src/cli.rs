@@ -11,6 +11,7 @@ use anyhow::{bail, Context};
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
+use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::AgentSpec;
 use crate::config;
 use crate::host::effects::Shutdown;
@@ -133,6 +134,9 @@ pub enum Command {
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
     },
+    /// Carry bytes between an agent and the host that offers it the tools of clients: what agents start
+    #[command(name = relay::MODE, hide = true)]
+    RelayClientTools,
 }
 
 /// The name of the mode in which this program guards an agent.

@@ -56,6 +56,8 @@ struct Agent {
     write_files: bool,
     #[serde(default = "offered")]
     terminals: bool,
+    #[serde(default = "offered")]
+    client_tools: bool,
 }
 
 fn offered() -> bool {
@@ -129,6 +131,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         read_files: offered(),
         write_files: offered(),
         terminals: offered(),
+        client_tools: offered(),
     };
     described(name.to_owned(), agent)
 }
@@ -186,6 +189,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         turn_limit: agent.turn_seconds.map(|seconds| limit("turn_seconds", seconds)).transpose()?,
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
         offers: Offers { reading: agent.read_files, writing: agent.write_files, terminals: agent.terminals },
+        client_tools: agent.client_tools,
     })
 }
 
@@ -245,6 +249,7 @@ mod tests {
             idle_seconds = 60
             write_files = false
             terminals = false
+            client_tools = false
         "#;
         std::fs::write(&file, text).unwrap();
         let agents = agents(&[], Some(&file), None).unwrap();
@@ -261,6 +266,7 @@ mod tests {
         assert_eq!((one.turn_limit, two.turn_limit), (Some(Duration::from_secs(3600)), None));
         let offers = |reading, writing, terminals| Offers { reading, writing, terminals };
         assert_eq!((one.offers, two.offers), (offers(true, false, false), offers(true, true, true)));
+        assert!(!one.client_tools && two.client_tools);
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
         assert!(one.one_session && !two.one_session);

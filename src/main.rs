@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ahp_sidecar::backend::acp::client_tools::relay;
 use ahp_sidecar::backend::acp::guards::GuardProgram;
 use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
 use ahp_sidecar::demo;
-use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
+use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::sessions::{self, Failure};
 use clap::Parser;
 
@@ -19,6 +20,20 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(Command::Guard { terminal, command }) = &cli.command {
         return ExitCode::from(if *terminal { terminals::guard::run(command) } else { guard::run(command) });
+    }
+    if let Some(Command::RelayClientTools) = &cli.command {
+        return match relay::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format_args!("the tools of clients cannot be reached: {error}"));
+                ExitCode::from(EXIT_FAILURE)
+            }
+        };
+    }
+    let wanted = if cli.command.is_some() { descriptors::SESSIONS } else { descriptors::HOST };
+    if let Err(error) = descriptors::expect(wanted) {
+        complain(&error);
+        return ExitCode::from(EXIT_FAILURE);
     }
     if let Err(error) = signals::outlive_file_limits() {
         complain(&format_args!("cannot catch SIGXFSZ: {error}"));

@@ -19,6 +19,7 @@ use anyhow::bail;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use clients::names_of;
 pub use clients::GuardedScript;
 
 use super::{Backend, Conversation, Line};
@@ -283,8 +284,8 @@ impl Agent {
         });
         let memory = about.into_iter().chain(history).collect();
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
-        let OpenConversation { config, working_directories, tokens, .. } = open;
-        let (allows_all, client_tools) = (false, Vec::new());
+        let OpenConversation { config, working_directories, tokens, client_tools, .. } = open;
+        let (allows_all, client_tools) = (false, names_of(&client_tools));
         let mut agent = Self {
             line,
             resource,
@@ -329,8 +330,8 @@ impl Agent {
                     self.tokens = tokens;
                     continue;
                 }
-                Command::ClientTools { names } => {
-                    self.client_tools = names;
+                Command::ClientTools { tools } => {
+                    self.client_tools = names_of(&tools);
                     continue;
                 }
                 Command::Configure { all: config, .. } => {
@@ -468,8 +469,8 @@ impl Agent {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
                 Ok(())
             }
-            Some(Command::ClientTools { names }) => {
-                self.client_tools = names;
+            Some(Command::ClientTools { tools }) => {
+                self.client_tools = names_of(&tools);
                 Ok(())
             }
             Some(Command::Tokens(tokens)) => {

@@ -140,7 +140,7 @@ impl Host {
         }
     }
 
-    /// Forgets a connection and its subscriptions.
+    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
@@ -150,6 +150,7 @@ impl Host {
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
         }
+        step.say(Output::Closed(connection));
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
-    SessionSummary, Turn,
+    SessionSummary, ToolDefinition, Turn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -129,7 +129,7 @@ pub(super) struct Chat {
     /// The directories that the agent was told to work in.
     pub(super) directories_told: Vec<String>,
     /// The tools of clients that its agent knows of.
-    pub(super) tools_told: Vec<String>,
+    pub(super) tools_told: Vec<ToolDefinition>,
     /// The changes of the session's configuration that its agent was told, and has not heard.
     pub(super) settings_told: Told,
     /// What its agent offers to do in it, if it has said so since it was opened.

@@ -20,7 +20,7 @@ use ahp_types::state::{
 };
 
 use super::calls::{CallRef, Readiness};
-use super::clients::Errand;
+use super::clients::{tools_of_clients, Errand};
 use super::effects::{
     Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
     TurnEnd, TurnEvent,
@@ -223,11 +223,12 @@ impl Host {
         let copy_of = self.copyable_origin(key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
+        let client_tools = tools_of_clients(session);
         chat.agent = AgentLink::Opening;
         let state = chat.conversation.state();
         chat.directories_told.clone_from(&working_directories);
         chat.tokens_told.clone_from(&tokens);
-        chat.tools_told.clear();
+        chat.tools_told.clone_from(&client_tools);
         chat.settings_told = Default::default();
         let open = OpenConversation {
             provider: session.state.provider.clone(),
@@ -242,6 +243,7 @@ impl Host {
             },
             copy_of,
             handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+            client_tools,
         };
         step.say(Output::Agent(key, Box::new(Command::Open(open))));
     }
@@ -474,6 +476,9 @@ impl Host {
             TurnEvent::ToolReady { id, input, message, gate } => {
                 let ready = Readiness { input, message, gate, besides };
                 self.call_is_ready(step, CallRef { key, turn_id, id }, ready);
+            }
+            TurnEvent::ClientToolStarted { id, name } => {
+                self.start_client_call(step, &CallRef { key, turn_id, id }, name, meta());
             }
             TurnEvent::ClientTool { id, name, input, message } => {
                 let errand = Errand { tool: name, input, message };

@@ -1,31 +1,41 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
-//! Owns: the threads that commit and list, so that a slow disk holds up nobody who is not waiting for it; the order of
-//! what is held back; trying again while nothing can be committed; when there is time to give disk space back.
+//! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it; the order of what is
+//! held back; trying again while nothing can be committed; when there is time to tidy up; closing the store.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
-use crate::host::effects::{Output, Page, Record};
+use crate::host::effects::{Output, Record};
 use crate::host::Start;
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
-use crate::store::sqlite::{self, StoreError, Writer};
-use crate::store::{Listed, StoreOptions};
-use crate::wire::rpc::RequestId;
+use crate::store::space::Due;
+use crate::store::sqlite::{self, Writer};
+use crate::store::StoreOptions;
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// When nothing was to be committed for so long, there is time to give disk space back.
+/// So much can be read from the store at the same time.
+const READERS: usize = 2;
+
+/// When nothing was to be committed for so long, there is time to tidy up.
 const CALM_AFTER: Duration = Duration::from_secs(1);
+
+/// While there is time, so long is waited for a step in between.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// So often it is looked for what has been in the trash for long enough, whether or not there is time.
+const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// What the thread that commits tells.
 #[derive(Debug)]
@@ -34,8 +44,6 @@ pub enum Kept {
     Safe(u64),
     /// Nothing can be committed, for this reason; it is tried again.
     Failing(String),
-    /// A page of the list of sessions that was asked for.
-    Listed(RequestId, Result<Listed, StoreError>),
 }
 
 /// Keeps everything in memory, or in a state folder.
@@ -50,12 +58,8 @@ pub enum Keeper {
 /// A state folder, and what waits for it.
 #[derive(Debug)]
 pub struct Disk {
-    reader: Reader,
     steps: Sender<(u64, Vec<Record>)>,
     last_step: u64,
-    lists: Sender<(RequestId, Page)>,
-    /// How many pages were asked for and have not come.
-    lists_due: usize,
     /// What each step says, in order, until it is safe.
     held: VecDeque<Held>,
     held_bytes: usize,
@@ -63,7 +67,9 @@ pub struct Disk {
     safe: u64,
     /// Nothing can be committed now.
     failing: bool,
-    _folder: Folder,
+    /// Ends when the store is closed.
+    closed: Receiver<()>,
+    folder: Folder,
 }
 
 /// What one step says.
@@ -79,40 +85,63 @@ struct Held {
     uris: Vec<String>,
 }
 
+/// A keeper that was opened, and what belongs to it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The keeper.
+    pub keeper: Keeper,
+    /// Where its last life ended.
+    pub start: Start,
+    /// What the thread that commits tells.
+    pub told: UnboundedReceiver<Kept>,
+    /// What the store can be read with; nothing where everything is in memory.
+    pub readers: Vec<Reader>,
+}
+
 impl Keeper {
-    /// A keeper for this folder, where its last life ended, and the channel on which it tells.
+    /// A keeper that forgets everything with the process.
+    pub fn in_memory() -> Opened {
+        let (_, told) = unbounded_channel();
+        Opened { keeper: Self::Memory(Memory::default()), start: Start::default(), told, readers: Vec::new() }
+    }
+
+    /// A keeper for this folder.
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
-    pub fn open(
-        folder: &Path,
-        options: StoreOptions,
-    ) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
+    pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<Opened> {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
-        let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
-        let reader = Reader::open(&path, options.window).map_err(unusable)?;
-        let lister = Reader::open(&path, options.window).map_err(unusable)?;
+        if folder.was_held() {
+            sqlite::refuse_what_was_cut(&path)?;
+        }
+        let (mut writer, start) = Writer::open(&path, options).map_err(unusable)?;
+        let readers = (0..READERS).map(|_| Reader::open(&path, options.window).map_err(unusable));
+        let readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
         let (steps, receiver) = channel();
-        let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
-        let answer = tell.clone();
-        thread::spawn(move || commit_all(writer, &receiver, &tell));
-        thread::spawn(move || list_all(&lister, &asked, &answer));
+        let (open, closed) = channel::<()>();
+        let commit = move || {
+            commit_all(&mut writer, &receiver, &tell);
+            writer.finish();
+            drop((writer, open));
+        };
+        thread::Builder::new()
+            .name("commit".to_owned())
+            .spawn(commit)
+            .context("a thread cannot be started")?;
         let disk = Disk {
-            reader,
             steps,
             last_step: 0,
-            lists,
-            lists_due: 0,
             held: VecDeque::new(),
             held_bytes: 0,
             safe: start.head,
             failing: false,
-            _folder: folder,
+            closed,
+            folder,
         };
-        Ok((Self::Disk(Box::new(disk)), start, told))
+        Ok(Opened { keeper: Self::Disk(Box::new(disk)), start, told, readers })
     }
 
     /// Takes what a step left behind, and gives back what may go out now.
@@ -185,41 +214,32 @@ impl Keeper {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Whether nothing is held back, and no page of a list is due.
+    /// Whether nothing is held back.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Disk(disk) => disk.held.is_empty() && disk.lists_due == 0,
+            Self::Disk(disk) => disk.held.is_empty(),
         }
     }
 
-    /// Reads a page of the list of sessions, as far as they are safe: at once from memory, else on a thread of
-    /// its own, so that a long list holds up nobody; then it comes as [`Kept::Listed`].
-    pub fn list(&mut self, id: RequestId, page: Page) -> Option<Kept> {
-        match self {
-            Self::Memory(memory) => Some(Kept::Listed(id, Ok(memory.list(&page)))),
-            Self::Disk(disk) => {
-                disk.lists_due += 1;
-                if disk.lists.send((id, page)).is_err() {
-                    tracing::error!("the thread that lists sessions has ended");
-                }
-                None
+    /// Closes the store, so that nothing is left in its log, unless that takes longer than this: then the next
+    /// process does it. Nothing is kept any more.
+    pub fn close(&mut self, within: Duration) {
+        if let Self::Disk(disk) = std::mem::replace(self, Self::Memory(Memory::default())) {
+            let Disk { steps, closed, folder, .. } = *disk;
+            drop(steps);
+            if closed.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+                tracing::debug!("the store takes long to close");
             }
+            drop(folder);
         }
     }
 
-    /// A page that was asked for has come.
-    pub fn listed(&mut self) {
-        if let Self::Disk(disk) = self {
-            disk.lists_due = disk.lists_due.saturating_sub(1);
-        }
-    }
-
-    /// The store to read from, if there is one.
-    pub fn reader(&self) -> Option<&Reader> {
+    /// What is kept in memory, where that is all.
+    pub fn memory(&self) -> Option<&Memory> {
         match self {
-            Self::Memory(_) => None,
-            Self::Disk(disk) => Some(&disk.reader),
+            Self::Memory(memory) => Some(memory),
+            Self::Disk(_) => None,
         }
     }
 }
@@ -258,18 +278,10 @@ impl Disk {
     }
 }
 
-/// Reads every page that is asked for.
-fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &UnboundedSender<Kept>) {
-    for (id, page) in asked {
-        if answer.send(Kept::Listed(id, reader.list(&page))).is_err() {
-            return;
-        }
-    }
-}
-
 /// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
-    while let Some((mut last, mut records)) = next_step(&writer, steps) {
+fn commit_all(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
+    let mut tidied = Instant::now();
+    while let Some((mut last, mut records)) = next_step(writer, steps) {
         while let Ok((step, more)) = steps.try_recv() {
             last = step;
             records.extend(more);
@@ -289,23 +301,32 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
         if tell.send(Kept::Safe(last)).is_err() {
             return;
         }
+        if tidied.elapsed() > TIDY_EVERY && tidy_some(writer) != Due::Now {
+            tidied = Instant::now();
+        }
     }
 }
 
-/// Waits for the next step, and uses the time to give disk space back; none when there will be no other.
-fn next_step(writer: &Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+/// Waits for the next step, and uses the time to tidy up; none when there will be no other.
+fn next_step(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+    let mut patience = CALM_AFTER;
     loop {
-        match steps.recv_timeout(CALM_AFTER) {
+        match steps.recv_timeout(patience) {
             Ok(step) => return Some(step),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let more = writer.give_back_some().unwrap_or_else(|error| {
-            tracing::warn!(%error, "disk space cannot be given back");
-            false
-        });
-        if !more {
-            return steps.recv().ok();
-        }
+        patience = match tidy_some(writer) {
+            Due::Now => BREATH,
+            Due::Soon => CALM_AFTER,
+            Due::Later => TIDY_EVERY,
+        };
     }
+}
+
+fn tidy_some(writer: &mut Writer) -> Due {
+    writer.tidy_some().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the store cannot be tidied up; it is tried again later");
+        Due::Later
+    })
 }

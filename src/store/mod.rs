@@ -1,20 +1,23 @@
 //! Where sessions outlive the process.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `rows`, `pack`, `clients`, `agents`, `trash` and `space`; and [`archive`], for people), and its
-//! stand-in for a host that keeps everything in memory ([`memory`]).
+//! `upgrade`, `mend`, `check`, `rows`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and [`archive`], for people),
+//! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
 mod agents;
 pub mod archive;
+mod check;
 mod clients;
 pub mod folder;
+mod mark;
 pub mod memory;
+mod mend;
 mod pack;
 pub mod reader;
 mod rows;
 mod schema;
-mod space;
+pub mod space;
 pub mod sqlite;
 mod trash;
 mod trials;

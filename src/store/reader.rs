@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use rusqlite::{params, Connection, OpenFlags};
+use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
 
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
@@ -28,7 +28,7 @@ impl Reader {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(path: &Path, window: Window) -> Result<Self, StoreError> {
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::be_careful(&connection)?;
         // Opens every file now, so that reading goes on when they are moved away.
         connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
@@ -107,10 +107,9 @@ impl Reader {
         let snapshot = self.connection.unchecked_transaction()?;
         match list_by(&snapshot, page, "INDEXED BY sessions_by_time") {
             // The index is damaged: without it, it takes longer.
-            Ok(None) | Err(StoreError::Damaged(_)) => {
-                list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default)
-            }
-            listed => listed.map(Option::unwrap_or_default),
+            Err(error) if !error.is_damage() => Err(error),
+            Ok(Some(listed)) => Ok(listed),
+            Ok(None) | Err(_) => list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default),
         }
     }
 
@@ -160,12 +159,25 @@ impl Reader {
 
 /// The session that a URI names: its own or that of one of its chats.
 pub(super) fn find(connection: &Connection, uri: &str) -> Result<Option<SessionKey>, StoreError> {
-    let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL
-        UNION ALL SELECT s.key FROM chats c JOIN sessions s ON s.key = c.session
-        WHERE c.uri = ?1 AND s.removed_at IS NULL";
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(params![uri])?;
-    let key = rows.next()?.map(|row| row.get(0)).transpose()?;
+    match find_by(connection, uri, "INDEXED BY sessions_by_uri", "INDEXED BY chats_by_uri") {
+        // An index is damaged: without it, it takes longer.
+        Err(error) if error.is_damage() => find_by(connection, uri, "NOT INDEXED", "NOT INDEXED"),
+        found => found,
+    }
+}
+
+fn find_by(
+    connection: &Connection,
+    uri: &str,
+    way: &str,
+    way_of_chats: &str,
+) -> Result<Option<SessionKey>, StoreError> {
+    let sql = format!(
+        "SELECT key FROM sessions {way} WHERE uri = ?1 AND removed_at IS NULL
+        UNION ALL SELECT s.key FROM chats c {way_of_chats} JOIN sessions s ON s.key = c.session
+        WHERE c.uri = ?1 AND s.removed_at IS NULL"
+    );
+    let key = connection.prepare_cached(&sql)?.query_row(params![uri], |row| row.get(0)).optional()?;
     Ok(key.map(|key| SessionKey(unsigned(key))))
 }
 
@@ -215,8 +227,9 @@ fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Lis
 /// Every session with the time of its removal and its summary: the listed ones, newest first, then those in
 /// the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
+    // A time before 1970 says that it is being removed for good.
     let sql = "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED
-        ORDER BY removed_at IS NOT NULL, removed_at DESC, modified_at DESC, key DESC";
+        WHERE ifnull(removed_at, 0) >= 0 ORDER BY removed_at IS NOT NULL, removed_at DESC, modified_at DESC, key DESC";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
     let mut all = Vec::new();

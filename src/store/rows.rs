@@ -333,15 +333,30 @@ pub(super) fn whole_session(
     key: SessionKey,
 ) -> Result<Option<SavedSession>, StoreError> {
     let Some(row) = session(connection, key)? else { return Ok(None) };
-    let chats = chat_keys(connection, key)?;
-    check_chats(connection, key, chats.len())?;
+    let chats = all_chat_keys(connection, key)?;
     let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat)).collect::<Result<_, _>>()?;
     Ok(Some(SavedSession { row, chats, quarantined: false }))
 }
 
-/// The chats of a session.
+/// The chats of a session: as many as its row tells. Where the index does not have all of them, they are looked
+/// for without it.
+pub(super) fn all_chat_keys(connection: &Connection, key: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
+    let sound = |chats: Vec<ChatKey>| check_chats(connection, key, chats.len()).map(|()| chats);
+    let by = |way| chat_keys_by(connection, key, way).and_then(sound);
+    by(BY_SESSION).or_else(|error| if error.is_damage() { by("NOT INDEXED") } else { Err(error) })
+}
+
+const BY_SESSION: &str = "INDEXED BY chats_by_session";
+
+/// The chats of a session, as far as they can be found.
 pub(super) fn chat_keys(connection: &Connection, session: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT key FROM chats WHERE session = ?1 ORDER BY key")?;
+    let by = |way| chat_keys_by(connection, session, way);
+    by(BY_SESSION).or_else(|error| if error.is_damage() { by("NOT INDEXED") } else { Err(error) })
+}
+
+fn chat_keys_by(connection: &Connection, session: SessionKey, way: &str) -> Result<Vec<ChatKey>, StoreError> {
+    let sql = format!("SELECT key FROM chats {way} WHERE session = ?1 ORDER BY key");
+    let mut statement = connection.prepare_cached(&sql)?;
     let keys = statement.query_map(params![signed(session.0)], |row| Ok(ChatKey(unsigned(row.get(0)?))))?;
     keys.collect::<Result<_, _>>().map_err(damaged_if(|| format!("the session {}", session.0)))
 }

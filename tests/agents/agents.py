@@ -23,6 +23,10 @@ class Agent:
     write: tuple = ()
     # It asks the user this: {question} with {answer} among the answers.
     question: tuple = ()
+    # What it has the model call a client's tool `look`; nothing: such tools do not reach it.
+    client_tool: str = ""
+    # It can be told of others later.
+    hears_of_late_tools: bool = True
     # It asks before it runs a command or changes a file: what it calls to allow that once.
     once: str = ""
     # How a turn ends in which the model fails.
@@ -77,6 +81,7 @@ AGENTS = {
         question=("AskUserQuestion", {"questions": [{
             "question": "{question}", "header": "Asks", "multiSelect": False,
             "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
+        client_tool="mcp__ahpclient__look",
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "opencode": Agent(
@@ -100,6 +105,7 @@ AGENTS = {
         read=("read", {"filePath": "{file}"}),
         edit=("edit", {"filePath": "{file}", "oldString": "{old}", "newString": "{new}"}),
         write=("write", {"filePath": "{file}", "content": "{new}\n"}),
+        client_tool="ahpclient_look",
         shows=frozenset({"usage", "output", "change"}),
     ),
     "codex": Agent(
@@ -112,6 +118,8 @@ AGENTS = {
                                 "justification": "It is a test"}),
         edit=PATCH,
         write=NEW_FILE,
+        # It offers it when the model has searched for it.
+        client_tool="!mcp__ahpclient/look",
         failure="chat/turnComplete",
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
@@ -145,6 +153,7 @@ AGENTS = {
         edit=("replace", {"file_path": "{file}", "instruction": "Change it", "old_string": "{old}",
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
+        client_tool="mcp_ahpclient_look",
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
         shows=frozenset({"usage", "change"}),
@@ -158,6 +167,9 @@ AGENTS = {
         read=("read_file", {"file_path": "{file}"}),
         edit=("edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
+        # It offers it when the model has searched for it.
+        client_tool="!mcp__ahpclient__look",
+        hears_of_late_tools=False,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "zed-codex": Agent(
@@ -169,6 +181,7 @@ AGENTS = {
         shell=("exec_command", {"cmd": "{command}"}),
         edit=PATCH,
         write=NEW_FILE,
+        client_tool="mcp__ahpclient/look",
         shows=frozenset({"usage", "output", "change"}),
     ),
     "pi": Agent(

@@ -111,6 +111,39 @@ class Scenes:
         assert "Which one?" in json.dumps(turn.questions) and "this-one" in turn.text, turn
         return "asks the user, and is answered"
 
+    def uses_a_clients_tool(self):
+        """A tool of a client is offered from the beginning, and another one comes later."""
+        schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+        look, see = ({"name": name, "description": f"To {name}.", "inputSchema": schema} for name in ("look", "see"))
+        chat = self.chat("tools", look)
+        if not self.agent.client_tool:
+            self.complete(chat.turn("SAY hello"))
+            told = (chat.session_state().get("_meta") or {}).get("acp.clientTools", {}).get(chat.channel)
+            assert told and told["tools"] == ["look"], told
+            return f"is not reached by a client's tools, which is said: {told['why']}"
+        asks = [self.client_tool(chat, "look", "the beginning")]
+        if self.agent.hears_of_late_tools:
+            chat.offer(look, see)
+            # Some do not ask for them again, and are given this time.
+            time.sleep(2)
+            asks.append(self.client_tool(chat, "see", "the end"))
+        turn = chat.turn(self.call((self.agent.client_tool, {"at": "once"})), cancel=lambda turn: turn.running)
+        assert turn.ending["type"] == "chat/turnCancelled", turn
+        turn = self.complete(chat.turn("SAY still well"))
+        assert turn.text.count("still well") == 1, turn
+        return f"has a client carry out its tools ({'asks' if all(asks) else 'does not ask'}), and is cancelled in that"
+
+    def client_tool(self, chat, name, at):
+        """The agent calls a client's tool; whether it asks before."""
+        tool = self.agent.client_tool.replace("look", name)
+        script = self.call((tool, {"at": at})) + "\nSAY it said {result}"
+        turn = self.complete(chat.turn(script, carry_out=lambda name, input: f"{name} at {at}"))
+        own = [call for call in turn.calls.values() if name in json.dumps(call)]
+        assert len(own) == 1 and json.loads(own[0]["toolInput"]) == {"at": at}, turn
+        assert own[0]["contributor"]["clientId"] == "real" and own[0]["success"], turn
+        assert f"{name} at {at}" in turn.text, turn
+        return bool(own[0].get("options"))
+
     def is_change(self, call, file, text):
         """A change is shown, as text or as a file."""
         for content in call.get("content") or []:
@@ -292,7 +325,7 @@ class Scenes:
 
 USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
-    Scenes.asks_the_user, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
+    Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
     Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
 ]

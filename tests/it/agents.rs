@@ -52,6 +52,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
             history: Vec::new(),
             handle: None,
             copy_of: None,
+            client_tools: Vec::new(),
         }),
     );
     let script = r#"/question [{"kind":"text","id":"name","message":"Who?"}]"#;

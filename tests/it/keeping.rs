@@ -701,7 +701,7 @@ fn nobody_else_can_look_into_the_folder() {
             names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
         }
         names.sort();
-        assert_eq!(names, ["lock", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]);
+        assert_eq!(names, ["lock", "sessions.made", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]);
         client.end();
     }
 }

@@ -10,6 +10,7 @@
 mod acp;
 mod active_clients;
 mod agents;
+mod bad_days;
 mod chats;
 mod client;
 mod config_file;

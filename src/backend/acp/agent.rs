@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::client_tools::listener::Listener;
 use super::guards::GuardProgram;
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
@@ -42,6 +43,8 @@ pub struct Agent {
     pub spec: AgentSpec,
     /// What it has us run.
     pub commands: Commands,
+    /// Where it reaches the tools of clients.
+    pub client_tools: Listener,
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
     current: tokio::sync::Mutex<Option<Arc<Running>>>,
@@ -204,7 +207,14 @@ impl Agent {
     /// An agent that is not running.
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
         let commands = Commands::new(guard.clone(), spec.environment.clone());
-        Self { spec, commands, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
+        Self {
+            spec,
+            commands,
+            client_tools: Listener::default(),
+            guard,
+            current: tokio::sync::Mutex::default(),
+            past: Mutex::default(),
+        }
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {

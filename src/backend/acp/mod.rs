@@ -3,7 +3,7 @@
 //! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
 //! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
 //! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
-//! mean), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
+//! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
@@ -12,6 +12,7 @@
 pub mod agent;
 mod besides;
 mod calls;
+pub mod client_tools;
 mod content;
 mod conversation;
 #[cfg(target_os = "linux")]
@@ -71,6 +72,8 @@ pub struct AgentSpec {
     pub idle_limit: Duration,
     /// What it may do through us.
     pub offers: Offers,
+    /// It is given the tools of clients.
+    pub client_tools: bool,
 }
 
 /// What an agent may do through us, and is told that it may.
@@ -135,7 +138,7 @@ impl Backend for Acp {
     fn stop(&self) -> Stopping {
         let agent = Arc::clone(&self.agent);
         Box::pin(async move {
-            tokio::join!(agent.stop(), agent.commands.stop());
+            tokio::join!(agent.stop(), agent.commands.stop(), agent.client_tools.stop());
         })
     }
 }

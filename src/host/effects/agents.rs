@@ -10,7 +10,7 @@ use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, FileEdit,
     Message, ProtectedResourceMetadata, ResponsePart, SessionConfigSchema, SessionConfigState,
-    SessionModelInfo, ToolCallResult, ToolResultContent, Turn, UsageInfo,
+    SessionModelInfo, ToolCallResult, ToolDefinition, ToolResultContent, Turn, UsageInfo,
 };
 
 use serde::{Deserialize, Serialize};
@@ -172,10 +172,10 @@ pub enum Command {
     },
     /// The tokens that the agent may use from now on, instead of those that it had.
     Tokens(Tokens),
-    /// The tools that active clients of the session offer are these now; none when a conversation opens.
+    /// The tools that active clients of the session offer are these now. Called by [`TurnEvent::ClientTool`].
     ClientTools {
-        /// Their names, sorted, as the clients say them. Called by [`TurnEvent::ClientTool`].
-        names: Vec<String>,
+        /// As the clients say them, sorted by their names, one for each name.
+        tools: Vec<ToolDefinition>,
     },
     /// The conversation is over; nothing more is heard of it.
     Close,
@@ -229,6 +229,8 @@ pub struct OpenConversation {
     pub attached: BTreeMap<String, Vec<Transcript>>,
     /// The part of what was said before that the user opened the conversation about.
     pub selection: Option<String>,
+    /// What [`Command::ClientTools`] says when the conversation opens.
+    pub client_tools: Vec<ToolDefinition>,
 }
 
 /// What was said in a chat that is attached to a message: up to the turn that the attachment names, as it was
@@ -368,8 +370,18 @@ pub enum TurnEvent {
         /// Whether it may run.
         gate: ToolGate,
     },
-    /// The agent calls a tool that an active client of the session carries out. Answered by
-    /// [`Command::ToolResult`], at once when no client offers the tool.
+    /// A call begins of a tool that an active client of the session carries out. The client begins when the call
+    /// runs: a [`TurnEvent::ToolReady`] that asks for a permission may come first, and the agent must want the result
+    /// then, by [`TurnEvent::ClientTool`].
+    ClientToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's name, as the client says it.
+        name: String,
+    },
+    /// The agent waits for what comes of a call of a tool that an active client of the session carries out; the call
+    /// may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered by [`Command::ToolResult`], at once when the
+    /// call is over or no client offers the tool; not when the user denies the call.
     ClientTool {
         /// The agent's own id of the call.
         id: String,

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod client_tools;
 mod configuring;
 mod coping;
 mod dying;
@@ -39,6 +40,9 @@ use crate::guard::{bearers, COOKIE};
 use crate::support::{program, Process, HUNG};
 
 const SESSION: &str = "ahp-session:/s";
+
+/// Where the host keeps its socket, in a test's folder.
+const RUNTIME: &str = "run";
 
 /// What an agent is started with.
 #[derive(Default)]
@@ -121,6 +125,9 @@ impl Setting {
         }
         fs::write(&config, text).unwrap();
         let mut host: Command = program();
+        let runtime = folder.join(RUNTIME);
+        fs::create_dir_all(&runtime).unwrap();
+        host.env("XDG_RUNTIME_DIR", runtime);
         let log = self.log.unwrap_or("error");
         host.args(["--log", log, "--config"]).arg(&config).env("PATH", std::env::var("PATH").unwrap());
         if self.flags.is_empty() {

@@ -255,6 +255,9 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
             message: "Run the tool".into(),
             gate: gate_of(*gate),
         },
+        Happening::ClientToolStarted { call: index, tool } => {
+            TurnEvent::ClientToolStarted { id: call(*index), name: tool_name(*tool).to_owned() }
+        }
         Happening::ClientTool { call: index, tool } => TurnEvent::ClientTool {
             id: call(*index),
             name: tool_name(*tool).to_owned(),

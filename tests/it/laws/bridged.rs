@@ -60,6 +60,7 @@ impl Bridged {
             cancel_limit: Duration::from_secs(60),
             idle_limit: Duration::from_secs(600),
             one_session: false,
+            client_tools: true,
             offers: Offers { reading: false, writing: false, terminals: false },
         };
         let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned();

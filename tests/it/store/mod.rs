@@ -8,6 +8,7 @@
 mod damage;
 mod faults;
 mod folder;
+mod mending;
 mod numbers;
 mod space;
 mod trash;

@@ -129,6 +129,8 @@ impl Conversation {
 
     pub(super) fn end(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
+        self.refuse_client_tools("the turn has ended");
+        self.check_client_tools();
         self.show_alone();
         self.calls.end_turn();
         if let Some(run) = self.run.take() {

@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::client_tools::ClientTools;
 use super::settings::{is_of_session, Settings};
 use super::{Conversation, Looking};
 use crate::backend::acp::agent::{Agent, Running, Use};
@@ -85,23 +86,28 @@ impl Conversation {
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
+        let client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
+        let servers = client_tools.servers();
         let (mut taken_up, mut early) = (None, Vec::new());
         if let Some(session) = &open.handle {
             let id = SessionId::new(session.as_str());
-            let request = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
+            let request = LoadSessionRequest::new(id.clone(), &cwd)
+                .additional_directories(others.clone())
+                .mcp_servers(servers.clone());
             let answer = take_up(agent, &running, &mut ear, &request, &mut early).await?;
             taken_up = answer.map(|answer| (id, answer));
         }
         let is_new = taken_up.is_none();
         if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
-            let params =
-                ForkSessionRequest::new(SessionId::new(source), &cwd).additional_directories(others.clone());
+            let params = ForkSessionRequest::new(SessionId::new(source), &cwd)
+                .additional_directories(others.clone())
+                .mcp_servers(servers.clone());
             taken_up = fork(&mut ear, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
             Some((session, answer)) => (session, Settings::of_session_after(&mut early, &answer), None),
             None => {
-                let params = NewSessionRequest::new(&cwd).additional_directories(others);
+                let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
                 let answer = ask(&mut ear, "session/new", &params, limit, &mut early).await?;
                 let answer = answer.map_err(|failure| refused("session/new", &failure))?;
                 let made: NewSessionResponse =
@@ -117,9 +123,10 @@ impl Conversation {
                 )
             }
         };
-        let conversation = Self {
+        let mut conversation = Self {
             files: Files::new(folders, ear.connection().clone()),
             terminals: Terminals::new(cwd),
+            client_tools,
             alone: Vec::new(),
             own_calls: 0,
             agent: Arc::clone(agent),
@@ -143,6 +150,7 @@ impl Conversation {
             is_known: false,
             looking: Looking::NotYet,
         };
+        conversation.client_tools_are_offered();
         Ok((conversation, used))
     }
 }

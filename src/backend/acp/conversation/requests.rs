@@ -20,6 +20,9 @@ impl Conversation {
             run.has_refused |= !approved;
         }
         self.answer_permission(&request, option);
+        if !approved {
+            self.denied_client_tool(call);
+        }
         self.tell_all(told);
         self.answer_unanswered(false);
     }
