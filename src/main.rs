@@ -1,9 +1,10 @@
 //! The program: arguments in, exit status out.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::client_tools::relay;
-use ahp_sidecar::backend::acp::process::GuardProgram;
+use ahp_sidecar::backend::acp::guards::GuardProgram;
 use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         return check_agents(arguments);
     }
     if let Some(Command::Demo) = &cli.command {
-        return match demo::run(&this_program().path) {
+        return match demo::run(&own_path()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format_args!("{error:#}"));
@@ -74,8 +75,9 @@ fn main() -> ExitCode {
     }
     // The first one is the default.
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
+    let guard = this_program();
     for agent in agents {
-        backends.push(Box::new(Acp::new(agent, this_program())));
+        backends.push(Box::new(Acp::new(agent, guard.clone())));
     }
     match cli.script_resource {
         _ if cli.no_script => {}
@@ -113,11 +115,15 @@ fn check_agents(arguments: &Agents) -> ExitCode {
     }
 }
 
-/// This program as a guard, also when its file has been replaced since it was started.
-fn this_program() -> GuardProgram {
+/// This program, also when its file has been replaced since it was started.
+fn own_path() -> PathBuf {
     let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
-    let path = path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into());
-    GuardProgram { path, arguments: vec![GUARD.to_owned()] }
+    path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
+}
+
+/// This program as a guard.
+fn this_program() -> GuardProgram {
+    GuardProgram::new(own_path(), vec![GUARD.to_owned()]).adopting()
 }
 
 fn complain(error: &dyn std::fmt::Display) {

@@ -153,6 +153,16 @@ class Chat:
         self.judge(turn)
         return turn
 
+    def hear_and_allow(self, turn):
+        """The next action, if one comes soon; what is asked is allowed this once."""
+        try:
+            action = self.hear(turn, LOOK_AGAIN)
+        except queue.Empty:
+            return
+        assert turn.ending is None, turn
+        if action["type"] == "chat/toolCallReady" and action.get("options"):
+            self.decide(turn, action, True)
+
     def finish_next(self):
         """Hears the turn that begins by itself to its end."""
         while True:
@@ -276,9 +286,19 @@ class Host:
 
     def kill(self):
         """Ends it as nobody should; nothing of the agent may be left soon."""
-        self.process.kill()
+        self.die("killed")
+
+    def die(self, death):
+        """Ends it in one of three ways; nothing of the agent may be left soon."""
+        if death == "killed":
+            self.process.kill()
+        elif death == "asked to leave":
+            self.process.terminate()
+        else:
+            self.process.stdin.close()
         self.process.wait(timeout=HUNG)
-        self.process.stdin.close()
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
         killed = time.monotonic()
         while self.left():
             assert time.monotonic() < killed + OUTLIVED, f"left behind: {self.left()}"

@@ -8,6 +8,7 @@ import urllib.parse
 import urllib.request
 
 from agents import filled
+from client import HUNG
 
 
 class Scenes:
@@ -290,6 +291,30 @@ class Scenes:
         assert turn.text.count("even now") == 1, turn
         return "does not outlive a host that is killed, and goes on with the next"
 
+    def gets_away(self):
+        """What gets away from its group, its session and its parent outlives no death of the host."""
+        if not os.path.isdir("/proc"):
+            return None
+        for death in ("killed", "asked to leave", "told no more"):
+            mark = self.path("away")
+            away = f"setsid sleep 4321 >/dev/null 2>&1 & nohup sleep 4322 >/dev/null 2>&1 & "\
+                   f"(setsid sleep 4323 >/dev/null 2>&1 &) ; touch {mark}; sleep 4324"
+            turn = self.main.begin(self.call(self.agent.shell, command=away))
+            begun = time.monotonic()
+            while not os.path.exists(mark):
+                self.main.hear_and_allow(turn)
+                assert time.monotonic() < begun + HUNG, turn
+            found = [number for number in (4321, 4322, 4323) if self.runs(f"sleep {number}")]
+            self.host.die(death)
+            os.remove(mark)
+            self.host.start()
+            self.main.follow()
+            assert found, "nothing got away"
+        return f"leaves nothing behind that got away, however its host dies ({len(found)} of 3 ran)"
+
+    def runs(self, command):
+        return any(command in line for _, line in self.host.left())
+
     def ends(self):
         self.host.end()
         assert self.shown == self.agent.shows, f"shown: {sorted(self.shown)}"
@@ -329,5 +354,5 @@ USUAL = [
     Scenes.is_given_a_file, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
-    Scenes.goes_on, Scenes.is_cut, Scenes.ends,
+    Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
 ]

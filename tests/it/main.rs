@@ -10,8 +10,8 @@
 mod acp;
 mod active_clients;
 mod agents;
-mod bad_days;
 mod at_once;
+mod bad_days;
 mod chats;
 mod client;
 mod config_file;

@@ -22,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::client_tools::listener::Listener;
 use super::content::Takes;
+use super::guards::GuardProgram;
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
-use super::process::{GuardProgram, Process};
+use super::process::Process;
 use super::quirks::{self, Quirks};
 use super::terminals::Commands;
 use super::{program, AgentSpec, Offers};

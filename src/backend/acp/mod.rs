@@ -1,8 +1,10 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
-//! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
-//! connection), [`agent`] (an agent that is started when it is needed, and again when it has died), [`program`] (where
-//! it is), [`quirks`] (what is known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
+//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
+//! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an agent
+//! that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is known
+//! of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content`
+//! and `options` (what its messages
 //! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
 //!
@@ -15,11 +17,15 @@ mod calls;
 pub mod client_tools;
 mod content;
 mod conversation;
+#[cfg(target_os = "linux")]
+mod descendants;
 mod edits;
 mod files;
 mod folders;
 pub mod guard;
+pub mod guards;
 mod junk;
+pub mod lifeline;
 mod logging_in;
 mod login;
 mod options;
@@ -38,7 +44,7 @@ use std::time::Duration;
 use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
-use self::process::GuardProgram;
+use self::guards::GuardProgram;
 use super::{Backend, Conversation, Line, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
 

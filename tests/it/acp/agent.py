@@ -491,6 +491,45 @@ def step_child(session, rest):
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 
+STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT HUP; while :; do sleep 0.1; done"]
+ADOPTER = """
+import ctypes, subprocess, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+subprocess.run(["/bin/sh", "-c", 'setsid "$@" &', "sh", *sys.argv[2:], "adopted"])
+while True:
+    time.sleep(60)
+"""
+HOPPER = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.02)
+"""
+
+
+def step_leave(session, rest):
+    """Starts what does not want to go, nor to be found, in every way; `LEFT` in `orphans.rs` has their names."""
+
+    def start(*command, **how):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
+
+    def daemon(script, name):
+        start("/bin/sh", "-c", script, "sh", *STUBBORN, name).wait()
+
+    start(*STUBBORN, "child")
+    start(*STUBBORN, "in-group", preexec_fn=os.setpgrp)
+    start(*STUBBORN, "in-session", start_new_session=True)
+    daemon('(setsid "$@" &) &', "daemon")
+    daemon('nohup "$@" >/dev/null 2>&1 &', "background")
+    start("/bin/sh", "-c", '"$@" & wait', "sh", *STUBBORN, "in-family", start_new_session=True)
+    start(sys.executable, "-c", ADOPTER, "adopter", *STUBBORN)
+    start(sys.executable, "-c", HOPPER, "hopper", start_new_session=True)
+
+
 def step_note(session, rest):
     """Leaves word that it has got so far."""
     note(note=rest)
@@ -1201,6 +1240,10 @@ def main():
     if OPTIONS.before_hello == "die":
         sys.stderr.write("there is no model\n")
         sys.exit(5)
+    if OPTIONS.before_hello == "leave":
+        step_leave(None, None)
+        while True:
+            time.sleep(60)
     while True:
         message = hear()
         if message.get("method") == "session/prompt":

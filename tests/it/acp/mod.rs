@@ -22,6 +22,7 @@ mod leaving;
 mod limits;
 mod login;
 mod meeting;
+mod orphans;
 mod remembering;
 mod talking;
 mod terminals;
