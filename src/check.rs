@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context};
 use clap::{Args, Subcommand};
 
-use crate::backend::acp::process::GuardProgram;
+use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::{program, Acp, AgentSpec};
 use crate::backend::meeting::{self, Meeting};
 use crate::backend::Backend;
