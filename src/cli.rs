@@ -14,6 +14,7 @@ use tracing_subscriber::filter::Targets;
 use crate::backend::acp::AgentSpec;
 use crate::config;
 use crate::host::effects::Shutdown;
+use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
@@ -63,8 +64,8 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = 30)]
     trash_days: u32,
 
-    /// How often in a row taking up a session's interrupted turn may end the process before the session is
-    /// only to be read; 0: any number of times
+    /// How often in a row taking up a session's interrupted turn may end the process before the turn is given up,
+    /// and how often that may, before the session is left alone; 0: any number of times
     #[arg(long, value_name = "N", default_value_t = 3)]
     quarantine_after: u32,
 
@@ -87,6 +88,10 @@ pub struct Cli {
     /// The longest line that is read
     #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
     max_frame_bytes: usize,
+
+    /// The largest turn, in bytes of JSON text: one that gets larger is ended with an error
+    #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
+    max_turn_bytes: usize,
 
     /// Do not leave when the process that started this one is gone
     #[arg(long)]
@@ -214,6 +219,7 @@ impl Cli {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             assume_version: self.assume_version,
+            limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
             outbox: OutboxLimits::default(),
             state: if self.ephemeral {
                 StatePlace::Memory

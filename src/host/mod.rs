@@ -14,7 +14,7 @@
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
 //! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
 //! place of its own), `origins` (which agent's conversation a chat can be a copy of), `windows` (which turns each client
-//! holds), `shutdown`, and [`log`] (the replay window).
+//! holds), [`limits`] (how large things may get), `shutdown`, and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -29,6 +29,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod limits;
 mod locale;
 pub mod log;
 mod model;
@@ -79,6 +80,8 @@ pub struct Config {
     pub start: Start,
     /// So many sessions that nobody uses stay in memory; the store has them all.
     pub idle_sessions_max: usize,
+    /// How large things may get.
+    pub limits: limits::Limits,
 }
 
 /// Where a host begins.

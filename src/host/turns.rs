@@ -186,7 +186,6 @@ impl Host {
         let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
         let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
         let turn_id = run.turn_id;
-        let cancelled = matches!(ending, Ending::Cancelled { .. });
         let action = match ending {
             Ending::Complete => {
                 StateAction::ChatTurnComplete(ChatTurnCompleteAction { turn_id, duration, meta: None })
@@ -208,10 +207,10 @@ impl Host {
         if let Some(chat) = self.chats.get(&key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
-        if cancelled && run.phase == RunPhase::Started {
-            if let Some(chat) = self.chats.get_mut(&key) {
-                chat.settling = Some(run.id);
-            }
+        let open = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open);
+        if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
+            // The agent does not know yet that it is over.
+            chat.settling = Some(run.id);
             self.tell_agent(step, key, Command::Cancel { run: run.id });
         }
     }
@@ -376,6 +375,7 @@ impl Host {
             Event::Turn(run, event) => match &chat.run {
                 Some(current) if current.id == run && current.phase == RunPhase::Started => {
                     self.turn_reports(step, key, run, event, Besides::default());
+                    self.end_if_too_large(step, key);
                 }
                 _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
             },

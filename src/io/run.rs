@@ -27,6 +27,7 @@ use super::stdio::{self, Batch, Writer, Written};
 use super::watch::{self, Loss};
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Ids, Input, Output, Shutdown, Timer};
+use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::host::{self, directories_in, Findings, Host, Start};
 use crate::store::folder;
@@ -52,6 +53,8 @@ pub struct Options {
     pub deterministic: bool,
     /// The version of clients whose first messages do not tell it.
     pub assume_version: Option<Dialect>,
+    /// How large things may get.
+    pub limits: Limits,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
@@ -215,6 +218,7 @@ impl Sidecar {
             agents: described,
             replay_window: Window::default(),
             start,
+            limits: options.limits,
             idle_sessions_max: if keeper.reader().is_some() { IDLE_SESSIONS_MAX } else { usize::MAX },
         });
         let edges = Edges::new(providers, options.assume_version);
@@ -254,7 +258,7 @@ impl Sidecar {
         let mut listening = true;
         // Lines that were read; each is heard only while there is room for its answer.
         let mut unheard = Vec::new().into_iter();
-        self.end_interrupted_turns();
+        self.end_interrupted_turns(&mut events).await;
         self.feed(Input::Opened(STDIO));
         self.settle();
         loop {

@@ -44,6 +44,12 @@ pub enum StoreError {
     /// A row is not what was written.
     #[error("{0} is damaged: it is not what was written")]
     Damaged(String),
+    /// Taking up what ran in a session has ended so many processes in a row that it is not tried any more.
+    #[error(
+        "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
+        `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
+    )]
+    LeftAlone(u32),
     /// A file of it was moved or removed while it was open.
     #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
     Gone(String, io::Error),

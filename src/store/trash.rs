@@ -80,7 +80,7 @@ pub(super) fn purge_old(connection: &mut Connection, now_ms: i64, after: Duratio
         .collect::<Result<_, _>>()?;
     for key in old {
         let transaction = connection.transaction()?;
-        match rows::whole_session(&transaction, key) {
+        match rows::whole_session(&transaction, key, &mut |_, _| true) {
             Ok(_) => purge(&transaction, key)?,
             Err(error) => {
                 tracing::warn!(%error, "a damaged session stays in the trash");

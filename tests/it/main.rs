@@ -23,6 +23,7 @@ mod judges;
 mod keeping;
 mod laws;
 mod leaving;
+mod limits;
 mod models;
 mod pending;
 mod process;

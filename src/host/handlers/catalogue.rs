@@ -15,6 +15,7 @@ use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_all_chosen, shown};
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
+use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::progress::Opening;
 use crate::host::reduce::Conversation;
@@ -39,7 +40,10 @@ fn may_name_a_session(uri: &str) -> bool {
     };
     uri.split_once(':').is_some_and(|(scheme, path)| {
         let known = scheme.to_ascii_lowercase();
-        well_formed(scheme) && !path.is_empty() && (known == "ahp-session" || !known.starts_with("ahp-"))
+        well_formed(scheme)
+            && !path.is_empty()
+            && uri.len() <= URI_BYTES_MAX
+            && (known == "ahp-session" || !known.starts_with("ahp-"))
     })
 }
 
@@ -59,7 +63,7 @@ impl Host {
         }
         if !may_name_a_session(&uri) {
             return Err(RpcError::invalid_params(
-                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`",
+                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
             ));
         }
         let agent = self.agent_called(params.provider.as_deref())?;
@@ -103,7 +107,6 @@ impl Host {
                 modified_at: now,
                 config,
                 title_by: TitleBy::Nobody,
-                quarantined: false,
                 used: self.uses,
             },
         );

@@ -4,9 +4,12 @@
 //! handled, and hearing what became of what was given to the store.
 //! Never: decides what is needed; the core says so.
 
+use tokio::time::Instant;
+
 use super::{Events, Sidecar, STDIO};
 use crate::host;
-use crate::host::effects::{Failing, Frame, Input, SessionKey};
+use crate::host::effects::{Failing, Frame, Input, Output, Record, SessionKey, Timer};
+use crate::host::limits::Sieve;
 use crate::io::keeper::Kept;
 use crate::store::reader::Reader;
 use crate::versions::dialect::Dialect;
@@ -15,25 +18,55 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
 
 impl Sidecar {
-    /// Ends, once, what ran when the process before this one ended.
-    pub(super) fn end_interrupted_turns(&mut self) {
+    /// Ends, once, what ran when the process before this one ended. What has ended a process before is taken up when
+    /// all else is safe, one session after the other: so each start gets further than the one before it.
+    pub(super) async fn end_interrupted_turns(&mut self, events: &mut Events) {
         let interrupted = match self.keeper.reader().map(Reader::interrupted) {
-            Some(Ok(keys)) => keys,
+            Some(Ok(interrupted)) => interrupted,
             Some(Err(error)) => {
                 tracing::error!(%error, "interrupted turns cannot be looked for");
                 return;
             }
             None => return,
         };
-        for key in interrupted {
+        for (deaths, key) in interrupted {
+            if deaths > 0 {
+                self.outputs.push(Output::Record(Record::Trial(key)));
+                self.be_safe(events).await;
+            }
             self.bring_back(key, "an interrupted session".to_owned());
+            if deaths > 0 {
+                self.be_safe(events).await;
+                self.note_survivals();
+            }
+        }
+    }
+
+    /// Waits until everything so far is safe, unless nothing can be made safe now.
+    async fn be_safe(&mut self, events: &mut Events) {
+        self.end_step();
+        while !self.keeper.is_settled() && !self.keeper.is_failing() {
+            let Some(kept) = events.kept.recv().await else { return };
+            self.hear_keeper(kept);
+        }
+    }
+
+    /// The process is still there: sessions that were taken up so far have not ended it.
+    fn note_survivals(&mut self) {
+        let survives = |timer: &Timer| matches!(timer, Timer::Recovered(_) | Timer::Trial(_));
+        let (survived, later) = self.timers.drain(..).partition(|(_, timer)| survives(timer));
+        self.timers = later;
+        let survived: Vec<(Instant, Timer)> = survived;
+        for (_, timer) in survived {
+            self.feed(Input::Timer(timer));
         }
     }
 
     /// Brings a session from the store into memory.
     pub(super) fn bring_back(&mut self, key: SessionKey, uri: String) {
         let Some(reader) = self.keeper.reader() else { return };
-        let input = match reader.load(key) {
+        let mut sieve = Sieve::new(self.options.limits);
+        let input = match reader.load_sifted(key, |row, line| sieve.admits(row, line)) {
             Ok(Some(saved)) => Input::Restored(Box::new(saved)),
             Ok(None) => return,
             Err(error) => {
