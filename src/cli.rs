@@ -69,6 +69,10 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = 3)]
     quarantine_after: u32,
 
+    /// How long a request waits while nothing can be kept, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
+    store_patience: u64,
+
     /// Keep sessions in memory only: they end with the process
     #[arg(long)]
     ephemeral: bool,
@@ -230,6 +234,7 @@ impl Cli {
                 window: Window::default(),
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
                 deaths_max: self.quarantine_after,
+                patience: Duration::from_secs(self.store_patience),
             },
         })
     }

@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Page, Record};
 use crate::host::Start;
+use crate::io::trouble::{Answer, Trouble};
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
@@ -32,8 +33,8 @@ const CALM_AFTER: Duration = Duration::from_secs(1);
 pub enum Kept {
     /// Every step up to this one is safe.
     Safe(u64),
-    /// Nothing can be committed, for this reason; it is tried again.
-    Failing(String),
+    /// Nothing can be committed.
+    Failing(Trouble),
     /// A page of the list of sessions that was asked for.
     Listed(RequestId, Result<Listed, StoreError>),
 }
@@ -61,8 +62,8 @@ pub struct Disk {
     held_bytes: usize,
     /// The last sequence number that is safe.
     safe: u64,
-    /// Nothing can be committed now.
-    failing: bool,
+    /// Set while nothing can be committed.
+    trouble: Option<Trouble>,
     _folder: Folder,
 }
 
@@ -98,7 +99,7 @@ impl Keeper {
         let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
         let answer = tell.clone();
-        thread::spawn(move || commit_all(writer, &receiver, &tell));
+        thread::spawn(move || commit_all(writer, &receiver, &tell, options.patience));
         thread::spawn(move || list_all(&lister, &asked, &answer));
         let disk = Disk {
             reader,
@@ -109,7 +110,7 @@ impl Keeper {
             held: VecDeque::new(),
             held_bytes: 0,
             safe: start.head,
-            failing: false,
+            trouble: None,
             _folder: folder,
         };
         Ok((Self::Disk(Box::new(disk)), start, told))
@@ -131,7 +132,9 @@ impl Keeper {
             }
             // While nothing can be committed the core changes nothing and tells only what is safe: that
             // need not wait.
-            Self::Disk(disk) if (disk.held.is_empty() || disk.failing) && !outputs.iter().any(is_record) => {
+            Self::Disk(disk)
+                if (disk.held.is_empty() || disk.trouble.is_some()) && !outputs.iter().any(is_record) =>
+            {
                 outputs
             }
             Self::Disk(disk) => {
@@ -145,7 +148,7 @@ impl Keeper {
     pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();
         if let Self::Disk(disk) = self {
-            disk.failing = false;
+            disk.trouble = None;
             while disk.held.front().is_some_and(|held| held.step <= up_to) {
                 let Some(held) = disk.held.pop_front() else { break };
                 disk.safe = held.head.unwrap_or(disk.safe);
@@ -157,19 +160,36 @@ impl Keeper {
     }
 
     /// Nothing can be committed now. Returns the last sequence number that is safe.
-    pub fn fail(&mut self) -> u64 {
+    pub fn fail(&mut self, trouble: Trouble) -> u64 {
         match self {
             Self::Memory(_) => 0,
             Self::Disk(disk) => {
-                disk.failing = true;
+                disk.trouble = Some(trouble);
                 disk.safe
             }
         }
     }
 
+    /// What answers requests that were heard while nothing can be committed, of what is held back.
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        let Self::Disk(disk) = self else { return Vec::new() };
+        let Some(trouble) = &disk.trouble else { return Vec::new() };
+        let (mut answers, mut is_safe) = (Vec::new(), true);
+        for held in &mut disk.held {
+            is_safe &= held.head.is_none();
+            answers.extend(trouble.take_answers(&mut held.outputs, is_safe));
+        }
+        answers
+    }
+
     /// Whether nothing can be committed now.
     pub fn is_failing(&self) -> bool {
-        matches!(self, Self::Disk(disk) if disk.failing)
+        matches!(self, Self::Disk(disk) if disk.trouble.is_some())
+    }
+
+    /// Whether nothing will ever be committed any more: what is held back is never told.
+    pub fn is_beyond_hope(&self) -> bool {
+        matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
     }
 
     /// Bytes that are held back, nearly.
@@ -185,11 +205,11 @@ impl Keeper {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Whether nothing is held back, and no page of a list is due.
+    /// Whether nothing is held back that may yet be told, and no page of a list is due.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Disk(disk) => disk.held.is_empty() && disk.lists_due == 0,
+            Self::Disk(disk) => (disk.held.is_empty() || self.is_beyond_hope()) && disk.lists_due == 0,
         }
     }
 
@@ -268,20 +288,32 @@ fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &Unbou
 }
 
 /// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
+fn commit_all(
+    mut writer: Writer,
+    steps: &Receiver<(u64, Vec<Record>)>,
+    tell: &UnboundedSender<Kept>,
+    patience: Duration,
+) {
     while let Some((mut last, mut records)) = next_step(&writer, steps) {
         while let Ok((step, more)) = steps.try_recv() {
             last = step;
             records.extend(more);
         }
-        let mut said = String::new();
+        let (mut said, began) = (String::new(), Instant::now());
         while let Err(error) = writer.commit(&records) {
-            let reason = error.to_string();
+            let (reason, is_for_good) = (error.to_string(), error.is_for_good());
             if said != reason {
-                tracing::error!(reason, "nothing can be committed; it is tried again");
-                said = reason;
+                let then = if is_for_good { "that is the end of it" } else { "it is tried again" };
+                tracing::error!(reason, "nothing can be committed; {then}");
+                said.clone_from(&reason);
             }
-            if tell.send(Kept::Failing(error.to_string())).is_err() {
+            let is_long = began.elapsed() >= patience;
+            if tell.send(Kept::Failing(Trouble { reason, is_long, is_for_good })).is_err() {
+                return;
+            }
+            if is_for_good {
+                // What comes now is kept no more than what has come.
+                while steps.recv().is_ok() {}
                 return;
             }
             thread::sleep(RETRY_AFTER);

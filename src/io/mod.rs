@@ -16,4 +16,5 @@ pub mod run;
 pub mod signals;
 pub mod sources;
 pub mod stdio;
+pub mod trouble;
 pub mod watch;

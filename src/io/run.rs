@@ -319,6 +319,9 @@ impl Sidecar {
             if self.has_room_for_clients() {
                 self.resources.start();
             }
+            if !listening && self.keeper.is_beyond_hope() && self.outbox.bytes() == 0 {
+                bail!("the store took nothing any more: what was not told is lost");
+            }
             if let Some(exit) = self.finished() {
                 return Ok(exit);
             }

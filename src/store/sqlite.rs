@@ -59,6 +59,29 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether what failed fails again however often it is tried: not so where there may be room again, or where what
+    /// is locked or away may come back.
+    pub fn is_for_good(&self) -> bool {
+        match self {
+            Self::Gone(..) => false,
+            Self::Sqlite(error) => !matches!(
+                error.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                        | ErrorCode::FileLockingProtocolFailed
+                        | ErrorCode::OutOfMemory
+                        | ErrorCode::OperationInterrupted
+                        | ErrorCode::OperationAborted
+                )
+            ),
+            _ => true,
+        }
+    }
+
     /// The same, saying of damage what it was found in.
     pub(super) fn on(self, what: impl Fn() -> String) -> Self {
         match self {

@@ -5,10 +5,10 @@
 //! Never: uses the limits of a real host, which are large.
 
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, SavedChat, SavedSession,
-    TextKind, TurnEnd, TurnEvent,
+    ChatKey, ChatRow, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, SavedChat,
+    SavedSession, TextKind, TurnEnd, TurnEvent,
 };
-use ahp_sidecar::host::limits::Limits;
+use ahp_sidecar::host::limits::{Limits, Sieve};
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
@@ -267,6 +267,31 @@ fn a_row_that_is_too_large_alone_is_cut_and_what_is_besides_the_turn_is_kept() {
         })
         .sum();
     assert!(kept < 10_000, "{kept} bytes are to be kept");
+}
+
+#[test]
+fn of_what_follows_a_row_that_is_too_large_only_what_is_besides_the_turn_is_read() {
+    let mut world = World::with_session(Limits::default());
+    let run = world.start("t");
+    speak(&mut world, run);
+    assert_eq!(
+        world.dispatch(
+            CHAT,
+            json!({ "type": "chat/draftChanged", "draft": { "text": "a draft",
+        "origin": { "kind": "user" } } })
+        ),
+        None
+    );
+    let saved = world.saved();
+    let SavedChat { row, actions, .. } = &saved.chats[0];
+    let admitted = |row: &ChatRow, limits: Limits| {
+        let mut sieve = Sieve::new(limits);
+        actions.iter().filter(|line| sieve.admits(row, line)).count()
+    };
+    assert_eq!(admitted(row, of_turns(0)), actions.len());
+    let large = ChatRow { body: vec![b' '; 65 << 20].into(), ..row.clone() };
+    assert_eq!(admitted(&large, of_turns(0)), 1);
+    assert_eq!(admitted(&large, Limits::default()), actions.len());
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod pending;
 mod process;
 mod quarantine;
 mod resources;
+mod runaway;
 mod sessions;
 mod store;
 mod support;

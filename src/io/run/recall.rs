@@ -11,6 +11,7 @@ use crate::host;
 use crate::host::effects::{Failing, Frame, Input, Output, Record, SessionKey, Timer};
 use crate::host::limits::Sieve;
 use crate::io::keeper::Kept;
+use crate::io::trouble::Answer;
 use crate::store::reader::Reader;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
@@ -157,9 +158,28 @@ impl Sidecar {
                 };
                 self.tell(STDIO, &frame);
             }
-            Kept::Failing(reason) => {
-                let safe = self.keeper.fail();
+            Kept::Failing(trouble) => {
+                let reason = trouble.reason.clone();
+                let safe = self.keeper.fail(trouble);
                 self.feed(Input::Failing(Some(Failing { reason, safe })));
+                self.answer_what_waits();
+            }
+        }
+    }
+
+    /// Answers requests while nothing can be kept.
+    pub(super) fn answer_what_waits(&mut self) {
+        for answer in self.keeper.take_answers() {
+            match answer {
+                Answer::Whole(output) => self.carry_out(output),
+                Answer::Refused(connection, frame, method) => {
+                    self.tell(connection, &frame);
+                    if method == Method::Initialize {
+                        // It may try again.
+                        self.feed(Input::Closed(connection));
+                        self.feed(Input::Opened(connection));
+                    }
+                }
             }
         }
     }
