@@ -36,6 +36,10 @@ pub const EXIT_CUT: u8 = 4;
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
+/// The longest line that may be read, and the largest turn that may be had, whatever is said, in bytes: the rows that
+/// they end up in are far from what the store can take.
+const ASKED_BYTES_MAX: usize = 256 << 20;
+
 /// An Agent Host Protocol host: serves one client on stdin and stdout, one JSON-RPC message a line, until
 /// stdin ends.
 #[derive(Debug, Parser)]
@@ -212,6 +216,13 @@ impl Cli {
         };
         if let Some(directory) = default_directory.as_ref().filter(|directory| !directory.is_dir()) {
             bail!("--default-directory: `{}` is not a folder", directory.display());
+        }
+        for (flag, bytes) in
+            [("--max-frame-bytes", self.max_frame_bytes), ("--max-turn-bytes", self.max_turn_bytes)]
+        {
+            if bytes > ASKED_BYTES_MAX {
+                bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
+            }
         }
         Ok(Options {
             default_directory: default_directory.map(|directory| uri_of(&directory)),

@@ -78,6 +78,8 @@ struct Held {
     head: Option<u64>,
     /// The sessions and chats whose rows it changes.
     uris: Vec<String>,
+    /// It was made while nothing could be committed: what it answers tells only what is safe.
+    in_trouble: bool,
 }
 
 impl Keeper {
@@ -177,7 +179,12 @@ impl Keeper {
         let (mut answers, mut is_safe) = (Vec::new(), true);
         for held in &mut disk.held {
             is_safe &= held.head.is_none();
-            answers.extend(trouble.take_answers(&mut held.outputs, is_safe));
+            answers.extend(trouble.take_answers(&mut held.outputs, is_safe || held.in_trouble));
+        }
+        if trouble.is_for_good {
+            // What is left is never told.
+            disk.held.clear();
+            disk.held_bytes = 0;
         }
         answers
     }
@@ -205,11 +212,11 @@ impl Keeper {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Whether nothing is held back that may yet be told, and no page of a list is due.
+    /// Whether nothing is held back, and no page of a list is due.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Disk(disk) => (disk.held.is_empty() || self.is_beyond_hope()) && disk.lists_due == 0,
+            Self::Disk(disk) => disk.held.is_empty() && disk.lists_due == 0,
         }
     }
 
@@ -271,7 +278,14 @@ impl Disk {
             _ => None,
         });
         let uris = uris.collect();
-        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head, uris });
+        self.held.push_back(Held {
+            step: self.last_step,
+            outputs: rest,
+            bytes,
+            head,
+            uris,
+            in_trouble: self.trouble.is_some(),
+        });
         if self.steps.send((self.last_step, records)).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
         }

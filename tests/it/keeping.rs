@@ -26,7 +26,7 @@ pub(crate) const ROOT: &str = "ahp-root://";
 pub(crate) const DATABASE: &str = "sessions.sqlite";
 
 /// JSON-RPC and AHP codes.
-const UNAVAILABLE: i64 = -32603;
+pub(crate) const UNAVAILABLE: i64 = -32603;
 const ALREADY_EXISTS: i64 = -32003;
 
 pub(crate) fn chat_of(session: &str) -> String {

@@ -32,14 +32,12 @@ impl Sidecar {
         };
         for (deaths, key) in interrupted {
             if deaths > 0 {
+                self.be_safe(events).await;
+                self.note_survivals();
                 self.outputs.push(Output::Record(Record::Trial(key)));
                 self.be_safe(events).await;
             }
             self.bring_back(key, "an interrupted session".to_owned());
-            if deaths > 0 {
-                self.be_safe(events).await;
-                self.note_survivals();
-            }
         }
     }
 
