@@ -8,8 +8,7 @@ help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 demo: ## build, hold a short conversation, and print it
-	@$(CARGO) build --release --quiet
-	@$(CARGO) run --release --quiet --example demo
+	@$(CARGO) run --release --quiet -- demo
 
 test: ## all tests
 	$(CARGO) test --all-targets
@@ -34,11 +33,9 @@ bless: ## rewrite the golden transcripts under fixtures/ to what the host says n
 bench: ## measure speed and memory, and print a table
 	$(CARGO) bench --bench sidecar
 
-test-node: ## run the TypeScript example of the README, if node is there
+test-node: ## run the example of the README through every way that a turn ends, if node is there
 	@if command -v node >/dev/null; then \
-		$(CARGO) build --release --quiet && \
-		awk '/^```ts/{on=1;next} /^```/{on=0} on' README.md > target/readme-example.mjs && \
-		PATH="$$PWD/target/release:$$PATH" node target/readme-example.mjs; \
+		$(CARGO) build --quiet && python3 -B tests/agents/example.py $(TARGET)/debug/ahp-sidecar; \
 	else echo "skipped: node is not installed"; fi
 
 test-agents: ## real agents from npm behind the host, against a scripted model: AGENTS (claude opencode), if node is there

@@ -134,6 +134,8 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 pub enum Command {
     /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
     Sessions(Sessions),
+    /// Hold a short conversation with a host, and print it; nothing is kept
+    Demo,
     /// Guard an agent: what this program starts itself with
     #[command(name = GUARD, hide = true)]
     Guard {

@@ -3,7 +3,8 @@
 //!
 //! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
 //! stands between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process),
-//! [`io`] (everything that waits), [`cli`], [`config`] and [`places`] (what is asked for, and where), [`sessions`] (the store, for people).
+//! [`io`] (everything that waits), [`cli`], [`config`] and [`places`] (what is asked for, and where), [`sessions`] (the store, for people),
+//! [`demo`] (a conversation to look at).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
 //! read no clock; stdout carries nothing but frames.
@@ -14,6 +15,7 @@ compile_error!("ahp-sidecar runs on Unix only so far: see `io::stdio` and `io::w
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod host;
 pub mod io;
 pub mod places;

@@ -7,6 +7,7 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
+use ahp_sidecar::demo;
 use ahp_sidecar::io::log;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
@@ -28,6 +29,15 @@ fn main() -> ExitCode {
             Err(error) => {
                 complain(&error);
                 ExitCode::from(if matches!(error, Failure::Folder(_)) { EXIT_STATE } else { EXIT_FAILURE })
+            }
+        };
+    }
+    if let Some(Command::Demo) = &cli.command {
+        return match demo::run(&this_program().path) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format_args!("{error:#}"));
+                ExitCode::from(EXIT_FAILURE)
             }
         };
     }

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 
+import example
 from agents import AGENTS, USUAL
 from client import Chat, Host
 from scenes import Scenes
@@ -82,6 +83,10 @@ def check(program, name, folder, path, url):
         if not host.process.stdin.closed:
             host.process.stdin.close()
         host.process.wait()
+    said = example.run(program, "SAY hello from the model", name, "--config", host.config, path=path)
+    assert agent.fixed or "hello from the model" in said, said
+    assert not host.left(), f"left behind: {host.left()}"
+    print(f"{name}: answers the example of the README ({time.monotonic() - started:.1f} s)", flush=True)
 
 
 def main():

@@ -9,12 +9,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{program, shell, sidecar_on, Process};
+use crate::support::{program, shell, sidecar_on, Process, NO_HOME};
 
 const SESSION: &str = "ahp-session:/s";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
@@ -548,12 +548,17 @@ fn a_database_that_may_not_be_written_is_refused() {
     fs::write(&database, "").unwrap();
     fs::set_permissions(&database, fs::Permissions::from_mode(0o400)).unwrap();
     let mut command = sidecar_on(&state.path());
-    // For root no file is read-only.
+    // For root no file is read-only: somebody else runs the program, and from there, because the folder that it was
+    // built in may be closed to others.
     if rustix::process::geteuid().is_root() {
-        for path in [state.0.path(), &state.path(), &database] {
+        let copy = state.0.path().join("ahp-sidecar");
+        fs::copy(command.get_program(), &copy).unwrap();
+        for path in [state.0.path(), &state.path(), &database, &copy] {
             std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
         }
-        command.uid(65534).gid(65534);
+        command = Command::new(copy);
+        command.env_clear().env("HOME", NO_HOME).current_dir("/").uid(65534).gid(65534);
+        command.arg("--state-dir").arg(state.path());
     }
     let output = command.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -147,6 +147,23 @@ fn the_readme_says_of_every_version_what_is_exact_and_what_is_lossy() {
 }
 
 #[test]
+fn the_page_of_the_first_agent_configures_every_agent_that_was_tried() {
+    let page = fs::read_to_string(root().join("src/backend/acp/FIRST_AGENT.md")).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, page.split("\n```toml\n").nth(1).unwrap().split("```").next().unwrap()).unwrap();
+    let configured = ahp_sidecar::config::agents(&[], Some(file.path()), None).unwrap();
+    let configured: BTreeSet<String> = configured.into_iter().map(|agent| agent.name).collect();
+    let readme = readme();
+    let table = readme.split("\n| agent | `--agent` |").nth(1).expect("the table of agents is there");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let tried = rows.map(|row| row.split('|').nth(2).unwrap().split(['`', '=']).nth(1).unwrap().to_owned());
+    // The last one is no agent for anybody's work.
+    let tried: BTreeSet<String> = tried.filter(|name| name != "sdk-example").collect();
+    assert!(tried.len() > 1);
+    assert_eq!(configured, tried);
+}
+
+#[test]
 fn the_shell_example_of_the_readme_runs() {
     let readme = readme();
     let example = readme.split("From a shell:\n\n```sh\n").nth(1).unwrap().split("```").next().unwrap();
@@ -180,7 +197,7 @@ fn the_pure_modules_name_nothing_impure() {
 
 #[test]
 fn every_module_says_what_it_owns() {
-    for file in files_under("src") {
+    for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
         let source = fs::read_to_string(&file).unwrap();
         let header: String = source.lines().take_while(|line| line.starts_with("//!")).collect();
         assert!(!header.is_empty(), "{} has no header", file.display());
