@@ -93,7 +93,7 @@ mod tests {
         let answers = trouble(false, false).take_answers(&mut held, true);
         let [first, second, third] = <[Output; 3]>::try_from(outputs()).unwrap();
         assert_eq!(answers, [Answer::Whole(first.clone()), Answer::Whole(third.clone())]);
-        assert_eq!(held, [second.clone()]);
+        assert_eq!(held, std::slice::from_ref(&second));
 
         let mut held = outputs();
         let answers = trouble(false, false).take_answers(&mut held, false);
