@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
+use super::model::Connection;
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
@@ -140,7 +141,16 @@ impl Host {
         }
     }
 
-    /// Forgets a connection and its subscriptions.
+    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
+    pub(super) fn forget_client(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        self.connections.insert(connection, Connection::default());
+    }
+
+    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
@@ -150,6 +160,7 @@ impl Host {
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
         }
+        step.say(Output::Closed(connection));
     }
 }
 

@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use super::attached::{self, Attached};
 use super::catalogue::row_of;
-use super::effects::{ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
+use super::effects::{
+    ActionLine, ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer,
+};
 use super::limits::is_output;
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy};
@@ -28,7 +30,8 @@ use super::reduce::Conversation;
 use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{ChatKey, Host, Step};
-use crate::wire::rpc::{to_json, to_sorted_json, Incoming};
+use crate::wire::names::Named;
+use crate::wire::rpc::{to_json, to_sorted_json};
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
@@ -203,42 +206,22 @@ impl Host {
     }
 
     /// The URIs that a message names and that are not in memory.
-    pub fn absent(&self, message: &Incoming) -> Vec<String> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Names {
-            channel: Option<String>,
-            initial_subscriptions: Option<Vec<String>>,
-            subscriptions: Option<Vec<String>>,
-            chat: Option<String>,
-            /// Of a chat that is moved; other things have destinations of other shapes.
-            destination: serde_json::Value,
-        }
-        let (Incoming::Request { params, .. } | Incoming::Notification { params, .. }) = message else {
-            return Vec::new();
-        };
-        let names: Names = params.read().unwrap_or_default();
-        let lists = [names.initial_subscriptions, names.subscriptions].into_iter().flatten().flatten();
-        let destination = names.destination["session"].as_str().map(str::to_owned);
-        let others = names.chat.into_iter().chain(destination);
-        let others = others.chain(Self::named_as_attached(message));
-        let uris: BTreeSet<String> = names.channel.into_iter().chain(others).chain(lists).collect();
-        uris.into_iter().filter(|uri| self.find(uri).is_none()).collect()
+    pub fn absent(&self, named: &Named) -> Vec<String> {
+        let uris = named.channels.union(&named.attached);
+        uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
     }
 
     /// The cursor of a `reconnect` that reaches further back than what is in memory.
-    pub fn cursor_into_the_past(&self, message: &Incoming) -> Option<u64> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Cursor {
-            last_seen_server_seq: u64,
-        }
-        let Incoming::Request { method, params, .. } = message else { return None };
-        if method != crate::wire::methods::Method::Reconnect.name() {
-            return None;
-        }
-        let cursor = params.read::<Cursor>().ok()?.last_seen_server_seq;
+    pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
+        let cursor = named.cursor?;
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
+    }
+
+    /// Whether these actions, read from the store, go on to those that are in memory: what memory has forgotten must
+    /// have arrived there.
+    pub(super) fn reaches_memory(&self, past: &[(Target, ActionLine)]) -> bool {
+        let floor = self.log.floor();
+        floor == self.config.start.head || past.iter().any(|(_, line)| line.server_seq == floor)
     }
 
     /// Takes a session back from the store. A turn that ran when its process ended is ended now: once, with

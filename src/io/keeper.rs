@@ -1,7 +1,7 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
-//! Owns: the threads that commit and list, so that a slow disk holds up nobody who is not waiting for it; the order of
-//! what is held back; trying again while nothing can be committed; when there is time to give disk space back.
+//! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it; the order of what is
+//! held back; trying again while nothing can be committed; when there is time to give disk space back.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
@@ -12,18 +12,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
-use crate::host::effects::{Output, Page, Record};
+use crate::host::effects::{Output, Record};
 use crate::host::Start;
 use crate::io::trouble::{Answer, Trouble};
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
-use crate::store::sqlite::{self, StoreError, Writer};
-use crate::store::{Listed, StoreOptions};
-use crate::wire::rpc::RequestId;
+use crate::store::sqlite::{self, Writer};
+use crate::store::StoreOptions;
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
+
+/// So much can be read from the store at the same time.
+const READERS: usize = 2;
 
 /// When nothing was to be committed for so long, there is time to give disk space back.
 const CALM_AFTER: Duration = Duration::from_secs(1);
@@ -35,8 +37,6 @@ pub enum Kept {
     Safe(u64),
     /// Nothing can be committed.
     Failing(Trouble),
-    /// A page of the list of sessions that was asked for.
-    Listed(RequestId, Result<Listed, StoreError>),
 }
 
 /// Keeps everything in memory, or in a state folder.
@@ -51,12 +51,8 @@ pub enum Keeper {
 /// A state folder, and what waits for it.
 #[derive(Debug)]
 pub struct Disk {
-    reader: Reader,
     steps: Sender<(u64, Vec<Record>)>,
     last_step: u64,
-    lists: Sender<(RequestId, Page)>,
-    /// How many pages were asked for and have not come.
-    lists_due: usize,
     /// What each step says, in order, until it is safe.
     held: VecDeque<Held>,
     held_bytes: usize,
@@ -82,40 +78,50 @@ struct Held {
     in_trouble: bool,
 }
 
+/// A keeper that was opened, and what belongs to it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The keeper.
+    pub keeper: Keeper,
+    /// Where its last life ended.
+    pub start: Start,
+    /// What the thread that commits tells.
+    pub told: UnboundedReceiver<Kept>,
+    /// What the store can be read with; nothing where everything is in memory.
+    pub readers: Vec<Reader>,
+}
+
 impl Keeper {
-    /// A keeper for this folder, where its last life ended, and the channel on which it tells.
+    /// A keeper that forgets everything with the process.
+    pub fn in_memory() -> Opened {
+        let (_, told) = unbounded_channel();
+        Opened { keeper: Self::Memory(Memory::default()), start: Start::default(), told, readers: Vec::new() }
+    }
+
+    /// A keeper for this folder.
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
-    pub fn open(
-        folder: &Path,
-        options: StoreOptions,
-    ) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
+    pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<Opened> {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
         let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
-        let reader = Reader::open(&path, options.window).map_err(unusable)?;
-        let lister = Reader::open(&path, options.window).map_err(unusable)?;
+        let readers = (0..READERS).map(|_| Reader::open(&path, options.window).map_err(unusable));
+        let readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
         let (steps, receiver) = channel();
-        let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
-        let answer = tell.clone();
         thread::spawn(move || commit_all(writer, &receiver, &tell, options.patience));
-        thread::spawn(move || list_all(&lister, &asked, &answer));
         let disk = Disk {
-            reader,
             steps,
             last_step: 0,
-            lists,
-            lists_due: 0,
             held: VecDeque::new(),
             held_bytes: 0,
             safe: start.head,
             trouble: None,
             _folder: folder,
         };
-        Ok((Self::Disk(Box::new(disk)), start, told))
+        Ok(Opened { keeper: Self::Disk(Box::new(disk)), start, told, readers })
     }
 
     /// Takes what a step left behind, and gives back what may go out now.
@@ -212,41 +218,19 @@ impl Keeper {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Whether nothing is held back, and no page of a list is due.
+    /// Whether nothing is held back.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Disk(disk) => disk.held.is_empty() && disk.lists_due == 0,
+            Self::Disk(disk) => disk.held.is_empty(),
         }
     }
 
-    /// Reads a page of the list of sessions, as far as they are safe: at once from memory, else on a thread of
-    /// its own, so that a long list holds up nobody; then it comes as [`Kept::Listed`].
-    pub fn list(&mut self, id: RequestId, page: Page) -> Option<Kept> {
+    /// What is kept in memory, where that is all.
+    pub fn memory(&self) -> Option<&Memory> {
         match self {
-            Self::Memory(memory) => Some(Kept::Listed(id, Ok(memory.list(&page)))),
-            Self::Disk(disk) => {
-                disk.lists_due += 1;
-                if disk.lists.send((id, page)).is_err() {
-                    tracing::error!("the thread that lists sessions has ended");
-                }
-                None
-            }
-        }
-    }
-
-    /// A page that was asked for has come.
-    pub fn listed(&mut self) {
-        if let Self::Disk(disk) = self {
-            disk.lists_due = disk.lists_due.saturating_sub(1);
-        }
-    }
-
-    /// The store to read from, if there is one.
-    pub fn reader(&self) -> Option<&Reader> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Disk(disk) => Some(&disk.reader),
+            Self::Memory(memory) => Some(memory),
+            Self::Disk(_) => None,
         }
     }
 }
@@ -288,15 +272,6 @@ impl Disk {
         });
         if self.steps.send((self.last_step, records)).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
-        }
-    }
-}
-
-/// Reads every page that is asked for.
-fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &UnboundedSender<Kept>) {
-    for (id, page) in asked {
-        if answer.send(Kept::Listed(id, reader.list(&page))).is_err() {
-            return;
         }
     }
 }

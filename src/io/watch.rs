@@ -20,8 +20,6 @@ const PARENT_EVERY: Duration = Duration::from_secs(1);
 pub enum Loss {
     /// Nobody can read what we write any more.
     Reader,
-    /// What we write gets lost, for another reason.
-    Writer(std::io::Error),
     /// The process that started us is gone.
     Parent,
     /// This signal asked us to leave.

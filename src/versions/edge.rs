@@ -18,11 +18,13 @@ use serde_json::Value;
 
 use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
 use super::lane::Lane;
+use super::names;
 use super::node::{self, Object};
 use super::step::Reply;
 use crate::host::effects::{ConnectionId, Record};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
+use crate::wire::names::Named;
 use crate::wire::rpc::{Incoming, Params, RequestId};
 use crate::wire::uris;
 
@@ -160,14 +162,28 @@ impl Edges {
         }
     }
 
-    /// The client id of a `reconnect` whose version is not known here, but may be in the store.
-    pub fn stranger(&self, message: &Incoming) -> Option<String> {
-        let Incoming::Request { method, params, .. } = message else { return None };
-        if method != Method::Reconnect.name() {
-            return None;
+    /// What a message names, called as the core may call it. The channels may be more than the message turns out to
+    /// mean: what old spellings stand for is known for sure only when it is translated, which is when it is heard.
+    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
+        let mut named = Named::of(message);
+        let peer = self.peers.get(&connection);
+        // The version of a client that comes, or comes back, is not known yet.
+        let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
+        if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
+            let lanes = self.lanes.values().filter(|lane| !lane.dialect().names_channels());
+            let mut spelled: BTreeSet<String> = lanes
+                .flat_map(|lane| named.channels.iter().filter_map(|uri| lane.names.known(uri)))
+                .collect();
+            spelled.extend(named.channels.iter().filter_map(|uri| names::plain_name(&self.providers, uri)));
+            named.channels.extend(spelled);
         }
-        let client_id = params.read::<ClientId>().ok()?.client_id;
-        (!self.clients.contains_key(&client_id)).then_some(client_id)
+        named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
+        named
+    }
+
+    /// Whether it is not known here, but may be in the store, which version this client spoke last.
+    pub fn is_stranger(&self, client_id: &str) -> bool {
+        !self.clients.contains_key(client_id)
     }
 
     /// Remembers which version a client spoke last.
@@ -312,12 +328,6 @@ impl Edges {
             lane.retain(|channel| told.contains(&channel.to_owned()));
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ClientId {
-    client_id: String,
 }
 
 /// Whether a message of the newest version calls the root channel something else than the core does: those

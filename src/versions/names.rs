@@ -24,15 +24,21 @@ pub struct Names {
     gone: Option<String>,
 }
 
+/// The session's name since 0.2.0, if this is how it was spelled before: with one of these providers as its scheme.
+pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
+    let (scheme, path) = uri.split_once(':')?;
+    providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
+}
+
 impl Names {
     /// Begins with no names.
     pub fn new(providers: Vec<String>) -> Self {
         Self { providers, ..Self::default() }
     }
 
-    /// Whether there is such a provider.
-    pub fn is_provider(&self, name: &str) -> bool {
-        self.providers.iter().any(|provider| provider == name)
+    /// The core's name of what clients are known to call `uri`.
+    pub fn known(&self, uri: &str) -> Option<String> {
+        self.core_of.get(uri).cloned()
     }
 
     /// The core's name of what a client calls `uri`.
@@ -40,23 +46,19 @@ impl Names {
         if let Some(core) = self.core_of.get(uri) {
             return core.clone();
         }
-        match uri.split_once(':') {
-            Some((scheme, path)) if self.is_provider(scheme) => {
-                let core = format!("{SCHEME}:{path}");
-                // The same id under another provider is another session.
-                if self.client_of.contains_key(&core) {
-                    self.keep(uri);
-                    return uri.to_owned();
-                }
-                self.learn(&core, uri);
-                core
-            }
-            Some((SCHEME, _)) => {
+        let Some(core) = plain_name(&self.providers, uri) else {
+            if is_plain(uri) {
                 self.keep(uri);
-                uri.to_owned()
             }
-            _ => uri.to_owned(),
+            return uri.to_owned();
+        };
+        // The same id under another provider is another session.
+        if self.client_of.contains_key(&core) {
+            self.keep(uri);
+            return uri.to_owned();
         }
+        self.learn(&core, uri);
+        core
     }
 
     /// All that a client may mean by `uri`, where nothing was told of its sessions yet.

@@ -56,6 +56,11 @@ impl Params {
         Self(Some(json.into()))
     }
 
+    /// Their JSON text; nothing when there are none.
+    pub fn as_json(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
     /// Reads them as `T`. `null` stands for none, as some libraries write it.
     ///
     /// # Errors

@@ -67,9 +67,18 @@ pub enum Input {
     /// A client has connected; it has not said anything.
     Opened(ConnectionId),
     /// A client said something.
-    Said(ConnectionId, Incoming),
+    Said {
+        /// Where.
+        connection: ConnectionId,
+        /// What.
+        message: Incoming,
+        /// What was looked up for it.
+        recalled: Recalled,
+    },
     /// A client is gone.
     Closed(ConnectionId),
+    /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
+    NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
     /// A timer that was asked for has run out.
@@ -80,7 +89,7 @@ pub enum Input {
     Settled,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
-    /// A session comes back from the store, because a message names it or its turn was interrupted.
+    /// A session comes back from the store, because its turn was interrupted.
     Restored(Box<SavedSession>),
     /// A session is there but cannot be read.
     Unreadable {
@@ -91,11 +100,28 @@ pub enum Input {
     },
     /// Nothing can be kept now, or everything is kept again.
     Failing(Option<Failing>),
-    /// What the store still has of the actions after the cursor of the `reconnect` that follows; none when it
-    /// cannot continue exactly from there.
-    Past(Option<Vec<(Target, ActionLine)>>),
-    /// What was found out about the directories that the message that follows names.
-    Findings(Findings),
+}
+
+impl Input {
+    /// A client said something for which nothing had to be looked up.
+    pub fn said(connection: ConnectionId, message: Incoming) -> Self {
+        Self::Said { connection, message, recalled: Recalled::default() }
+    }
+}
+
+/// What a message names that was not in memory, as it was found before the message is handled. What has come back to
+/// memory meanwhile counts as it is there.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Recalled {
+    /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
+    /// from there.
+    pub past: Option<Vec<(Target, ActionLine)>>,
+    /// What was found out about the directories.
+    pub findings: Findings,
+    /// The sessions that the channels belong to.
+    pub restored: Vec<SavedSession>,
+    /// URIs of channels that are there but cannot be read, each with the reason, for people.
+    pub unreadable: Vec<(String, String)>,
 }
 
 /// The store does not take anything now; what has happened since it did is told to nobody yet.
@@ -163,6 +189,8 @@ pub enum Timer {
 pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
+    /// Nothing more is sent to a connection: its client is gone.
+    Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
     Record(Record),
     /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of

@@ -14,12 +14,13 @@ use bytes::Bytes;
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_all_chosen, shown};
+use crate::host::directories::usable_directory;
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::progress::Opening;
 use crate::host::reduce::Conversation;
-use crate::host::{Host, Step};
+use crate::host::{Findings, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
@@ -68,7 +69,7 @@ impl Host {
         }
         let agent = self.agent_called(params.provider.as_deref())?;
         self.check_tokens(step, connection, agent)?;
-        let directories = self.new_directories(agent, params.working_directories)?;
+        let directories = new_directories(&step.findings, agent, params.working_directories)?;
         let config = params.config.unwrap_or_default();
         check_all_chosen(agent, &config).map_err(RpcError::invalid_params)?;
         let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
@@ -111,33 +112,6 @@ impl Host {
             },
         );
         Ok(NewSession { session })
-    }
-
-    /// The directories of a new session, each once.
-    fn new_directories(
-        &self,
-        agent: &AgentDescription,
-        asked: Option<Vec<String>>,
-    ) -> Result<Option<Vec<String>>, RpcError> {
-        let Some(asked) = asked else { return Ok(None) };
-        let mut directories: Vec<String> = Vec::with_capacity(asked.len());
-        for uri in &asked {
-            let directory = self
-                .usable_directory(uri)
-                .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
-            if !directories.contains(&directory) {
-                directories.push(directory);
-            }
-        }
-        let capabilities = agent.info.capabilities.as_ref();
-        let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
-        if directories.len() > 1 && !several {
-            return Err(RpcError::invalid_params(format_args!(
-                "`workingDirectories`: the agent `{}` works in one directory",
-                agent.info.provider
-            )));
-        }
-        Ok(Some(directories))
     }
 
     /// Whether a client may take part in a session from its beginning.
@@ -261,6 +235,32 @@ impl Host {
             self.unsubscribe(connection, target);
         }
     }
+}
+
+/// The directories of a new session, each once.
+fn new_directories(
+    findings: &Findings,
+    agent: &AgentDescription,
+    asked: Option<Vec<String>>,
+) -> Result<Option<Vec<String>>, RpcError> {
+    let Some(asked) = asked else { return Ok(None) };
+    let mut directories: Vec<String> = Vec::with_capacity(asked.len());
+    for uri in &asked {
+        let directory = usable_directory(findings, uri)
+            .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    let capabilities = agent.info.capabilities.as_ref();
+    let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
+    if directories.len() > 1 && !several {
+        return Err(RpcError::invalid_params(format_args!(
+            "`workingDirectories`: the agent `{}` works in one directory",
+            agent.info.provider
+        )));
+    }
+    Ok(Some(directories))
 }
 
 /// What a cursor begins with, so that one that was made elsewhere is known.

@@ -92,7 +92,7 @@ impl Host {
         let cursor = cursor.filter(|&cursor| {
             wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
         });
-        let past = self.past.take();
+        let past = step.past.take();
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
@@ -133,9 +133,7 @@ impl Host {
         let floor = self.log.floor();
         let past = if cursor < floor {
             let past = past?;
-            // What memory has forgotten must have arrived in the store.
-            let arrived = past.iter().any(|(_, line)| line.server_seq == floor);
-            if floor != self.config.start.head && !arrived {
+            if !self.reaches_memory(&past) {
                 return None;
             }
             past

@@ -83,7 +83,7 @@ impl Core {
 /// That somebody says this message.
 pub fn said(connection: ConnectionId, mut message: Value) -> Input {
     message["jsonrpc"] = "2.0".into();
-    Input::Said(connection, Incoming::parse(&message.to_string().into()))
+    Input::said(connection, Incoming::parse(&message.to_string().into()))
 }
 
 /// The chat whose agent was told to open, last.

@@ -290,7 +290,7 @@ impl Stage {
         self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
         for message in fed {
-            self.feed(Input::Said(connection, message));
+            self.feed(Input::said(connection, message));
         }
         self.end_step()
     }
@@ -372,7 +372,7 @@ impl Stage {
     fn end_step(&mut self) -> Result<()> {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::Said(connection, message));
+                self.feed(Input::said(connection, message));
             }
             self.feed(Input::Save);
             let outputs = std::mem::take(&mut self.outputs);
