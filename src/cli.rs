@@ -16,6 +16,7 @@ use crate::backend::acp::AgentSpec;
 use crate::check::Agents;
 use crate::config;
 use crate::host::effects::Shutdown;
+use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
@@ -36,6 +37,10 @@ pub const EXIT_CUT: u8 = 4;
 
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// The longest line that may be read, and the largest turn that may be had, whatever is said, in bytes: the rows that
+/// they end up in are far from what the store can take.
+const ASKED_BYTES_MAX: usize = 256 << 20;
 
 /// An Agent Host Protocol host: serves one client on stdin and stdout, one JSON-RPC message a line, until
 /// stdin ends.
@@ -62,10 +67,14 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = 30)]
     trash_days: u32,
 
-    /// How often in a row taking up a session's interrupted turn may end the process before the session is
-    /// only to be read; 0: any number of times
+    /// How often in a row taking up a session's interrupted turn may end the process before the turn is given up,
+    /// and how often that may, before the session is left alone; 0: any number of times
     #[arg(long, value_name = "N", default_value_t = 3)]
     quarantine_after: u32,
+
+    /// How long a request waits while nothing can be kept, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
+    store_patience: u64,
 
     /// Keep sessions in memory only: they end with the process
     #[arg(long)]
@@ -86,6 +95,10 @@ pub struct Cli {
     /// The longest line that is read
     #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
     max_frame_bytes: usize,
+
+    /// The largest turn, in bytes of JSON text: one that gets larger is ended with an error
+    #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
+    max_turn_bytes: usize,
 
     /// Do not leave when the process that started this one is gone
     #[arg(long)]
@@ -234,6 +247,13 @@ impl Cli {
         if let Some(directory) = default_directory.as_ref().filter(|directory| !directory.is_dir()) {
             bail!("--default-directory: `{}` is not a folder", directory.display());
         }
+        for (flag, bytes) in
+            [("--max-frame-bytes", self.max_frame_bytes), ("--max-turn-bytes", self.max_turn_bytes)]
+        {
+            if bytes > ASKED_BYTES_MAX {
+                bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
+            }
+        }
         Ok(Options {
             default_directory: default_directory.map(|directory| uri_of(&directory)),
             line_bytes_max: self.max_frame_bytes,
@@ -244,6 +264,7 @@ impl Cli {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             assume_version: self.assume_version,
+            limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
             outbox: OutboxLimits::default(),
             state: if self.ephemeral {
                 StatePlace::Memory
@@ -254,6 +275,7 @@ impl Cli {
                 window: Window::default(),
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
                 deaths_max: self.quarantine_after,
+                patience: Duration::from_secs(self.store_patience),
             },
         })
     }

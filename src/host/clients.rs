@@ -211,8 +211,7 @@ impl Host {
     }
 
     fn is_active(&self, session: SessionKey, client_id: &str) -> bool {
-        let session = self.sessions.get(&session).filter(|session| !session.quarantined);
-        session.is_some_and(|session| {
+        self.sessions.get(&session).is_some_and(|session| {
             session.state.active_clients.iter().any(|client| client.client_id == client_id)
         })
     }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
+use super::model::Connection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
@@ -145,6 +146,15 @@ impl Host {
                 self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
             }
         }
+    }
+
+    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
+    pub(super) fn forget_client(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        self.connections.insert(connection, Connection::default());
     }
 
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].

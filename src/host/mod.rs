@@ -14,7 +14,8 @@
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
 //! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
 //! place of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which model a
-//! message is for), `windows` (which turns each client holds), `shutdown`, and [`log`] (the replay window).
+//! message is for), `windows` (which turns each client holds), [`limits`] (how large things may get), `shutdown`, and
+//! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -29,6 +30,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod limits;
 mod locale;
 pub mod log;
 mod model;
@@ -83,6 +85,8 @@ pub struct Config {
     pub start: Start,
     /// So many sessions that nobody uses stay in memory; the store has them all.
     pub idle_sessions_max: usize,
+    /// How large things may get.
+    pub limits: limits::Limits,
 }
 
 /// Where a host begins.
@@ -234,6 +238,7 @@ impl Host {
                 self.dispatch(step, connection, message);
             }
             Input::Closed(connection) => self.close_connection(step, connection),
+            Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),

@@ -96,8 +96,6 @@ pub(super) struct Session {
     pub(super) modified_at: String,
     pub(super) config: ahp_types::common::JsonObject,
     pub(super) title_by: TitleBy,
-    /// It brought the process down too often: it can be read, and nothing more.
-    pub(super) quarantined: bool,
     /// When it was last used, counted in uses of any session.
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.

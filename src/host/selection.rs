@@ -19,7 +19,6 @@ use super::actions::{Refusal, Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
 use super::model::{Session, SessionKey, Target};
-use super::save::QUARANTINED;
 use super::{Host, Step};
 use crate::wire::asides::{Change, Selection};
 use crate::wire::errors::RpcError;
@@ -64,9 +63,6 @@ impl Host {
         let Some((key, session)) = session else {
             return Err("a model or an agent is selected on a session's channel".to_owned());
         };
-        if session.quarantined {
-            return Err(QUARANTINED.to_owned());
-        }
         if !nesting_fits(asked.action.get().as_bytes(), ACTION_NESTING_MAX) {
             return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
         }

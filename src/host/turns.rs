@@ -214,10 +214,10 @@ impl Host {
             // What the user is asked to do was for this turn.
             self.close_conversation(step, key);
         }
-        if cancelled && run.phase == RunPhase::Started {
-            if let Some(chat) = self.chats.get_mut(&key) {
-                chat.settling = Some(run.id);
-            }
+        let open = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open);
+        if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
+            // The agent does not know yet that it is over.
+            chat.settling = Some(run.id);
             self.tell_agent(step, key, Command::Cancel { run: run.id });
         }
     }
@@ -387,6 +387,7 @@ impl Host {
             Event::Turn(run, event) => match &chat.run {
                 Some(current) if current.id == run && current.phase == RunPhase::Started => {
                     self.turn_reports(step, key, run, event, Besides::default());
+                    self.end_if_too_large(step, key);
                 }
                 _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
             },

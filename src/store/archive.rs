@@ -173,7 +173,7 @@ impl Archive {
     /// # Errors
     /// When something of it cannot be read.
     pub fn load(&self, key: SessionKey) -> Result<SavedSession, ArchiveError> {
-        rows::whole_session(&self.connection, key)?
+        rows::whole_session(&self.connection, key, &mut |_, _| true)?
             .ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))
     }
 
@@ -189,7 +189,7 @@ impl Archive {
     fn salvage_chat(&self, session: SessionKey, key: ChatKey) -> Result<Salvaged, StoreError> {
         let mut chat = rows::chat(&self.connection, session, key)?;
         let turns = chat.turns(&self.connection).collect();
-        let behind = match chat.actions(&self.connection) {
+        let behind = match chat.actions(&self.connection, &mut |_| true) {
             Ok(actions) => {
                 chat.saved.actions = actions;
                 None
@@ -208,7 +208,7 @@ impl Archive {
         let targets = chats.into_iter().map(Target::Chat).chain([Target::Session(key)]);
         let mut lines = Vec::new();
         for target in targets {
-            lines.extend(rows::actions_on(&self.connection, target, 0)?);
+            lines.extend(rows::actions_on(&self.connection, target, 0, &mut |_| true)?);
         }
         lines.sort_by_key(|line| line.server_seq);
         Ok(lines)

@@ -66,7 +66,7 @@ pub(super) const VERSION_1: &str = "
         seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, sum INTEGER NOT NULL, line BLOB NOT NULL
     );
     -- Sessions that may have ended the process, how often, whether they are being tried now, and whether they
-    -- are not tried any more.
+    -- are given up (1) or left alone (2).
     CREATE TABLE trials (
         session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL, given_up INTEGER NOT NULL
     );

@@ -169,6 +169,9 @@ impl Host {
             Ok(Verdict::Unchanged) => answer(None),
             Err(refusal) => answer(Some(refusal.as_str())),
         }
+        if let Some(Target::Chat(chat)) = target {
+            self.end_if_too_large(step, chat);
+        }
         // What a queue waited for may have come. Only now: an acknowledgement after what follows would put
         // a message back that was just taken up, where its sender applies it.
         if let (Some(Target::Chat(chat)), None) = (target, &self.failing) {
@@ -189,14 +192,7 @@ impl Host {
         }
         let action = self.meant(target, &asked, aside)?;
         let origin = asked.origin;
-        let session = match target {
-            Target::Root => None,
-            Target::Session(key) => Some(key),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| chat.session),
-        };
-        if session.and_then(|key| self.sessions.get(&key)).is_some_and(|session| session.quarantined) {
-            return Err(super::save::QUARANTINED.to_owned());
-        }
+        self.check_state_has_room(target, &action)?;
         match (target, action) {
             (Target::Session(key), action) => self.change_session(step, key, action, origin),
             // Real clients rename a chat this way.

@@ -77,6 +77,8 @@ pub enum Input {
     },
     /// A client is gone.
     Closed(ConnectionId),
+    /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
+    NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
     /// An agent was met that was to be: what it says of itself.
@@ -145,8 +147,9 @@ pub struct SavedSession {
     pub row: SessionRow,
     /// Its chats, in no order.
     pub chats: Vec<SavedChat>,
-    /// Taking up its interrupted turn has brought the process down too often: it is only to be read.
-    pub quarantined: bool,
+    /// So many processes in a row have ended while its interrupted turn was taken up, where those are too many: the
+    /// turn is given up. Else 0.
+    pub deaths: u32,
 }
 
 /// A chat as it was saved.
@@ -158,6 +161,8 @@ pub struct SavedChat {
     pub turns: Vec<Bytes>,
     /// The lines of the actions on it that are younger than its row, oldest first.
     pub actions: Vec<Bytes>,
+    /// Some of them were left out, because no turn may be as large as all of them make it.
+    pub sifted: bool,
     /// How far the agent had got in the turn that runs.
     pub progress: Option<u64>,
 }

@@ -17,6 +17,7 @@ use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_all_chosen, shown};
 use crate::host::directories::usable_directory;
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
+use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{
     activity_of, creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target,
 };
@@ -43,7 +44,10 @@ fn may_name_a_session(uri: &str) -> bool {
     };
     uri.split_once(':').is_some_and(|(scheme, path)| {
         let known = scheme.to_ascii_lowercase();
-        well_formed(scheme) && !path.is_empty() && (known == "ahp-session" || !known.starts_with("ahp-"))
+        well_formed(scheme)
+            && !path.is_empty()
+            && uri.len() <= URI_BYTES_MAX
+            && (known == "ahp-session" || !known.starts_with("ahp-"))
     })
 }
 
@@ -64,7 +68,7 @@ impl Host {
         }
         if !may_name_a_session(&uri) {
             return Err(RpcError::invalid_params(
-                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`",
+                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
             ));
         }
         let mut beginning = match aside {
@@ -119,7 +123,6 @@ impl Host {
                 modified_at: now,
                 config,
                 title_by,
-                quarantined: false,
                 used: self.uses,
             },
         );

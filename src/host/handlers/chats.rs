@@ -19,9 +19,9 @@ use ahp_types::state::{
 use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
+use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
-use crate::host::save::QUARANTINED;
 use crate::host::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
@@ -72,8 +72,11 @@ impl Host {
             )));
         }
         let own = default_chat_of(&session.channel.uri);
-        if params.chat != own && !may_name_a_chat(&params.chat) {
-            return Err(RpcError::invalid_params("`chat`: a chat's URI is `ahp-chat:/<id>`"));
+        let may_name = may_name_a_chat(&params.chat) && params.chat.len() <= URI_BYTES_MAX;
+        if params.chat != own && !may_name {
+            return Err(RpcError::invalid_params(
+                "`chat`: a chat's URI is `ahp-chat:/<id>`, of at most 4,096 bytes",
+            ));
         }
         if self.find(&params.chat).is_some() || self.unreadable.contains_key(&params.chat) {
             return Err(RpcError::already_exists(&params.chat));
@@ -130,9 +133,6 @@ impl Host {
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
         let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
-        if session.quarantined {
-            return Err(RpcError::unavailable(QUARANTINED));
-        }
         if session.state.lifecycle == SessionLifecycle::Failed {
             let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
             return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
@@ -288,9 +288,6 @@ impl Host {
             return Err(RpcError::internal());
         };
         let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
-        if session.quarantined {
-            return Err(RpcError::unavailable(QUARANTINED));
-        }
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(

@@ -128,6 +128,7 @@ impl Sidecar {
             for output in self.keeper.keep(outputs) {
                 self.carry_out(output);
             }
+            self.answer_what_waits();
         }
         self.write();
     }

@@ -166,6 +166,7 @@ impl World {
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         let client = |number| Client {
             id: format!("client-{number}"),

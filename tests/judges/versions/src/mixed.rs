@@ -124,6 +124,7 @@ impl Stage {
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         Ok(Self {
             host: Host::new(config),
