@@ -36,7 +36,6 @@ use tokio::time::{sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
 use self::client_tools::ClientTools;
-use self::ending::Answered;
 use self::looking::{with_edits, Looking};
 pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
@@ -173,8 +172,8 @@ struct Run {
     cancelled: Option<Instant>,
     /// It was cancelled because its time was up.
     overdue: bool,
-    /// How it ends, once the agent has said all that it has to say.
-    answered: Option<Answered>,
+    /// How it ends, once everything has been heard that the agent had said when it answered.
+    answered: Option<TurnEnd>,
     /// Tells others that it was cancelled.
     cancelling: CancellationToken,
     usage: UsageInfo,
@@ -275,10 +274,7 @@ impl Conversation {
     /// When something is to be done about the run, whether or not anything is heard.
     fn deadline(&self) -> Option<Instant> {
         let run = self.run.as_ref()?;
-        match &run.answered {
-            Some(answered) => self.pending.is_empty().then(|| answered.quiet.min(answered.last)),
-            None => run.cancelled.or(run.deadline),
-        }
+        run.cancelled.or(run.deadline).filter(|_| run.answered.is_none())
     }
 
     fn obey(&mut self, command: Command) -> Next {
@@ -388,7 +384,7 @@ impl Conversation {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
         run.cancelling.cancel();
-        let answered = run.answered.as_mut().map(|answered| answered.end = TurnEnd::Cancelled);
+        let answered = run.answered.as_mut().map(|end| *end = TurnEnd::Cancelled);
         self.terminals.kill_those_of(run.id);
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn was cancelled");
@@ -397,14 +393,10 @@ impl Conversation {
         }
     }
 
-    /// The agent is quiet after its answer, and the turn ends. Or the turn has taken too long, and is cancelled. Or it
-    /// was, and the agent goes on with it: it is ended. While we do not hear it, it cannot be blamed.
+    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it is ended. While we do
+    /// not hear it, it cannot be blamed.
     fn time_is_up(&mut self) -> Next {
         let Some(run) = &mut self.run else { return Next::Hear };
-        if let Some(answered) = run.answered.take() {
-            self.end(answered.end);
-            return self.settle();
-        }
         if run.cancelled.is_none() {
             run.overdue = true;
             self.withdraw();
@@ -419,9 +411,6 @@ impl Conversation {
     }
 
     fn hear(&mut self, said: Said) -> Next {
-        if let Some(answered) = self.run.as_mut().and_then(|run| run.answered.as_mut()) {
-            answered.goes_on();
-        }
         match said {
             Said::Update(update) => self.updated(&update),
             Said::Request { id, method, params } => self.asked(id, &method, &params),
@@ -444,6 +433,13 @@ impl Conversation {
                     self.setting_answered(id, &answer);
                 }
                 return self.settle();
+            }
+            Said::HeardOut(id) => {
+                let run = self.run.as_mut().filter(|run| run.prompt == id);
+                if let Some(end) = run.and_then(|run| run.answered.take()) {
+                    self.end(end);
+                    return self.settle();
+                }
             }
         }
         Next::Hear

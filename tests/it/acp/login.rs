@@ -1,7 +1,5 @@
 //! Logging in to an agent, with what clients push for that.
 
-use std::process::Stdio;
-
 use super::*;
 
 const BROWSER: &str = "acp-login:/a0/browser";
@@ -343,20 +341,13 @@ fn how_an_agent_is_logged_in_to_is_known_to_the_next_host() {
 #[test]
 fn a_token_for_an_agent_is_in_no_log() {
     let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("log");
     let mut setting = Setting::with(&["--login", "out"]);
     setting.log = Some("trace");
-    let (mut host, cookie) = setting.command(folder.path());
-    host.stderr(Stdio::from(fs::File::create(&log).unwrap()));
-    let process = Process::spawn(host);
-    let mut watched = Watched { process, cookie, sequence: 0, folder: Some(folder), heard: Vec::new() };
-    watched.say(json!({ "id": 1, "method": "initialize", "params":
-        { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } }));
+    let mut watched = setting.start_with_log(folder);
     watched.failed_session("first");
     watched.push(KEY, GOOD_KEY);
     watched.session_works();
-    let folder = watched.leave();
-    let logged = fs::read_to_string(&log).unwrap();
+    let folder = watched.leave().unwrap();
+    let logged = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(logged.contains("session/new") && !logged.contains(GOOD_KEY), "{logged}");
-    drop(folder);
 }

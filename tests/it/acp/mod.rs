@@ -31,7 +31,7 @@ mod waiting;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -88,17 +88,14 @@ impl Setting {
 
     fn start_in(self, folder: tempfile::TempDir) -> Watched {
         let (host, cookie) = self.command(folder.path());
-        let mut watched = Watched {
-            process: Process::spawn(host),
-            cookie,
-            sequence: 0,
-            folder: Some(folder),
-            heard: Vec::new(),
-        };
-        watched.say(json!({ "id": 1, "method": "initialize", "params":
-            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
-              "initialSubscriptions": ["ahp-root://"] } }));
-        watched
+        Watched::start(host, cookie, folder)
+    }
+
+    /// The same; what the host logs is in the file `log` of the folder.
+    fn start_with_log(self, folder: tempfile::TempDir) -> Watched {
+        let (mut host, cookie) = self.command(folder.path());
+        host.stderr(Stdio::from(fs::File::create(folder.path().join("log")).unwrap()));
+        Watched::start(host, cookie, folder)
     }
 
     /// The host, and the cookie that its agents bear.
@@ -156,6 +153,15 @@ struct Watched {
 }
 
 impl Watched {
+    fn start(host: Command, cookie: String, folder: tempfile::TempDir) -> Self {
+        let process = Process::spawn(host);
+        let mut watched = Self { process, cookie, sequence: 0, folder: Some(folder), heard: Vec::new() };
+        watched.say(json!({ "id": 1, "method": "initialize", "params":
+            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
+              "initialSubscriptions": ["ahp-root://"] } }));
+        watched
+    }
+
     fn say(&mut self, mut message: Value) {
         message["jsonrpc"] = "2.0".into();
         self.process.say(&message.to_string());

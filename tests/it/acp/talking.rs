@@ -216,7 +216,9 @@ fn attach(watched: &mut Watched, linked: &str) {
 
 #[test]
 fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
-    let mut watched = Setting::with(&[]).start();
+    let mut setting = Setting::with(&[]);
+    setting.log = Some("warn");
+    let mut watched = setting.start_with_log(tempfile::tempdir().unwrap());
     watched.session();
     // Said before the session was answered for.
     assert_eq!(watched.action("session/titleChanged")["title"], "An early title");
@@ -225,6 +227,28 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
     assert_eq!(watched.said(), "The end.");
     assert_eq!(watched.action("session/titleChanged")["title"], "A late title");
     assert_eq!(watched.turn("t2", "say ok"), "ok");
+    // It is not lost.
+    let folder = watched.leave().unwrap();
+    let logged = fs::read_to_string(folder.path().join("log")).unwrap();
+    let late: Vec<&str> = logged.lines().filter(|line| line.contains("Too late.")).collect();
+    assert!(matches!(late[..], [line] if line.contains("WARN") && line.contains("a0")), "{logged}");
+}
+
+/// How many turns of an agent that says nothing are tried until one is quick.
+const QUICK_WITHIN: usize = 100;
+
+#[test]
+fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let mut durations = (0..QUICK_WITHIN).map(|turn| {
+        let turn = format!("t{turn}");
+        watched.begin(&turn, "");
+        watched.ending(&turn)["duration"].as_i64().unwrap()
+    });
+    // On a busy machine any turn may take long, but a pause would be in all of them.
+    assert!(durations.any(|duration| duration < 15), "each of {QUICK_WITHIN} turns has waited");
+    drop(durations);
     watched.leave();
 }
 

@@ -4,7 +4,7 @@
 //! Never: lets what is said between turns touch a turn.
 
 use agent_client_protocol_schema::{
-    ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
+    ContentBlock, ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::UsageInfo;
@@ -61,6 +61,10 @@ impl Conversation {
                 });
             }
             SessionUpdate::UsageUpdate(_) => self.note(besides::CONTEXT, unplaced(raw)),
+            // Part of a turn that is over, perhaps: it begins nothing, but somebody may miss it.
+            SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
+                tracing::warn!(agent = self.agent.spec.name, "text outside of a turn is not shown: {raw}");
+            }
             _ if !runs => tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}"),
             SessionUpdate::AgentMessageChunk(chunk) => self.heard_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.heard_chunk(TextKind::Reasoning, chunk, raw),
@@ -184,6 +188,11 @@ impl Conversation {
         let usage = run.usage.clone();
         self.tell(TurnEvent::Usage(usage));
     }
+}
+
+/// Whether a chunk holds nothing but white space.
+fn is_blank(chunk: &ContentChunk) -> bool {
+    matches!(&chunk.content, ContentBlock::Text(text) if text.text.trim().is_empty())
 }
 
 /// What a message about a call says.
