@@ -8,6 +8,7 @@
 //! anybody, and each life of a host begins with a new block. So no number ever means two things, even when a
 //! loss of power takes the newest commits, which need not be synced, away.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +20,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rusqlite::{params, Connection, ErrorCode};
 use rustix::process::{getrlimit, Resource};
 
+use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
-use super::{agents, clients, pack, schema, space, trash, trials, StoreOptions};
+use super::space::Due;
+use super::{agents, clients, mend, pack, schema, space, trash, trials, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
@@ -43,7 +46,7 @@ const SLOW_FOR: Duration = Duration::from_secs(1);
 const SLOW_FOR_TIMES: u32 = 100;
 
 /// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
-const LEAP: u64 = 1 << 40;
+pub(super) const LEAP: u64 = 1 << 40;
 
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,25 @@ pub enum StoreError {
     /// A row is not what was written.
     #[error("{0} is damaged: it is not what was written")]
     Damaged(String),
+    /// A store was here, and is not any more.
+    #[error(
+        "{0} {1}, although sessions were kept in it; nothing was changed: put a copy of it back, or remove the folder to begin anew"
+    )]
+    Lost(String, &'static str),
+    /// What is damaged cannot be made again.
+    #[error(
+        "{0}; nothing was removed: `ahp-sidecar sessions list` and `sessions export URI` still read what can be read, and `sessions restore --from FILE` brings it into another folder"
+    )]
+    BeyondMending(Box<StoreError>),
+    /// The mark beside it cannot be read or written.
+    #[error("{0} cannot be read or written: {1}{limit}", limit = file_limit_now())]
+    Mark(String, io::Error),
+    /// Taking up what ran in a session has ended so many processes in a row that it is not tried any more.
+    #[error(
+        "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
+        `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
+    )]
+    LeftAlone(u32),
     /// A file of it was moved or removed while it was open.
     #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
     Gone(String, io::Error),
@@ -66,6 +88,59 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether something in the database is not what was written, or not there any more.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged(_) => true,
+            Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => matches!(
+                failure.code,
+                // The last is said of a table or an index that is missing.
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
+            ),
+            Self::Sqlite(error) => matches!(
+                error,
+                rusqlite::Error::SqlInputError { .. }
+                    | rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::IntegralValueOutOfRange(..)
+                    | rusqlite::Error::Utf8Error(..)
+                    | rusqlite::Error::InvalidColumnType(..)
+            ),
+            _ => false,
+        }
+    }
+
+    /// The same, saying of damage what can still be done.
+    fn beyond_mending(self) -> Self {
+        if self.is_damage() {
+            Self::BeyondMending(Box::new(self))
+        } else {
+            self
+        }
+    }
+
+    /// Whether what failed fails again however often it is tried: not so where there may be room again, or where what
+    /// is locked or away may come back.
+    pub fn is_for_good(&self) -> bool {
+        match self {
+            Self::Gone(..) | Self::Mark(..) => false,
+            Self::Sqlite(error) => !matches!(
+                error.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                        | ErrorCode::FileLockingProtocolFailed
+                        | ErrorCode::OutOfMemory
+                        | ErrorCode::OperationInterrupted
+                        | ErrorCode::OperationAborted
+                )
+            ),
+            _ => true,
+        }
+    }
+
     /// The same, saying of damage what it was found in.
     pub(super) fn on(self, what: impl Fn() -> String) -> Self {
         match self {
@@ -82,7 +157,15 @@ fn file_limit(error: &rusqlite::Error) -> String {
         error.sqlite_error_code(),
         Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull | ErrorCode::CannotOpen)
     );
-    match getrlimit(Resource::Fsize).current.filter(|_| may_be_it) {
+    if may_be_it {
+        file_limit_now()
+    } else {
+        String::new()
+    }
+}
+
+fn file_limit_now() -> String {
+    match getrlimit(Resource::Fsize).current {
         Some(bytes) => {
             format!(" (no file of this process may be larger than {bytes} bytes, see `ulimit -f`)")
         }
@@ -95,11 +178,16 @@ fn file_limit(error: &rusqlite::Error) -> String {
 pub struct Writer {
     connection: Connection,
     files: Vec<OpenFile>,
+    path: PathBuf,
     /// Numbers up to this one are reserved.
     reserved: u64,
     options: StoreOptions,
     /// What was written since old actions were last removed; none when that is not known.
     unpruned: Option<Unpruned>,
+    /// Something was kept since damage was last mended.
+    may_mend: bool,
+    /// Damaged sessions in the trash, which are not removed from it.
+    stays: BTreeSet<SessionKey>,
     /// How many pages the write-ahead log has had after the last commit.
     log_pages: Arc<AtomicU32>,
     /// The log was written into the database: the next commit may begin it anew, which syncs it.
@@ -132,30 +220,26 @@ impl Unpruned {
 }
 
 impl Writer {
-    /// Opens the database, makes it or brings it up to date, begins a new life of the sequence, and empties
-    /// the trash of what is old.
+    /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence. What is damaged
+    /// and can be made again is.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
-        schema::check(path)?;
-        let mut connection = schema::open(path)?;
-        let transaction = connection.transaction()?;
-        let version = schema::migrate(&transaction)?;
-        let head = last_reserved(&transaction)?;
-        let start = Start {
-            head,
-            last_key: last_key(&transaction)?,
-            sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
-            continues: version > 0,
-            agents: rows::number(&transaction, "agents")?.and_then(|sum| u32::try_from(sum).ok()),
-            said: agents::all(&transaction),
-        };
-        rows::put_life(&transaction, head)?;
-        trials::begin_life(&transaction, options.deaths_max)?;
-        let reserved = head + BLOCK;
-        rows::put_number(&transaction, "reserved", reserved)?;
-        transaction.commit()?;
+        let (mut connection, mark) = schema::open_or_make(path).map_err(StoreError::beyond_mending)?;
+        let begun = begin(&mut connection, &options, mark.reserved()).or_else(|error| {
+            if !error.is_damage() {
+                return Err(error);
+            }
+            tracing::error!(%error, "the store is damaged: what can be made again is made again");
+            mend_all(&mut connection, Some(mark.reserved()))?;
+            begin(&mut connection, &options, mark.reserved())
+        });
+        let start = begun.map_err(StoreError::beyond_mending)?;
+        let reserved = start.head + BLOCK;
+        let made = Mark::Made { reserved };
+        let marked = if matches!(mark, Mark::Made { .. }) { made.update(path) } else { made.put(path) };
+        marked.map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
         connection.pragma_update(None, "synchronous", "normal")?;
         let log_pages = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&log_pages);
@@ -166,15 +250,20 @@ impl Writer {
         }))?;
         let files =
             [path.to_owned(), log_of(path)].into_iter().map(OpenFile::of).collect::<Result<_, _>>()?;
-        // What cannot be removed now is removed another time.
-        if let Err(error) = trash::purge_old(&mut connection, unix_ms(), options.trash) {
-            tracing::warn!(%error, "the trash cannot be emptied");
-        }
-        let (unpruned, log_may_begin, slow_until) = (None, true, None);
-        Ok((
-            Self { connection, files, reserved, options, unpruned, log_pages, log_may_begin, slow_until },
-            start,
-        ))
+        let writer = Self {
+            connection,
+            files,
+            path: path.to_owned(),
+            reserved,
+            options,
+            unpruned: None,
+            may_mend: true,
+            stays: BTreeSet::new(),
+            log_pages,
+            log_may_begin: true,
+            slow_until: None,
+        };
+        Ok((writer, start))
     }
 
     /// Keeps records in one transaction: all of them, or none.
@@ -188,7 +277,12 @@ impl Writer {
         if sync {
             self.connection.pragma_update(None, "synchronous", "full")?;
         }
-        let written = self.write(records, reserve_up_to);
+        let mut written = self.write(records, reserve_up_to);
+        if written.as_ref().is_err_and(StoreError::is_damage) && std::mem::take(&mut self.may_mend) {
+            tracing::error!("the store is damaged: what can be made again is made again");
+            written = mend_all(&mut self.connection, None).and_then(|()| self.write(records, reserve_up_to));
+        }
+        self.may_mend |= written.is_ok();
         if written.is_err() {
             // Where no file may grow, the next attempt has the room that the log takes now.
             space::empty_log(&self.connection)
@@ -202,9 +296,37 @@ impl Writer {
         }
         written?;
         self.log_may_begin = false;
-        self.reserved = reserve_up_to.unwrap_or(self.reserved);
+        if let Some(reserved) = reserve_up_to {
+            self.reserved = reserved;
+            Mark::Made { reserved }.update(&self.path).unwrap_or_else(
+                |error| tracing::warn!(%error, "the mark beside the store cannot be written"),
+            );
+        }
         self.prune(records);
         Ok(())
+    }
+
+    /// Does a little of what can be done while nothing else is to do: removes for good what has been in the trash
+    /// for long enough, then gives disk space back that nothing needs any more, but for what old actions have left:
+    /// new ones take it. Returns when there is something to do again.
+    ///
+    /// # Errors
+    /// When that fails; nothing is lost then.
+    pub fn tidy_some(&mut self) -> Result<Due, StoreError> {
+        self.log_may_begin = true;
+        if trash::purge_some(&mut self.connection, unix_ms(), self.options.trash, &mut self.stays)?
+            || space::give_back_some(&self.connection, self.options.window.bytes_max)?
+        {
+            return Ok(Due::Now);
+        }
+        space::shorten_log(&self.connection, &log_of(&self.path))
+    }
+
+    /// Empties the log, when nothing more will be kept.
+    pub fn finish(&self) {
+        if let Err(error) = space::cut_log(&self.connection) {
+            tracing::debug!(%error, "the log cannot be emptied");
+        }
     }
 
     /// Keeps a few records if that takes nothing but writing them into the system's cache of the disk: nothing is
@@ -268,16 +390,6 @@ impl Writer {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Gives a little of the disk space back that nothing needs any more, but for what old actions have left: new
-    /// ones take it. Returns whether there is more.
-    ///
-    /// # Errors
-    /// When that fails; nothing is lost then.
-    pub fn give_back_some(&mut self) -> Result<bool, StoreError> {
-        self.log_may_begin = true;
-        space::give_back_some(&self.connection, self.options.window.bytes_max)
     }
 
     /// Lets the database grow to so many pages only, until told otherwise.
@@ -347,25 +459,102 @@ impl OpenFile {
 }
 
 /// The write-ahead log beside a database.
-fn log_of(path: &Path) -> PathBuf {
+pub(super) fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     log.into()
 }
 
+/// Begins a life: no number that may have been told before is told again in it.
+fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
+    let transaction = connection.transaction()?;
+    let version = schema::migrate(&transaction)?;
+    mend::check_complete(&transaction)?;
+    let reserved = last_reserved(&transaction)?;
+    if told > reserved {
+        tracing::warn!(
+            "the store is older than the last one that was used here, or its newest changes are lost: clients are told states anew"
+        );
+    }
+    let head = reserved.max(told);
+    let start = Start {
+        head,
+        last_key: last_key(&transaction)?,
+        sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
+        continues: version > 0,
+        agents: last_agents(&transaction)?,
+        said: agents::all(&transaction),
+    };
+    rows::put_life(&transaction, head)?;
+    trials::begin_life(&transaction, options.deaths_max)?;
+    rows::put_number(&transaction, "reserved", head + BLOCK)?;
+    mend::probe(&transaction)?;
+    transaction.commit()?;
+    Ok(start)
+}
+
+/// Makes again what can be made again; where that fails, once the whole database was written anew.
+fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
+    let mut mend = || {
+        let transaction = connection.transaction()?;
+        mend::mend(&transaction, told)?;
+        Ok(transaction.commit()?)
+    };
+    match mend() {
+        Err(error @ (StoreError::Sqlite(_) | StoreError::Damaged(_))) if told.is_some() => {
+            tracing::error!(%error, "the store is written anew");
+            connection.execute_batch("VACUUM")?;
+            let transaction = connection.transaction()?;
+            mend::mend(&transaction, told)?;
+            Ok(transaction.commit()?)
+        }
+        mended => mended,
+    }
+}
+
+/// What the agents of the life before were; none when that is not known.
+fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
+    match rows::number(connection, "agents") {
+        Err(StoreError::Damaged(what)) => {
+            tracing::warn!(what, "a damaged row: clients are told the agents anew");
+            Ok(None)
+        }
+        found => Ok(found?.and_then(|sum| u32::try_from(sum).ok())),
+    }
+}
+
+/// Refuses an empty database in a folder that a process has held before. Whoever makes one leaves a mark first, but
+/// older versions did not.
+///
+/// # Errors
+/// When it is such a one.
+pub fn refuse_what_was_cut(path: &Path) -> Result<(), StoreError> {
+    let is_empty = fs::metadata(path).is_ok_and(|file| file.len() == 0);
+    if is_empty && matches!(Mark::read(path), Ok(Mark::Absent)) {
+        return Err(StoreError::Lost(path.display().to_string(), "is empty"));
+    }
+    Ok(())
+}
+
 /// The last number that was reserved.
 pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> {
-    match rows::number(connection, "reserved") {
-        Err(StoreError::Damaged(what)) => {
-            tracing::error!(
-                what,
-                "a damaged row: the sequence goes on far behind every number that was given"
-            );
-            let known = "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
-            Ok(number(connection, known)? + LEAP)
+    let lost = match rows::number(connection, "reserved") {
+        Ok(Some(reserved)) => return Ok(reserved),
+        Err(StoreError::Damaged(what)) => what,
+        Err(error) => return Err(error),
+        Ok(None) => {
+            let sql = "SELECT EXISTS (SELECT 1 FROM lives) OR EXISTS (SELECT 1 FROM actions)
+                OR EXISTS (SELECT 1 FROM sessions)";
+            if number(connection, sql)? == 0 {
+                return Ok(0);
+            }
+            "the number `reserved` is missing".to_owned()
         }
-        found => Ok(found?.unwrap_or(0)),
-    }
+    };
+    tracing::error!(lost, "a damaged row: the sequence goes on far behind every number that was given");
+    let known =
+        "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
+    Ok(number(connection, known)?.saturating_add(LEAP))
 }
 
 /// The last key that was given, to sessions that are gone too.

@@ -3,11 +3,13 @@
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
 //! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
 //! (what the agent tells), `looking` (what changes of files are found to be), `requests` (what the agent asks),
-//! `questions` (what it asks the user), `workspace` (what it asks of files and terminals).
+//! `questions` (what it asks the user), `workspace` (what it asks of files and terminals), `client_tools` (what it has
+//! clients carry out).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
 
+mod client_tools;
 mod ending;
 mod looking;
 mod opening;
@@ -33,9 +35,11 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
+use self::client_tools::ClientTools;
 use self::looking::{with_edits, Looking};
-pub(super) use self::opening::ask;
+pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
+pub(super) use self::requests::asked_too_early;
 use self::settings::Settings;
 use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
@@ -46,8 +50,8 @@ use super::terminals::Terminals;
 use super::{content, login};
 use crate::backend::{Line, Reports, Room};
 use crate::host::effects::{
-    Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
-    TurnEvent,
+    Command, Event, OpenConversation, OpenFailure, RunId, SelfDescription, TextKind, Tokens, Transcript,
+    TurnEnd, TurnEvent,
 };
 
 /// JSON-RPC: no such method.
@@ -78,7 +82,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
-        opened = Conversation::open(&agent, &open) => opened,
+        opened = Conversation::open(&agent, &open, &reports) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     let protected_resources = agent.ways().map(|ways| login::resources(&ways));
@@ -96,10 +100,15 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
         }
         Err(error) => {
             reports.report(described).await;
-            if error.is::<login::Required>() {
+            let mut reason = format!("the agent `{name}`: {error:#}");
+            let kind = if error.is::<login::Required>() {
                 reports.report(Event::LoginRequired).await;
-            }
-            reports.report(Event::OpenFailed { reason: format!("the agent `{name}`: {error:#}") }).await;
+                reason = format!("{reason}. {}", login::advice(&agent.ways().unwrap_or_default()));
+                OpenFailure::LoginRequired
+            } else {
+                OpenFailure::Unavailable
+            };
+            reports.report(Event::OpenFailed { kind, reason }).await;
             Ok(())
         }
     }
@@ -138,6 +147,7 @@ struct Conversation {
     unknown_updates: JsonObject,
     files: Files,
     terminals: Terminals,
+    client_tools: ClientTools,
     /// What is to be shown at the end of the turn if nothing else has shown it.
     alone: Vec<Alone>,
     /// How many calls were shown that are not the agent's own.
@@ -236,6 +246,10 @@ impl Conversation {
                     Some(said) => self.hear(said),
                     None => self.agent_has_ended().await?,
                 },
+                heard = self.client_tools.hear(), if self.pending.is_empty() => {
+                    self.heard_of_client_tools(heard);
+                    Next::Hear
+                }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
                     self.asked_for_too_long()
@@ -297,6 +311,10 @@ impl Conversation {
             Command::Answer { run, request_id, response, answers } if current == Some(run) => {
                 self.answered_by_user(&request_id, response, &answers);
             }
+            Command::ToolResult { run, tool_call_id, result } if current == Some(run) => {
+                self.client_tool_is_done(&tool_call_id, &result);
+            }
+            Command::ClientTools { tools } => self.offer_client_tools(tools),
             Command::Tokens(tokens) => self.tokens = tokens,
             Command::WorkIn { directories } => {
                 // Only a session that is taken up is told its folders.
@@ -309,7 +327,7 @@ impl Conversation {
     }
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
-        let blocks = content::prompt(message, attached, &self.running.capabilities.prompt_capabilities);
+        let blocks = content::prompt(message, attached, self.running.takes());
         self.begin(run, blocks)
     }
 
@@ -319,7 +337,7 @@ impl Conversation {
             // Opening it again does that.
             return Next::Leave;
         }
-        if self.moved {
+        if self.moved || self.must_hear_of_client_tools() {
             self.close();
             return Next::Leave;
         }
@@ -382,6 +400,7 @@ impl Conversation {
         let answered = run.answered.as_mut().map(|end| *end = TurnEnd::Cancelled);
         self.terminals.kill_those_of(run.id);
         self.answer_unanswered(true);
+        self.refuse_client_tools("the turn was cancelled");
         if answered.is_none() {
             self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }

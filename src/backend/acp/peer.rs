@@ -271,16 +271,32 @@ impl Connection {
 impl Ear {
     /// Sends a request; the answer is heard under the id that this gives back.
     pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
-        let id = {
-            let mut routes = self.connection.shared.routes();
-            routes.last_request += 1;
-            let id = routes.last_request;
-            routes.requests.insert(id, self.id);
-            id
-        };
+        let id = self.next_request();
         self.connection
             .shared
             .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        id
+    }
+
+    /// The same, of parameters that are for no log.
+    pub fn request_in_secret(&self, method: &str, params: &impl Serialize) -> u64 {
+        let id = self.next_request();
+        tracing::trace!(
+            agent = self.connection.shared.agent,
+            id,
+            method,
+            "> a request that may hold a secret"
+        );
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.connection.shared.send_line(request.to_string());
+        id
+    }
+
+    fn next_request(&self) -> u64 {
+        let mut routes = self.connection.shared.routes();
+        routes.last_request += 1;
+        let id = routes.last_request;
+        routes.requests.insert(id, self.id);
         id
     }
 
@@ -350,8 +366,12 @@ impl Shared {
     }
 
     fn send(&self, message: &Value) {
-        let mut line = message.to_string();
+        let line = message.to_string();
         tracing::trace!(agent = self.agent, "> {line}");
+        self.send_line(line);
+    }
+
+    fn send_line(&self, mut line: String) {
         line.push('\n');
         self.waiting_bytes.fetch_add(line.len(), Ordering::AcqRel);
         if self.outgoing.send(line.into()).is_err() {

@@ -6,6 +6,8 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod checking;
+mod client_tools;
 mod configuring;
 mod coping;
 mod dying;
@@ -19,6 +21,8 @@ mod keeping;
 mod leaving;
 mod limits;
 mod login;
+mod meeting;
+mod orphans;
 mod remembering;
 mod talking;
 mod terminals;
@@ -39,6 +43,9 @@ use crate::support::{program, Process, HUNG};
 
 const SESSION: &str = "ahp-session:/s";
 
+/// Where the host keeps its socket, in a test's folder.
+const RUNTIME: &str = "run";
+
 /// What an agent is started with.
 #[derive(Default)]
 struct Setting {
@@ -56,6 +63,8 @@ struct Setting {
     wrapped: bool,
     /// The shell ends when the agent has.
     wrapper_ends: bool,
+    /// The program that starts the agent, which is told how.
+    by: Option<PathBuf>,
 }
 
 impl Setting {
@@ -105,6 +114,9 @@ impl Setting {
                 .chain(command)
                 .collect();
         }
+        if let Some(by) = self.by {
+            command.insert(0, by.into_os_string().into_string().unwrap());
+        }
         for number in 0..self.agents {
             writeln!(
                 text,
@@ -117,6 +129,9 @@ impl Setting {
         }
         fs::write(&config, text).unwrap();
         let mut host: Command = program();
+        let runtime = folder.join(RUNTIME);
+        fs::create_dir_all(&runtime).unwrap();
+        host.env("XDG_RUNTIME_DIR", runtime);
         let log = self.log.unwrap_or("error");
         host.args(["--log", log, "--config"]).arg(&config).env("PATH", std::env::var("PATH").unwrap());
         if self.flags.is_empty() {

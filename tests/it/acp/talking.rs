@@ -170,33 +170,48 @@ fn what_the_user_adds_is_the_message_of_the_next_turn() {
 
 #[test]
 fn attachments_are_given_as_the_agent_can_take_them() {
-    let mut watched = Setting::with(&[]).start();
-    watched.session();
+    // The one decodes the URIs of files, the other one does not.
+    for (name, uri) in [("agent.py", "file:///a%20b/%C3%A4.txt"), ("qwen-code", "file:///a b/ä.txt")] {
+        let mut watched = Setting::with(&["--name", name]).start();
+        watched.session();
+        attach(&mut watched, uri);
+        watched.leave();
+    }
+}
+
+fn attach(watched: &mut Watched, linked: &str) {
     watched.heard.clear();
     watched.dispatch(
         json!({ "type": "chat/turnStarted", "turnId": "t1", "startedAt": "2026-01-01T00:00:00Z",
         "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
-            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain",
+            { "type": "resource", "label": "x.txt", "uri": "file:///a%20b/%C3%A4.txt", "contentType": "text/plain",
               "selection": { "range": { "start": { "line": 2, "character": 0 }, "end": { "line": 4, "character": 7 } } } },
             { "type": "embeddedResource", "label": "pic", "data": "AAAA", "contentType": "image/png" },
             { "type": "embeddedResource", "label": "note", "data": "aGVsbG8=", "contentType": "text/plain" },
-            { "type": "simple", "label": "prompt", "modelRepresentation": "prompt" },
+            { "type": "embeddedResource", "label": "tune", "data": "/w==", "contentType": "audio/ogg" },
+            { "type": "simple", "label": "label" },
+            { "type": "simple", "label": "last", "modelRepresentation": "prompt" },
         ] } }),
     );
     watched.ending("t1");
-    let blocks: Value = serde_json::from_str(&watched.said()).unwrap();
+    // What is set apart is a step of its own, between two that only say themselves.
+    let said = watched.said();
+    let (_, said) = said.split_once("```").unwrap();
+    let (said, _) = said.rsplit_once("```").unwrap();
+    let blocks: Value = serde_json::from_str(said).unwrap();
     assert_eq!(
         blocks,
         json!([
             { "type": "text", "text": "Look" },
-            { "type": "resource_link", "name": "x.txt", "uri": "file:///x.txt", "mimeType": "text/plain" },
+            { "type": "resource_link", "name": "x.txt", "uri": linked, "mimeType": "text/plain" },
             { "type": "text", "text": "(The user has selected x.txt from line 3, column 1 to line 5, column 8.)" },
             { "type": "image", "mimeType": "image/png", "data": "AAAA" },
-            { "type": "text", "text": "note:\nhello" },
-            { "type": "text", "text": "prompt" },
+            { "type": "text", "text": "(The user has attached \"note\". This is what is in it:)\n```\nhello\n```" },
+            { "type": "text", "text": "(The user has attached \"tune\", of type audio/ogg, which cannot be shown here.)" },
+            { "type": "text", "text": "(The user has attached \"label\".)" },
+            { "type": "text", "text": "(The user has attached \"last\". This is what is in it:)\n```\nprompt\n```" },
         ])
     );
-    watched.leave();
 }
 
 #[test]
@@ -243,7 +258,7 @@ fn failures_and_other_ends_are_told() {
     watched.session();
     for (script, kind, text) in [
         ("error -32603 The model is ill", "agentError", "The model is ill (-32603)"),
-        ("error 401 Who are you", "agentError", "Who are you (401)"),
+        ("error 401 Who are you", "authRequired", "Who are you (401)"),
         ("error -32000 Please log in", "authRequired", "log in"),
         ("end refusal", "refusal", "refuses"),
         ("end max_tokens", "maxTokens", "as much as it may"),

@@ -1,7 +1,7 @@
 //! Small commits that wait for nothing, and what is left to whoever can wait.
 
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Output};
-use ahp_sidecar::io::keeper::{Keeper, Kept};
+use ahp_sidecar::io::keeper::{Keeper, Kept, Opened};
 use rusqlite::Connection;
 
 use super::*;
@@ -110,7 +110,7 @@ fn step(records: Vec<Record>) -> Vec<Output> {
 #[test]
 fn a_small_step_goes_out_at_once_but_never_before_one_that_waits() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut keeper, start, mut kept) = Keeper::open(folder.path(), options()).unwrap();
+    let Opened { mut keeper, start, told: mut kept, .. } = Keeper::open(folder.path(), options()).unwrap();
     let first = start.head + 1;
     let mut commit = |keeper: &mut Keeper| match kept.blocking_recv() {
         Some(Kept::Safe(step)) => keeper.release(step).count(),

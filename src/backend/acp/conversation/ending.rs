@@ -8,11 +8,10 @@ use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::opening::refused;
 use super::{updates, Conversation, Next, INVALID_PARAMS, RESOURCE_NOT_FOUND};
 use crate::backend::acp::peer::Failure;
 use crate::backend::acp::{besides, login};
-use crate::host::effects::{Event, RunId, TurnEnd, TurnEvent};
+use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
 impl Conversation {
     /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
@@ -45,7 +44,8 @@ impl Conversation {
             Err(failure) if login::is_required(&failure) => {
                 self.running.login.set_needed(true);
                 self.pending.push_back(Event::LoginRequired);
-                let message = refused("session/prompt", &failure).to_string();
+                let why = login::Required(failure.to_string());
+                let message = format!("{why}. {}", self.running.login.advice());
                 let resumable = self.can_be_taken_up();
                 TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
             }
@@ -103,16 +103,13 @@ impl Conversation {
 
     pub(super) fn end(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
+        self.refuse_client_tools("the turn has ended");
+        self.check_client_tools();
         self.show_alone();
         self.calls.end_turn();
         if let Some(run) = self.run.take() {
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
         }
-    }
-
-    pub(super) fn fail(&mut self, run: RunId, kind: &str, message: String) {
-        let end = TurnEnd::Failed { kind: kind.to_owned(), message, resumable: false };
-        self.pending.push_back(Event::Turn(run, TurnEvent::Ended(end)));
     }
 
     /// What the end of the agent is for the conversation: a turn that runs ends with it.

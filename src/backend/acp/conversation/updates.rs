@@ -121,7 +121,7 @@ impl Conversation {
     }
 
     /// Keeps something about the conversation that has no place.
-    fn note(&mut self, name: &str, value: Option<Value>) {
+    pub(super) fn note(&mut self, name: &str, value: Option<Value>) {
         let value = value.map(besides::kept);
         self.pending.push_back(Event::Note { name: name.to_owned(), value });
     }
@@ -150,9 +150,17 @@ impl Conversation {
     }
 
     pub(super) fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
+        let is_beginning = |event: &TurnEvent| {
+            matches!(
+                event,
+                TurnEvent::ToolStarted { .. }
+                    | TurnEvent::ClientToolStarted { .. }
+                    | TurnEvent::ClientTool { .. }
+            )
+        };
         let begins = |event: &TurnEvent| match event {
-            TurnEvent::With(event, _) => matches!(**event, TurnEvent::ToolStarted { .. }),
-            event => matches!(event, TurnEvent::ToolStarted { .. }),
+            TurnEvent::With(event, _) => is_beginning(event),
+            event => is_beginning(event),
         };
         if told.iter().any(begins) {
             if let Some(run) = &mut self.run {
