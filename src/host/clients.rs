@@ -306,7 +306,8 @@ impl Host {
             ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {
                 return self.fail_client_call(step, &call, &nobody);
             }
-            _ => return self.tell_result(step, &call),
+            // The agent was told how it ended.
+            _ => return,
         }
         let ready = ChatToolCallReadyAction {
             turn_id: call.turn_id.clone(),
@@ -342,10 +343,6 @@ impl Host {
         let message = "Was not carried out".into();
         let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
         self.finish_call(step, call, outcome, false, Besides::default());
-        self.tell_result(step, call);
-    }
-
-    fn tell_result(&mut self, step: &mut Step<'_>, call: &CallRef) {
         let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let Some(command) = run.and_then(|run| self.result_for_agent(call.key, run, &call.id)) {
             self.tell_agent(step, call.key, command);

@@ -425,8 +425,9 @@ pub enum TurnEvent {
         name: String,
     },
     /// The agent waits for what comes of a call of a tool that an active client of the session carries out; the call
-    /// may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered by [`Command::ToolResult`], at once when the
-    /// call is over or no client offers the tool; not when the user denies the call.
+    /// may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered by [`Command::ToolResult`], at once when no
+    /// client offers the tool; not when that was told before, because the client was done already, nor when the user
+    /// has denied the call.
     ClientTool {
         /// The agent's own id of the call.
         id: String,

@@ -41,6 +41,11 @@ impl Calls {
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
     }
 
+    /// Whether the user has denied a call.
+    pub fn is_denied(&self, id: &str) -> bool {
+        self.calls.get(id).is_some_and(|call| call.denied)
+    }
+
     /// A call is over for the host, which the agent may not know yet: the question about it that nobody answers now.
     pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
         let call = self.calls.get_mut(id)?;

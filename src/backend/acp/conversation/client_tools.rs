@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use agent_client_protocol_schema::McpServer;
 use ahp_types::state::{ToolCallResult, ToolDefinition};
-use serde_json::json;
+use serde_json::{json, Value};
 
 use super::{Conversation, Run};
 use crate::backend::acp::agent::Agent;
@@ -20,6 +20,9 @@ use crate::host::effects::Event;
 /// Why tools do not reach an agent whose operator does not want that.
 const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
 
+/// Why a call is not carried out that the user was asked about.
+const DENIED: &str = "the user does not allow this call";
+
 /// Why they do not reach one that takes no MCP servers like that.
 const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
 
@@ -30,6 +33,8 @@ pub(super) struct ClientTools {
     entry: Option<McpServer>,
     /// The calls that wait, by their ids in the turn.
     waiting: HashMap<String, Called>,
+    /// What came of calls whose clients were done before the agent asked for it.
+    early: HashMap<String, Value>,
     /// The tools, where there is no server.
     unreachable: Offered,
 }
@@ -50,7 +55,7 @@ impl ClientTools {
                 }
             }
         }
-        Self { server, entry, waiting: HashMap::new(), unreachable }
+        Self { server, entry, waiting: HashMap::new(), early: HashMap::new(), unreachable }
     }
 
     /// What the agent is told when its session is opened.
@@ -131,14 +136,21 @@ impl Conversation {
             return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
         }
         let (id, event) = self.calls.wants(&called.tool, &called.arguments, &called.mentions);
+        if let Some(result) = self.client_tools.early.remove(&id) {
+            return called.answer(result);
+        }
+        if self.calls.is_denied(&id) {
+            return called.answer(refusal(DENIED));
+        }
         self.client_tools.waiting.insert(id, called);
         self.tell_of_calls(vec![event]);
     }
 
     /// A call is over: its client has finished it, or nobody will.
     pub(super) fn client_tool_is_done(&mut self, id: &str, outcome: &ToolCallResult) {
-        if let Some(called) = self.client_tools.waiting.remove(id) {
-            called.answer(result(outcome));
+        match self.client_tools.waiting.remove(id) {
+            Some(called) => called.answer(result(outcome)),
+            None => drop(self.client_tools.early.insert(id.to_owned(), result(outcome))),
         }
         if let Some(request) = self.calls.is_over(id) {
             self.answer_permission(&request, None);
@@ -148,12 +160,13 @@ impl Conversation {
     /// The user does not allow a call.
     pub(super) fn denied_client_tool(&mut self, id: &str) {
         if let Some(called) = self.client_tools.waiting.remove(id) {
-            called.answer(refusal("the user does not allow this call"));
+            called.answer(refusal(DENIED));
         }
     }
 
     /// Nobody will carry out what waits.
     pub(super) fn refuse_client_tools(&mut self, why: &str) {
+        self.client_tools.early.clear();
         for (_, called) in self.client_tools.waiting.drain() {
             called.answer(refusal(why));
         }
