@@ -513,14 +513,20 @@ impl Reading {
                 let summary = Bytes::from(summary.get().to_owned());
                 let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
                 let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
-                self.session = Some(SavedSession { row, chats: Vec::new(), quarantined: false });
+                self.session = Some(SavedSession { row, chats: Vec::new(), deaths: 0 });
             }
             (Line::Chat { uri, running, progress, saved }, Some(session)) => {
                 check::<ChatState>(saved.get("state").context("it has no state")?)?;
                 let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
                 let (key, owner) = (ChatKey(0), session.row.key);
                 let row = ChatRow { key, session: owner, uri, running, as_of: self.head, body };
-                session.chats.push(SavedChat { row, turns: Vec::new(), actions: Vec::new(), progress });
+                session.chats.push(SavedChat {
+                    row,
+                    turns: Vec::new(),
+                    actions: Vec::new(),
+                    sifted: false,
+                    progress,
+                });
             }
             (Line::Turn(turn), Some(SavedSession { chats, .. })) => {
                 check::<Turn>(&turn)?;

@@ -13,8 +13,9 @@
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
 //! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
-//! place of its own), `origins` (which agent's conversation a chat can be a copy of), `windows` (which turns each client
-//! holds), `shutdown`, and [`log`] (the replay window).
+//! place of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which model a
+//! message is for), `windows` (which turns each client holds), [`limits`] (how large things may get), `shutdown`, and
+//! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -29,6 +30,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod limits;
 mod locale;
 pub mod log;
 mod model;
@@ -38,6 +40,7 @@ mod pending;
 mod progress;
 pub mod reduce;
 mod save;
+mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
@@ -61,6 +64,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
+pub use described::kept_of;
 pub use directories::Findings;
 pub use handlers::catalogue::listing;
 pub use sequence::{envelope_of, MergedDeltas};
@@ -81,6 +85,8 @@ pub struct Config {
     pub start: Start,
     /// So many sessions that nobody uses stay in memory; the store has them all.
     pub idle_sessions_max: usize,
+    /// How large things may get.
+    pub limits: limits::Limits,
 }
 
 /// Where a host begins.
@@ -112,6 +118,8 @@ pub struct Host {
     config: Config,
     /// What is known of each agent, and from whom; in the order of the agents.
     described: Vec<described::Described>,
+    /// Agents that were asked what they are, and until when they are not asked again.
+    met: BTreeMap<String, u64>,
     /// Agents that have said lately that they need a login, and until when that is believed.
     logins: BTreeMap<String, u64>,
     /// The last sequence number given.
@@ -207,6 +215,7 @@ impl Host {
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
+            met: BTreeMap::new(),
             logins: BTreeMap::new(),
             described,
             config,
@@ -229,7 +238,9 @@ impl Host {
                 self.dispatch(step, connection, message);
             }
             Input::Closed(connection) => self.close_connection(step, connection),
+            Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
+            Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),

@@ -13,6 +13,7 @@ use super::link::News;
 use super::readers::Read;
 use super::resources::Answered;
 use super::watch::Loss;
+use crate::backend::meeting::Meeting;
 use crate::backend::Report;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
@@ -27,6 +28,8 @@ pub enum Event {
     Link(News),
     /// What agents report, in order.
     Reports(Vec<Report>),
+    /// An agent was met that was to be, by its provider id.
+    Met(String, Box<Meeting>),
     /// What became of what was given to the store.
     Kept(Kept),
     /// Something was read from the store for a connection.
@@ -61,6 +64,8 @@ pub struct Events {
     pub links: mpsc::UnboundedReceiver<News>,
     /// What agents report.
     pub reports: mpsc::Receiver<Report>,
+    /// What comes of meeting agents.
+    pub met: mpsc::UnboundedReceiver<(String, Meeting)>,
     /// What becomes of what is given to the store.
     pub kept: mpsc::UnboundedReceiver<Kept>,
     /// What is read from it.
@@ -79,6 +84,7 @@ impl Events {
         let mut reports = Vec::new();
         tokio::select! {
             Some(news) = self.links.recv() => Event::Link(news),
+            Some((provider, met)) = self.met.recv() => Event::Met(provider, Box::new(met)),
             Some(kept) = self.kept.recv() => Event::Kept(kept),
             Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
             Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),

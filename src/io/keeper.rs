@@ -15,6 +15,7 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Record};
 use crate::host::Start;
+use crate::io::trouble::{Answer, Trouble};
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
@@ -42,8 +43,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 pub enum Kept {
     /// Every step up to this one is safe.
     Safe(u64),
-    /// Nothing can be committed, for this reason; it is tried again.
-    Failing(String),
+    /// Nothing can be committed.
+    Failing(Trouble),
 }
 
 /// Keeps everything in memory, or in a state folder.
@@ -65,8 +66,8 @@ pub struct Disk {
     held_bytes: usize,
     /// The last sequence number that is safe.
     safe: u64,
-    /// Nothing can be committed now.
-    failing: bool,
+    /// Set while nothing can be committed.
+    trouble: Option<Trouble>,
     /// Ends when the store is closed.
     closed: Receiver<()>,
     folder: Folder,
@@ -83,6 +84,8 @@ struct Held {
     head: Option<u64>,
     /// The sessions and chats whose rows it changes.
     uris: Vec<String>,
+    /// It was made while nothing could be committed: what it answers tells only what is safe.
+    in_trouble: bool,
 }
 
 /// A keeper that was opened, and what belongs to it.
@@ -123,7 +126,7 @@ impl Keeper {
         let (tell, told) = unbounded_channel();
         let (open, closed) = channel::<()>();
         let commit = move || {
-            commit_all(&mut writer, &receiver, &tell);
+            commit_all(&mut writer, &receiver, &tell, options.patience);
             writer.finish();
             drop((writer, open));
         };
@@ -137,7 +140,7 @@ impl Keeper {
             held: VecDeque::new(),
             held_bytes: 0,
             safe: start.head,
-            failing: false,
+            trouble: None,
             closed,
             folder,
         };
@@ -160,7 +163,9 @@ impl Keeper {
             }
             // While nothing can be committed the core changes nothing and tells only what is safe: that
             // need not wait.
-            Self::Disk(disk) if (disk.held.is_empty() || disk.failing) && !outputs.iter().any(is_record) => {
+            Self::Disk(disk)
+                if (disk.held.is_empty() || disk.trouble.is_some()) && !outputs.iter().any(is_record) =>
+            {
                 outputs
             }
             Self::Disk(disk) => {
@@ -174,7 +179,7 @@ impl Keeper {
     pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();
         if let Self::Disk(disk) = self {
-            disk.failing = false;
+            disk.trouble = None;
             while disk.held.front().is_some_and(|held| held.step <= up_to) {
                 let Some(held) = disk.held.pop_front() else { break };
                 disk.safe = held.head.unwrap_or(disk.safe);
@@ -186,19 +191,41 @@ impl Keeper {
     }
 
     /// Nothing can be committed now. Returns the last sequence number that is safe.
-    pub fn fail(&mut self) -> u64 {
+    pub fn fail(&mut self, trouble: Trouble) -> u64 {
         match self {
             Self::Memory(_) => 0,
             Self::Disk(disk) => {
-                disk.failing = true;
+                disk.trouble = Some(trouble);
                 disk.safe
             }
         }
     }
 
+    /// What answers requests that were heard while nothing can be committed, of what is held back.
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        let Self::Disk(disk) = self else { return Vec::new() };
+        let Some(trouble) = &disk.trouble else { return Vec::new() };
+        let (mut answers, mut is_safe) = (Vec::new(), true);
+        for held in &mut disk.held {
+            is_safe &= held.head.is_none();
+            answers.extend(trouble.take_answers(&mut held.outputs, is_safe || held.in_trouble));
+        }
+        if trouble.is_for_good {
+            // What is left is never told.
+            disk.held.clear();
+            disk.held_bytes = 0;
+        }
+        answers
+    }
+
     /// Whether nothing can be committed now.
     pub fn is_failing(&self) -> bool {
-        matches!(self, Self::Disk(disk) if disk.failing)
+        matches!(self, Self::Disk(disk) if disk.trouble.is_some())
+    }
+
+    /// Whether nothing will ever be committed any more: what is held back is never told.
+    pub fn is_beyond_hope(&self) -> bool {
+        matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
     }
 
     /// Bytes that are held back, nearly.
@@ -271,7 +298,14 @@ impl Disk {
             _ => None,
         });
         let uris = uris.collect();
-        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head, uris });
+        self.held.push_back(Held {
+            step: self.last_step,
+            outputs: rest,
+            bytes,
+            head,
+            uris,
+            in_trouble: self.trouble.is_some(),
+        });
         if self.steps.send((self.last_step, records)).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
         }
@@ -279,21 +313,33 @@ impl Disk {
 }
 
 /// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(writer: &mut Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
+fn commit_all(
+    writer: &mut Writer,
+    steps: &Receiver<(u64, Vec<Record>)>,
+    tell: &UnboundedSender<Kept>,
+    patience: Duration,
+) {
     let mut tidied = Instant::now();
     while let Some((mut last, mut records)) = next_step(writer, steps) {
         while let Ok((step, more)) = steps.try_recv() {
             last = step;
             records.extend(more);
         }
-        let mut said = String::new();
+        let (mut said, began) = (String::new(), Instant::now());
         while let Err(error) = writer.commit(&records) {
-            let reason = error.to_string();
+            let (reason, is_for_good) = (error.to_string(), error.is_for_good());
             if said != reason {
-                tracing::error!(reason, "nothing can be committed; it is tried again");
-                said = reason;
+                let then = if is_for_good { "that is the end of it" } else { "it is tried again" };
+                tracing::error!(reason, "nothing can be committed; {then}");
+                said.clone_from(&reason);
             }
-            if tell.send(Kept::Failing(error.to_string())).is_err() {
+            let is_long = began.elapsed() >= patience;
+            if tell.send(Kept::Failing(Trouble { reason, is_long, is_for_good })).is_err() {
+                return;
+            }
+            if is_for_good {
+                // What comes now is kept no more than what has come.
+                while steps.recv().is_ok() {}
                 return;
             }
             thread::sleep(RETRY_AFTER);

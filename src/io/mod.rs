@@ -21,4 +21,5 @@ pub mod run;
 pub mod signals;
 pub mod sources;
 pub mod stdio;
+pub mod trouble;
 pub mod watch;

@@ -161,20 +161,20 @@ impl Job {
 }
 
 fn look_up(reader: &Reader, wanted: Wanted) -> Found {
-    let mut found = Found::default();
-    found.version = wanted.client.map(|client| match reader.client_version(&client) {
+    let version = wanted.client.map(|client| match reader.client_version(&client) {
         Ok(version) => version.as_deref().and_then(Dialect::from_name),
         Err(error) => {
             tracing::error!(%error, "the version of a client cannot be looked up");
             None
         }
     });
-    found.past = wanted.past.map(|cursor| {
+    let past = wanted.past.map(|cursor| {
         reader.actions_since(cursor).unwrap_or_else(|error| {
             tracing::error!(%error, "old actions cannot be read");
             None
         })
     });
+    let mut found = Found { version, past, ..Found::default() };
     for uri in wanted.uris {
         let is_there = |key| found.sessions.iter().any(|saved| saved.row.key == key);
         let read = reader.find(&uri).and_then(|key| match key.filter(|key| !is_there(*key)) {

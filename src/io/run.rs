@@ -29,8 +29,10 @@ use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
+use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{Ids, Input, Output, Shutdown, Timer};
+use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::host::{self, Host};
 use crate::store::{folder, StatePlace, StoreOptions};
@@ -53,6 +55,8 @@ pub struct Options {
     pub deterministic: bool,
     /// The version of clients whose first messages do not tell it.
     pub assume_version: Option<Dialect>,
+    /// How large things may get.
+    pub limits: Limits,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
@@ -158,6 +162,8 @@ struct Sidecar {
     leave_by: Option<Instant>,
     /// We were asked to leave twice.
     leaves_at_once: bool,
+    /// Nobody can say anything any more.
+    input_has_ended: bool,
     /// The time that turns were given after the end of input is up.
     drained: bool,
 }
@@ -171,7 +177,7 @@ impl Sidecar {
         lost: mpsc::UnboundedReceiver<Loss>,
     ) -> (Self, Events) {
         let Opened { keeper, start, told: kept, readers } = opened;
-        let (agents, reports) = Agents::new(backends);
+        let (agents, reports, met) = Agents::new(backends);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {
@@ -184,6 +190,7 @@ impl Sidecar {
             agents: described,
             replay_window: Window::default(),
             start,
+            limits: options.limits,
             idle_sessions_max: if readers.is_empty() { usize::MAX } else { IDLE_SESSIONS_MAX },
         });
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
@@ -219,12 +226,14 @@ impl Sidecar {
             unreadable: None,
             leave_by: None,
             leaves_at_once: false,
+            input_has_ended: false,
             drained: false,
         };
-        (sidecar, Events { links, reports, kept, read, looked, resources: answered, lost })
+        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, lost })
     }
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
+        self.end_interrupted_turns(&mut events).await;
         self.begin();
         loop {
             if let Some(exit) = self.turn(&mut events).await? {
@@ -233,9 +242,8 @@ impl Sidecar {
         }
     }
 
-    /// What is done before anything is heard.
+    /// What is done last before anything is heard.
     fn begin(&mut self) {
-        self.end_interrupted_turns();
         if let Some(readers) = &mut self.readers {
             readers.begin();
         }
@@ -259,6 +267,10 @@ impl Sidecar {
             bail!("the store took nothing to the end: what was not told is lost");
         }
         self.start_resources();
+        let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
+        if self.input_has_ended && self.keeper.is_beyond_hope() && written {
+            bail!("the store took nothing any more: what was not told is lost");
+        }
         Ok(self.finished())
     }
 
@@ -282,6 +294,7 @@ impl Sidecar {
             Event::Link(News::Heard(connection)) => self.links.note_news(connection),
             Event::Link(News::Written(connection, written)) => return self.hear_writer(connection, written),
             Event::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
+            Event::Met(provider, met) => self.hear_meeting(provider, *met),
             Event::Kept(kept) => self.hear_keeper(kept),
             Event::Read(connection, read) => self.hear_reader(connection, read),
             Event::Looked(connection, findings) => self.hear_findings(connection, findings),
@@ -323,6 +336,17 @@ impl Sidecar {
         if let Some((chat, event)) = self.agents.hear(report) {
             self.feed(Input::Agent(chat, event));
         }
+    }
+
+    fn hear_meeting(&mut self, provider: String, met: Meeting) {
+        if let Some((_, why)) = &met.failure {
+            tracing::info!(
+                agent = provider,
+                why,
+                "what an agent's sessions can be configured by is not known"
+            );
+        }
+        self.feed(Input::Met { provider, said: Box::new(met.said) });
     }
 
     fn fire_timers(&mut self) {

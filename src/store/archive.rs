@@ -13,7 +13,7 @@ use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::sqlite::StoreError;
-use super::{check, mend, schema, space, trash};
+use super::{agents, check, mend, schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 
 /// Why something cannot be done to a session.
@@ -109,6 +109,19 @@ impl Archive {
         Ok(Self { connection, told: mark.reserved() })
     }
 
+    /// What every agent has said of itself that was ever here, by its provider id; JSON text.
+    pub fn agents(&self) -> Vec<(String, Bytes)> {
+        agents::all(&self.connection)
+    }
+
+    /// Keeps what an agent has said of itself; JSON text.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
+        agents::put(&self.connection, provider, said)
+    }
+
     /// Every session: the listed ones, newest first, then those in the trash, the newest removed first.
     ///
     /// # Errors
@@ -162,7 +175,7 @@ impl Archive {
     /// # Errors
     /// When something of it cannot be read.
     pub fn load(&self, key: SessionKey) -> Result<SavedSession, ArchiveError> {
-        rows::whole_session(&self.connection, key)?
+        rows::whole_session(&self.connection, key, &mut |_, _| true)?
             .ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))
     }
 
@@ -178,7 +191,7 @@ impl Archive {
     fn salvage_chat(&self, session: SessionKey, key: ChatKey) -> Result<Salvaged, StoreError> {
         let mut chat = rows::chat(&self.connection, session, key)?;
         let turns = chat.turns(&self.connection).collect();
-        let behind = match chat.actions(&self.connection) {
+        let behind = match chat.actions(&self.connection, &mut |_| true) {
             Ok(actions) => {
                 chat.saved.actions = actions;
                 None
@@ -197,7 +210,7 @@ impl Archive {
         let targets = chats.into_iter().map(Target::Chat).chain([Target::Session(key)]);
         let mut lines = Vec::new();
         for target in targets {
-            lines.extend(rows::actions_on(&self.connection, target, 0)?);
+            lines.extend(rows::actions_on(&self.connection, target, 0, &mut |_| true)?);
         }
         lines.sort_by_key(|line| line.server_seq);
         Ok(lines)

@@ -47,13 +47,21 @@ pub struct StoreOptions {
     pub window: Window,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
-    /// A session that has ended so many processes in a row is only to be read; never when 0.
+    /// A turn that has ended so many processes in a row is given up, and after as many more its session is left
+    /// alone; never when 0.
     pub deaths_max: u32,
+    /// How long a request may wait for something to be kept after all.
+    pub patience: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { window: Window::default(), trash: Duration::from_secs(30 * 24 * 60 * 60), deaths_max: 3 }
+        Self {
+            window: Window::default(),
+            trash: Duration::from_secs(30 * 24 * 60 * 60),
+            deaths_max: 3,
+            patience: Duration::from_secs(20),
+        }
     }
 }
 

@@ -60,6 +60,12 @@ pub enum StoreError {
     /// The mark beside it cannot be read or written.
     #[error("{0} cannot be read or written: {1}{limit}", limit = file_limit_now())]
     Mark(String, io::Error),
+    /// Taking up what ran in a session has ended so many processes in a row that it is not tried any more.
+    #[error(
+        "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
+        `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
+    )]
+    LeftAlone(u32),
     /// A file of it was moved or removed while it was open.
     #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
     Gone(String, io::Error),
@@ -96,6 +102,29 @@ impl StoreError {
             Self::BeyondMending(Box::new(self))
         } else {
             self
+        }
+    }
+
+    /// Whether what failed fails again however often it is tried: not so where there may be room again, or where what
+    /// is locked or away may come back.
+    pub fn is_for_good(&self) -> bool {
+        match self {
+            Self::Gone(..) | Self::Mark(..) => false,
+            Self::Sqlite(error) => !matches!(
+                error.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                        | ErrorCode::FileLockingProtocolFailed
+                        | ErrorCode::OutOfMemory
+                        | ErrorCode::OperationInterrupted
+                        | ErrorCode::OperationAborted
+                )
+            ),
+            _ => true,
         }
     }
 

@@ -57,6 +57,8 @@ impl Named {
             Some(Method::CreateSession) => {
                 let several = members.read::<Vec<String>>("workingDirectories").into_iter().flatten();
                 named.add_directories(several.chain(members.read("workingDirectory")));
+                // Of a session that goes on from another one, up to 0.8.0.
+                named.channels.extend(members.inside("fork").read::<String>("session"));
             }
             Some(Method::CreateChat) => named.read_attached(&members.inside("initialMessage")),
             Some(Method::DispatchAction) => {
@@ -144,6 +146,8 @@ mod tests {
         assert_eq!(named("subscribe", json!({ "resource": "a" })).channels, set(&["a"]));
         assert_eq!(named("authenticate", json!({ "resource": "a" })).channels, set(&[]));
         assert_eq!(named("disposeSession", json!({ "session": "a" })).channels, set(&["a"]));
+        let forked = json!({ "channel": "a", "fork": { "session": "b", "turnId": "c" } });
+        assert_eq!(named("createSession", forked).channels, set(&["a", "b"]));
         let old = json!({ "action": { "type": "session/turnStarted", "session": "a" } });
         assert_eq!(named("dispatchAction", old).channels, set(&["a"]));
         assert_eq!(named("ping", json!({ "channel": "a" })), Named::default());

@@ -91,6 +91,7 @@ impl Stage {
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         let mut stage = Self {
             host: Host::new(config),

@@ -58,6 +58,7 @@ impl World {
             replay_window: Window::default(),
             start,
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         });
         let mut world = Self { host, chat: ChatKey(0), kept: Vec::new() };
         world.feed(Input::Opened(CLIENT));

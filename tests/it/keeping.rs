@@ -22,27 +22,27 @@ use tempfile::TempDir;
 
 use crate::support::{shell, sidecar_on, Process, HUNG};
 
-const ROOT: &str = "ahp-root://";
-const DATABASE: &str = "sessions.sqlite";
+pub(crate) const ROOT: &str = "ahp-root://";
+pub(crate) const DATABASE: &str = "sessions.sqlite";
 
 /// JSON-RPC and AHP codes.
-const UNAVAILABLE: i64 = -32603;
+pub(crate) const UNAVAILABLE: i64 = -32603;
 const ALREADY_EXISTS: i64 = -32003;
 
-fn chat_of(session: &str) -> String {
+pub(crate) fn chat_of(session: &str) -> String {
     format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
 }
 
 /// A client, and everything that it was sent without having asked.
-struct Client {
-    process: Process,
+pub(crate) struct Client {
+    pub(crate) process: Process,
     /// Ids of requests and numbers of dispatches.
     last: u64,
-    heard: Vec<Value>,
+    pub(crate) heard: Vec<Value>,
 }
 
 impl Client {
-    fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         Self::of(Process::start_on(folder, &[]))
     }
 
@@ -51,8 +51,13 @@ impl Client {
         Self::of(Process::spawn(after(preparation, folder)))
     }
 
-    fn of(process: Process) -> Self {
-        let mut client = Self { process, last: 0, heard: Vec::new() };
+    /// A program to which nobody has said anything.
+    pub(crate) fn before_the_handshake(process: Process) -> Self {
+        Self { process, last: 0, heard: Vec::new() }
+    }
+
+    pub(crate) fn of(process: Process) -> Self {
+        let mut client = Self::before_the_handshake(process);
         let hello = json!({ "channel": ROOT, "clientId": "me", "protocolVersions": ["1.0.0"],
             "initialSubscriptions": [ROOT] });
         let answer = client.ask("initialize", hello);
@@ -60,7 +65,7 @@ impl Client {
         client
     }
 
-    fn say(&mut self, method: &str, params: Value) -> u64 {
+    pub(crate) fn say(&mut self, method: &str, params: Value) -> u64 {
         self.last += 1;
         let id = self.last;
         self.process
@@ -69,12 +74,12 @@ impl Client {
     }
 
     /// Asks, and waits for the answer.
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.say(method, params);
         self.answer(id)
     }
 
-    fn answer(&mut self, id: u64) -> Value {
+    pub(crate) fn answer(&mut self, id: u64) -> Value {
         loop {
             let message = self.process.next();
             if message["id"] == id {
@@ -85,24 +90,24 @@ impl Client {
     }
 
     /// Asks something about a channel.
-    fn about(&mut self, method: &str, channel: &str) -> Value {
+    pub(crate) fn about(&mut self, method: &str, channel: &str) -> Value {
         self.ask(method, json!({ "channel": channel }))
     }
 
-    fn create(&mut self, session: &str) {
+    pub(crate) fn create(&mut self, session: &str) {
         let answer = self.about("createSession", session);
         assert!(answer["result"].is_null() && answer["error"].is_null(), "{answer}");
     }
 
     /// Subscribes; returns the channel's state.
-    fn state(&mut self, channel: &str) -> Value {
+    pub(crate) fn state(&mut self, channel: &str) -> Value {
         let mut answer = self.about("subscribe", channel);
         let state = answer["result"]["snapshot"]["state"].take();
         assert!(state.is_object(), "{channel}: {answer}");
         state
     }
 
-    fn sessions(&mut self) -> Vec<String> {
+    pub(crate) fn sessions(&mut self) -> Vec<String> {
         let answer = self.about("listSessions", ROOT);
         let items = answer["result"]["items"].as_array().unwrap_or_else(|| panic!("{answer}"));
         let mut uris: Vec<String> =
@@ -112,7 +117,7 @@ impl Client {
     }
 
     /// Dispatches an action; returns its number.
-    fn dispatch(&mut self, channel: &str, action: Value) -> u64 {
+    pub(crate) fn dispatch(&mut self, channel: &str, action: Value) -> u64 {
         self.last += 1;
         let params = json!({ "channel": channel, "clientSeq": self.last, "action": action });
         self.process
@@ -120,7 +125,7 @@ impl Client {
         self.last
     }
 
-    fn start_turn(&mut self, chat: &str, id: &str, script: &str) {
+    pub(crate) fn start_turn(&mut self, chat: &str, id: &str, script: &str) {
         let message = json!({ "text": script, "origin": { "kind": "user" } });
         let started = "2026-01-01T00:00:00.000Z";
         self.dispatch(
@@ -130,7 +135,7 @@ impl Client {
     }
 
     /// Waits for an action that comes after everything that was heard.
-    fn until(&mut self, kind: &str) -> Value {
+    pub(crate) fn until(&mut self, kind: &str) -> Value {
         loop {
             let message = self.process.next();
             self.heard.push(message.clone());
@@ -141,14 +146,14 @@ impl Client {
     }
 
     /// A turn from its start to its end.
-    fn turn(&mut self, chat: &str, id: &str, script: &str) {
+    pub(crate) fn turn(&mut self, chat: &str, id: &str, script: &str) {
         self.start_turn(chat, id, script);
         self.until("chat/turnComplete");
     }
 
     /// Asks for something that cannot be until that is refused because nothing can be kept. Until the program
     /// has noticed, what it says is held back.
-    fn wait_until_nothing_is_kept(&mut self) {
+    pub(crate) fn wait_until_nothing_is_kept(&mut self) {
         let (first, start) = (self.last + 1, Instant::now());
         loop {
             assert!(start.elapsed() < HUNG, "nothing was refused within {HUNG:?}");
@@ -169,7 +174,7 @@ impl Client {
 
     /// From now on, no file can be written (or any can), as when the disk is full; and the process gets a signal
     /// that ends those that do not expect it.
-    fn fill_disk(&self, full: bool) {
+    pub(crate) fn fill_disk(&self, full: bool) {
         let limit = Rlimit { current: full.then_some(0), maximum: None };
         prlimit(Some(self.pid()), Resource::Fsize, limit).unwrap();
     }
@@ -194,26 +199,26 @@ impl Client {
     }
 
     /// The numbers of all actions that were sent, but for those that only answer their sender.
-    fn numbers(&self) -> Vec<u64> {
+    pub(crate) fn numbers(&self) -> Vec<u64> {
         let sequenced = self.heard.iter().filter(|message| message["method"] == "action");
         let sequenced = sequenced.filter(|message| message["params"]["rejectionReason"].is_null());
         sequenced.map(|message| message["params"]["serverSeq"].as_u64().unwrap()).collect()
     }
 
     /// All text that was streamed.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let actions = self.heard.iter().map(|message| &message["params"]["action"]);
         let deltas = actions.filter(|action| action["type"] == "chat/delta");
         deltas.map(|action| action["content"].as_str().unwrap()).collect()
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.process.end();
         self.process.rest();
         assert_eq!(self.process.wait().code(), Some(0));
     }
 
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.process.child.kill().unwrap();
         self.process.child.wait().unwrap();
     }
@@ -224,7 +229,7 @@ fn after(preparation: &str, folder: &Path) -> Command {
     shell(&format!(r#"{preparation}; exec "$@""#), &sidecar_on(folder))
 }
 
-fn assert_unavailable(answer: &Value, cause: &str) {
+pub(crate) fn assert_unavailable(answer: &Value, cause: &str) {
     assert_eq!(answer["error"]["code"], UNAVAILABLE, "{answer}");
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains(cause), "the cause is not told: {message}");

@@ -77,8 +77,17 @@ pub enum Input {
     },
     /// A client is gone.
     Closed(ConnectionId),
+    /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
+    NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
+    /// An agent was met that was to be: what it says of itself.
+    Met {
+        /// Its provider id.
+        provider: String,
+        /// What it has said.
+        said: Box<SelfDescription>,
+    },
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -138,8 +147,9 @@ pub struct SavedSession {
     pub row: SessionRow,
     /// Its chats, in no order.
     pub chats: Vec<SavedChat>,
-    /// Taking up its interrupted turn has brought the process down too often: it is only to be read.
-    pub quarantined: bool,
+    /// So many processes in a row have ended while its interrupted turn was taken up, where those are too many: the
+    /// turn is given up. Else 0.
+    pub deaths: u32,
 }
 
 /// A chat as it was saved.
@@ -151,6 +161,8 @@ pub struct SavedChat {
     pub turns: Vec<Bytes>,
     /// The lines of the actions on it that are younger than its row, oldest first.
     pub actions: Vec<Bytes>,
+    /// Some of them were left out, because no turn may be as large as all of them make it.
+    pub sifted: bool,
     /// How far the agent had got in the turn that runs.
     pub progress: Option<u64>,
 }
@@ -191,6 +203,14 @@ pub enum Output {
     /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of
     /// deltas, are moved often.
     Agent(ChatKey, Box<Command>),
+    /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes part in.
+    /// Answered by [`Input::Met`].
+    Meet {
+        /// Its provider id.
+        provider: String,
+        /// The tokens that it may use.
+        tokens: Tokens,
+    },
     /// Answer a request with a page of the list of sessions, as it is when this step is safe.
     List(ConnectionId, RequestId, Page),
     /// Answer a request with what is in a file or folder.

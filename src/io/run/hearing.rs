@@ -78,6 +78,7 @@ impl Sidecar {
             Some(AtEnd::Leave) => {
                 tracing::info!(?failure, "stdin has ended");
                 self.unreadable = failure;
+                self.input_has_ended = true;
                 self.drained = self.options.at_end == Shutdown::Cancel;
                 self.feed(Input::Shutdown(self.options.at_end));
             }

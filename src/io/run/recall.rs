@@ -4,33 +4,67 @@
 //! became of what was given to the store.
 //! Never: decides what is needed; the core says so. Never waits: while a message does, other connections are heard.
 
-use super::Sidecar;
-use crate::host::effects::{ConnectionId, Failing, Input, Output, SessionKey};
+use tokio::time::Instant;
+
+use super::{Events, Sidecar};
+use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, SessionKey, Timer};
+use crate::host::limits::Sieve;
 use crate::host::Findings;
 use crate::io::held::HeldMessage;
 use crate::io::keeper::Kept;
 use crate::io::readers::{Read, Wanted};
+use crate::io::trouble::Answer;
 use crate::store::reader::Reader;
+use crate::wire::methods::Method;
 
 impl Sidecar {
-    /// Ends, once, what ran when the process before this one ended.
-    pub(super) fn end_interrupted_turns(&mut self) {
+    /// Ends, once, what ran when the process before this one ended. What has ended a process before is taken up when
+    /// all else is safe, one session after the other: so each start gets further than the one before it.
+    pub(super) async fn end_interrupted_turns(&mut self, events: &mut Events) {
         let interrupted = match self.reader().map(Reader::interrupted) {
-            Some(Ok(keys)) => keys,
+            Some(Ok(interrupted)) => interrupted,
             Some(Err(error)) => {
                 tracing::error!(%error, "interrupted turns cannot be looked for");
                 return;
             }
             None => return,
         };
-        for key in interrupted {
+        for (deaths, key) in interrupted {
+            if deaths > 0 {
+                self.be_safe(events).await;
+                self.note_survivals();
+                self.outputs.push(Output::Record(Record::Trial(key)));
+                self.be_safe(events).await;
+            }
             self.bring_back(key);
+        }
+    }
+
+    /// Waits until everything so far is safe, unless nothing can be made safe now.
+    async fn be_safe(&mut self, events: &mut Events) {
+        self.end_step();
+        while !self.keeper.is_settled() && !self.keeper.is_failing() {
+            let Some(kept) = events.kept.recv().await else { return };
+            self.hear_keeper(kept);
+        }
+    }
+
+    /// The process is still there: sessions that were taken up so far have not ended it.
+    fn note_survivals(&mut self) {
+        let survives = |timer: &Timer| matches!(timer, Timer::Recovered(_) | Timer::Trial(_));
+        let (survived, later) = self.timers.drain(..).partition(|(_, timer)| survives(timer));
+        self.timers = later;
+        let survived: Vec<(Instant, Timer)> = survived;
+        for (_, timer) in survived {
+            self.feed(Input::Timer(timer));
         }
     }
 
     /// Brings a session whose turn was interrupted from the store into memory.
     fn bring_back(&mut self, key: SessionKey) {
-        match self.reader().map(|reader| reader.load(key)) {
+        let mut sieve = Sieve::new(self.options.limits);
+        let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
+        match read {
             Some(Ok(Some(saved))) => self.feed(Input::Restored(Box::new(saved))),
             Some(Err(error)) => tracing::error!(%error, key = key.0, "an interrupted session cannot be read"),
             Some(Ok(None)) | None => {}
@@ -144,9 +178,11 @@ impl Sidecar {
                     self.feed(Input::Failing(None));
                 }
             }
-            Kept::Failing(reason) => {
-                let safe = self.keeper.fail();
+            Kept::Failing(trouble) => {
+                let reason = trouble.reason.clone();
+                let safe = self.keeper.fail(trouble);
                 self.feed(Input::Failing(Some(Failing { reason, safe })));
+                self.answer_what_waits();
             }
         }
         let waits = self.links.iter().filter(|link| link.held.as_ref().is_some_and(|it| it.waits_for_store));
@@ -154,6 +190,22 @@ impl Sidecar {
         for connection in waits {
             if let Some(held) = self.take_held(connection) {
                 self.go_on(connection, held);
+            }
+        }
+    }
+
+    /// Answers requests while nothing can be kept.
+    pub(super) fn answer_what_waits(&mut self) {
+        for answer in self.keeper.take_answers() {
+            match answer {
+                Answer::Whole(output) => self.carry_out(output),
+                Answer::Refused(connection, frame, method) => {
+                    self.tell(connection, &frame);
+                    if method == Method::Initialize {
+                        // It may try again.
+                        self.feed(Input::NotAdmitted(connection));
+                    }
+                }
             }
         }
     }

@@ -90,6 +90,7 @@ impl Sidecar {
                 self.resources.take(connection, id, resource);
             }
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
+            Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
@@ -127,6 +128,7 @@ impl Sidecar {
             for output in self.keeper.keep(outputs) {
                 self.carry_out(output);
             }
+            self.answer_what_waits();
         }
         self.write();
     }

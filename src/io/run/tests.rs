@@ -116,6 +116,7 @@ impl World {
             deterministic: false,
             assume_version: None,
             outbox,
+            limits: Default::default(),
             state: StatePlace::Memory,
             store: StoreOptions::default(),
         };
@@ -132,10 +133,10 @@ impl World {
     }
 
     /// On this folder; what is read from it comes by hand.
-    fn on(folder: &Path) -> Self {
+    async fn on(folder: &Path) -> Self {
         let opened = Keeper::open(folder, StoreOptions::default()).unwrap();
         let mut world = Self::with(opened, OutboxLimits::default());
-        world.sidecar.end_interrupted_turns();
+        world.sidecar.end_interrupted_turns(&mut world.events).await;
         world.by_hand = world.sidecar.readers.as_mut().map(Readers::by_hand);
         world
     }
@@ -246,7 +247,7 @@ impl World {
 
     /// A world with a session that is not in memory, and a client that did not subscribe to it.
     async fn with_a_forgotten_session(folder: &Path) -> (Self, Client) {
-        let mut world = Self::on(folder);
+        let mut world = Self::on(folder).await;
         let mut maker = world.client("maker", "1.0.0").await;
         world.ask(&mut maker, "createSession", json!({ "channel": SESSION })).await;
         world.make_many(&mut maker, "other").await;
@@ -335,7 +336,7 @@ async fn a_connection_whose_writer_fails_is_lost_alone() {
 #[tokio::test]
 async fn what_was_asked_before_the_end_of_input_is_answered() {
     let folder = folder();
-    let mut world = World::on(folder.path());
+    let mut world = World::on(folder.path()).await;
     let mut client = world.client("me", "1.0.0").await;
     client.says(&[
         json!({ "id": 7, "method": "createSession", "params": { "channel": SESSION } }),
@@ -452,7 +453,7 @@ async fn what_has_changed_and_was_let_go_meanwhile_is_read_again() {
 #[tokio::test]
 async fn what_the_store_does_not_know_yet_is_read_when_it_does() {
     let folder = folder();
-    let mut world = World::on(folder.path());
+    let mut world = World::on(folder.path()).await;
     let mut maker = world.client("maker", "1.0.0").await;
     let mut waits = world.client("waits", "1.0.0").await;
     let mut untold = Vec::new();
@@ -501,7 +502,7 @@ async fn what_was_disposed_of_meanwhile_does_not_come_back() {
 #[tokio::test]
 async fn what_is_made_anew_meanwhile_is_what_a_message_is_about() {
     let folder = folder();
-    let mut world = World::on(folder.path());
+    let mut world = World::on(folder.path()).await;
     let mut other = world.client("other", "1.0.0").await;
     let mut waits = world.client("waits", "1.0.0").await;
     let id = waits.asks("subscribe", json!({ "channel": SESSION }));
@@ -543,14 +544,14 @@ async fn comes_back(meanwhile: Option<&str>) -> Value {
     let folder = folder();
     let chat = default_chat_of(SESSION);
     {
-        let mut world = World::on(folder.path());
+        let mut world = World::on(folder.path()).await;
         let mut client = world.client("me", "1.0.0").await;
         world.ask(&mut client, "createSession", json!({ "channel": SESSION })).await;
         world.ask(&mut client, "subscribe", json!({ "channel": chat })).await;
         client.dispatches(&chat, turn("t1", "/say before"));
         world.settle().await;
     }
-    let mut world = World::on(folder.path());
+    let mut world = World::on(folder.path()).await;
     let mut other = world.client("other", "1.0.0").await;
     let mut back = world.open(false);
     // Its cursor is the number that the session was made with.
@@ -595,14 +596,14 @@ async fn a_client_of_an_old_version_comes_back_to_a_session_that_it_calls_otherw
     let folder = folder();
     let old = json!({ "clientId": "old", "protocolVersion": "0.1.0", "protocolVersions": ["0.1.0"] });
     {
-        let mut world = World::on(folder.path());
+        let mut world = World::on(folder.path()).await;
         let mut client = world.open(false);
         world.ask(&mut client, "initialize", old).await;
         let made = world.ask(&mut client, "createSession", json!({ "session": "script:/s" })).await;
         assert!(made.get("error").is_none(), "{made}");
         world.settle().await;
     }
-    let mut world = World::on(folder.path());
+    let mut world = World::on(folder.path()).await;
     let mut client = world.open(false);
     let params = json!({ "clientId": "old", "lastSeenServerSeq": 0, "subscriptions": ["script:/s"] });
     let answer = world.ask(&mut client, "reconnect", params).await;

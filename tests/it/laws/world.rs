@@ -166,6 +166,7 @@ impl World {
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         let client = |number| Client {
             id: format!("client-{number}"),
@@ -867,6 +868,8 @@ impl World {
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
             }
+            // What agents are is told by their conversations here.
+            Output::Meet { .. } => {}
             Output::Closed(connection) => {
                 self.edges.close(*connection);
                 ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");

@@ -91,9 +91,9 @@ fn a_turn_that_ran_in_a_removed_session_is_not_interrupted() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
-    assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(1), SessionKey(2)]);
+    assert_eq!(reader(&path).interrupted().unwrap(), [(0, SessionKey(1)), (0, SessionKey(2))]);
     writer.commit(&[REMOVED]).unwrap();
-    assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(2)]);
+    assert_eq!(reader(&path).interrupted().unwrap(), [(0, SessionKey(2))]);
 }
 
 #[test]

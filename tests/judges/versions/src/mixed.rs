@@ -116,7 +116,7 @@ impl Ids for CountedIds {
 
 impl Stage {
     fn new() -> Result<Self> {
-        let (agents, reports) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
+        let (agents, reports, _) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
             default_directory: None,
@@ -124,6 +124,7 @@ impl Stage {
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         Ok(Self {
             host: Host::new(config),
