@@ -99,8 +99,10 @@ impl Archive {
                 if !error.is_damage() {
                     return Err(error);
                 }
-                connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE")?;
-                mend::mend(&connection, Some(mark.reserved()))?;
+                connection.execute_batch("ROLLBACK")?;
+                let plan = mend::plan(&connection, Some(mark.reserved()))?;
+                connection.execute_batch("BEGIN IMMEDIATE")?;
+                mend::carry_out(&connection, &plan)?;
                 schema::migrate(&connection)?;
             }
         }

@@ -25,40 +25,133 @@ struct Object {
     is_index: bool,
 }
 
-/// Makes again what can be made again, with a log line about each; to be called in a transaction. When a life
-/// begins, `told` is a number up to which actions may have been told, and the log of actions is mended too.
-pub(super) fn mend(connection: &Connection, told: Option<u64>) -> Result<(), StoreError> {
+/// What is to be made again.
+pub(super) struct Plan {
+    version: usize,
+    /// A number up to which actions may have been told.
+    told: u64,
+    /// Tables, each with the rows that it will have.
+    tables: Vec<(Object, Vec<Vec<Value>>)>,
+    /// The last key that may have been given, when it is not known any more which one was.
+    last_key: Option<u64>,
+    /// The chats with a turn that runs, when the log misses actions.
+    spoiled: Vec<i64>,
+    indexes: Vec<Object>,
+}
+
+/// Finds out what is damaged and can be made again, with a log line about each. To be called outside of a
+/// transaction: one that has met damage cannot write any more. When a life begins, `told` is a number up to which
+/// actions may have been told, and the log of actions is mended too.
+pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, StoreError> {
     let version = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
-    let objects = objects(&schema::model(version)?)?;
-    let (indexes, tables): (Vec<_>, Vec<_>) = objects.into_iter().partition(|object| object.is_index);
-    for table in &tables {
+    let (indexes, tables): (Vec<_>, Vec<_>) =
+        objects(&schema::model(version)?)?.into_iter().partition(|object| object.is_index);
+    let (tables_again, last_key, spoiled) = (Vec::new(), None, Vec::new());
+    let mut plan = Plan {
+        version,
+        told: told.unwrap_or(0),
+        tables: tables_again,
+        last_key,
+        spoiled,
+        indexes: Vec::new(),
+    };
+    for table in tables {
+        let is_there = is_there(connection, &table.name)?;
         match table.name.as_str() {
-            name if DISPENSABLE.contains(&name) => {
-                let lost = copy_what_can_be_read(connection, table)?;
-                if lost && name == "meta" {
-                    // No key of a session that is gone is given again.
-                    rows::put_number(connection, "last_key", last_key(connection)?.saturating_add(LEAP))?;
-                }
-            }
-            "actions" => {
-                if let Some(told) = told {
-                    mend_actions(connection, table, version, told)?;
-                }
-            }
-            "sessions" if !is_there(connection, "sessions")? => {
+            "sessions" if !is_there => {
                 return Err(StoreError::Damaged("the table of sessions is missing, so the store".to_owned()));
             }
-            name if !is_there(connection, name)? => {
+            name if DISPENSABLE.contains(&name) => {
+                let (rows, all) = if is_there { readable(connection, name) } else { (Vec::new(), false) };
+                if !all {
+                    tracing::warn!(table = name, rows = rows.len(), "a table is damaged: it is made again");
+                }
+                if !all && name == "meta" {
+                    // No key of a session that is gone is given again.
+                    plan.last_key = Some(last_key_in(connection).saturating_add(LEAP));
+                }
+                plan.tables.push((table, rows));
+            }
+            "actions" if told.is_some() => {
+                let (rows, all) =
+                    if is_there { readable(connection, "actions") } else { (Vec::new(), false) };
+                if !all {
+                    plan.spoiled = running(connection);
+                }
+                if !all || version == schema::NEWEST && !can_append(connection)? {
+                    tracing::warn!(rows = rows.len(), "the log of actions is damaged: it is made again");
+                    plan.tables.push((table, rows));
+                }
+            }
+            name if !is_there => {
                 tracing::error!(table = name, "a table is gone: what was in it is missed by its sessions");
-                connection.execute_batch(&table.sql)?;
+                plan.tables.push((table, Vec::new()));
             }
             _ => {}
         }
     }
-    for index in &indexes {
-        mend_index(connection, index)?;
+    plan.indexes = indexes.into_iter().filter(|index| should_be_made_again(connection, index)).collect();
+    Ok(plan)
+}
+
+/// Makes again what is planned; to be called in a transaction that has not read what is damaged.
+pub(super) fn carry_out(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
+    forget_all(connection, plan)?;
+    make_all(connection, plan)
+}
+
+/// Has the database forget what is to be made again.
+pub(super) fn forget_all(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
+    for (table, _) in &plan.tables {
+        forget(connection, "tbl_name", &table.name)?;
+        if table.sql.contains("AUTOINCREMENT") {
+            forget(connection, "name", "sqlite_sequence")?;
+        }
+    }
+    plan.indexes.iter().try_for_each(|index| forget(connection, "name", &index.name))
+}
+
+/// Makes what was forgotten.
+pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
+    for (table, rows) in &plan.tables {
+        make_table(connection, table, rows)?;
+    }
+    if let Some(last_key) = plan.last_key {
+        rows::put_number(connection, "last_key", last_key)?;
+    }
+    if !plan.spoiled.is_empty() {
+        spoil(connection, plan)?;
+    }
+    for index in &plan.indexes {
+        make_index(connection, index)?;
     }
     Ok(())
+}
+
+fn last_key_in(connection: &Connection) -> u64 {
+    last_key(connection).unwrap_or_else(|error| {
+        tracing::debug!(%error, "the last key is not known");
+        0
+    })
+}
+
+/// The chats with a turn that runs, as far as they can be told.
+fn running(connection: &Connection) -> Vec<i64> {
+    let read = || -> rusqlite::Result<Vec<i64>> {
+        let mut statement = connection.prepare("SELECT key FROM chats NOT INDEXED WHERE running")?;
+        let keys = statement.query_map([], |row| row.get(0))?;
+        Ok(keys.map_while(Result::ok).collect())
+    };
+    read().unwrap_or_default()
+}
+
+/// Whether actions can be appended to the log.
+fn can_append(connection: &Connection) -> Result<bool, StoreError> {
+    let appended = probe(connection).is_ok();
+    if !connection.is_autocommit() {
+        connection.execute_batch("ROLLBACK")?;
+    }
+    Ok(appended)
 }
 
 /// Sees whether every table and index of the newest version is there.
@@ -90,17 +183,8 @@ fn is_there(connection: &Connection, name: &str) -> Result<bool, StoreError> {
     Ok(connection.query_row(sql, params![name], |_| Ok(())).optional()?.is_some())
 }
 
-/// Makes a table again with the rows of it that can be read. Returns whether that may not be all of them.
-fn copy_what_can_be_read(connection: &Connection, table: &Object) -> Result<bool, StoreError> {
-    let was_there = is_there(connection, &table.name)?;
-    let (rows, all) = if was_there { readable(connection, &table.name) } else { (Vec::new(), false) };
-    if !all {
-        tracing::warn!(table = table.name, rows = rows.len(), "a table is damaged: it is made again");
-    }
-    forget(connection, "tbl_name", &table.name)?;
-    if table.sql.contains("AUTOINCREMENT") {
-        forget(connection, "name", "sqlite_sequence")?;
-    }
+/// Makes a table again with these rows.
+fn make_table(connection: &Connection, table: &Object, rows: &[Vec<Value>]) -> Result<(), StoreError> {
     connection.execute_batch(&table.sql)?;
     for row in rows {
         let places: Vec<String> = (1..=row.len()).map(|place| format!("?{place}")).collect();
@@ -113,7 +197,7 @@ fn copy_what_can_be_read(connection: &Connection, table: &Object) -> Result<bool
             }
         }
     }
-    Ok(!all)
+    Ok(())
 }
 
 /// The rows of a table that can be read, from its start and from its end, and whether those are all.
@@ -155,32 +239,13 @@ fn forget(connection: &Connection, column: &str, name: &str) -> Result<(), Store
     Ok(())
 }
 
-/// Makes the log of actions again when not all of it can be read, or nothing can be appended to it. What ran then
-/// misses something, and is told as damaged.
-fn mend_actions(
-    connection: &Connection,
-    table: &Object,
-    version: usize,
-    told: u64,
-) -> Result<(), StoreError> {
-    let sound = is_there(connection, &table.name)?
-        && readable(connection, &table.name).1
-        && (version < schema::NEWEST || probe(connection).is_ok());
-    if sound || !copy_what_can_be_read(connection, table)? {
-        return Ok(());
-    }
-    let mut running = Vec::new();
-    let mut statement = connection.prepare("SELECT key FROM chats NOT INDEXED WHERE running")?;
-    let mut found = statement.query([])?;
-    while let Ok(Some(row)) = found.next() {
-        running.push(row.get::<_, i64>(0)?);
-    }
-    let base = last_reserved(connection)?.max(told);
-    let mut last = base;
-    for chat in running {
+/// Has what ran miss an action that nobody can read: it is told as damaged.
+fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
+    let mut last = last_reserved(connection)?.max(plan.told);
+    for chat in &plan.spoiled {
         last += 1;
         // With a wrong checksum.
-        let sql = match version {
+        let sql = match plan.version {
             1 => "INSERT INTO actions (seq, channel, sum, line) VALUES (?1, ?2, 0, x'00')",
             _ => {
                 "INSERT INTO actions (last, first, channel, line_bytes, sum, packed)
@@ -205,29 +270,8 @@ pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
     appended
 }
 
-/// Makes an index again from its table, if it does not have what is in the table. One that cannot be made again
-/// stays as it is.
-fn mend_index(connection: &Connection, index: &Object) -> Result<(), StoreError> {
-    if is_sound(connection, index) {
-        return Ok(());
-    }
-    connection.execute_batch("SAVEPOINT index_made_again")?;
-    match make_again(connection, index) {
-        Ok(()) => {
-            tracing::warn!(index = index.name, "an index is damaged: it is made again");
-            connection.execute_batch("RELEASE index_made_again")?;
-        }
-        Err(error) => {
-            tracing::error!(index = index.name, %error, "an index is damaged and cannot be made again");
-            connection.execute_batch("ROLLBACK TO index_made_again; RELEASE index_made_again")?;
-            connection.execute_batch("PRAGMA writable_schema = RESET")?;
-        }
-    }
-    Ok(())
-}
-
-fn make_again(connection: &Connection, index: &Object) -> Result<(), StoreError> {
-    forget(connection, "name", &index.name)?;
+/// Makes an index again from its table.
+fn make_index(connection: &Connection, index: &Object) -> Result<(), StoreError> {
     match connection.execute_batch(&index.sql) {
         Err(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::ConstraintViolation => {
             // While it was damaged, a second session was made under the URI of one that it did not know: nothing
@@ -244,6 +288,21 @@ fn make_again(connection: &Connection, index: &Object) -> Result<(), StoreError>
         }
         made => Ok(made?),
     }
+}
+
+/// Whether an index is damaged and its table is not: else it stays as it is.
+fn should_be_made_again(connection: &Connection, index: &Object) -> bool {
+    if is_sound(connection, index) {
+        return false;
+    }
+    let sql = format!("SELECT count(*) FROM {} NOT INDEXED", index.table);
+    let can_be = connection.query_row(&sql, [], |_| Ok(())).is_ok();
+    if can_be {
+        tracing::warn!(index = index.name, "an index is damaged: it is made again");
+    } else {
+        tracing::error!(index = index.name, "an index and its table are damaged: it cannot be made again");
+    }
+    can_be
 }
 
 /// Whether an index can be read, and has what is in its table, as far as the table can be read.

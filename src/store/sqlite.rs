@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{params, Connection, ErrorCode};
+use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
 use rustix::process::{getrlimit, Resource};
 
 use super::mark::Mark;
@@ -493,23 +493,29 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
     Ok(start)
 }
 
-/// Makes again what can be made again; where that fails, once the whole database was written anew.
+/// Makes again what can be made again. Where damaged pages are in the way of that, the rest of the database is written
+/// anew first, when a life begins.
 fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
-    let mut mend = || {
-        let transaction = connection.transaction()?;
-        mend::mend(&transaction, told)?;
-        Ok(transaction.commit()?)
-    };
-    match mend() {
-        Err(error @ (StoreError::Sqlite(_) | StoreError::Damaged(_))) if told.is_some() => {
-            tracing::error!(%error, "the store is written anew");
-            connection.execute_batch("VACUUM")?;
-            let transaction = connection.transaction()?;
-            mend::mend(&transaction, told)?;
-            Ok(transaction.commit()?)
-        }
-        mended => mended,
+    let plan = mend::plan(connection, told)?;
+    let Err(error) = in_transaction(connection, |now| mend::carry_out(now, &plan)) else { return Ok(()) };
+    // What was rolled back is still in the schema that the connection knows.
+    connection.execute_batch("PRAGMA writable_schema = RESET")?;
+    if told.is_none() || !error.is_damage() {
+        return Err(error);
     }
+    tracing::error!(%error, "the store is written anew");
+    in_transaction(connection, |now| mend::forget_all(now, &plan))?;
+    connection.execute_batch("VACUUM")?;
+    in_transaction(connection, |now| mend::make_all(now, &plan))
+}
+
+fn in_transaction(
+    connection: &mut Connection,
+    work: impl FnOnce(&Connection) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    work(&transaction)?;
+    Ok(transaction.commit()?)
 }
 
 /// What the agents of the life before were; none when that is not known.
