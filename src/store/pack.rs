@@ -218,10 +218,11 @@ mod tests {
         assert!(!pack.take(Target::Root, &lines[2]), "a number is left out");
         let taken = lines[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
         assert_eq!((taken as u64 + 1, pack.last), (ACTIONS_MAX, 4 + ACTIONS_MAX));
-        let alike = lines_of(1, &vec![vec![b'x'; 1 << 20]; 20]);
+        let alike = lines_of(1, &vec![vec![b'x'; BYTES_MAX / 2]; 500]);
         let mut pack = Pack::of(Target::Root, &alike[0]);
         let taken = alike[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
-        assert_eq!(taken as u64 + 1, LINE_BYTES_MAX >> 20, "lines that are packed small are many");
+        let most = LINE_BYTES_MAX / (BYTES_MAX as u64 / 2);
+        assert_eq!(taken as u64 + 1, most, "lines that are packed small are unpacked together");
         let long = lines_of(1, &[vec![b'x'; BYTES_MAX], vec![b'y']]);
         assert!(!Pack::of(Target::Root, &long[0]).take(Target::Root, &long[1]));
     }

@@ -287,7 +287,9 @@ mod tests {
     #[test]
     fn a_sync_reaches_the_disk_on_macos_too() {
         let folder = tempfile::tempdir().unwrap();
-        let connection = open(&folder.path().join("x")).unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, "").unwrap();
+        let connection = open(&path).unwrap();
         for name in ["fullfsync", "checkpoint_fullfsync"] {
             assert_eq!(pragma(&connection, name).unwrap(), 1, "{name}");
         }
