@@ -14,6 +14,8 @@ use crate::support::sidecar;
 
 fn start() -> (Guard, ChildStdin, ChildStdout) {
     let mut command = sidecar();
+    // A turn may be larger than all that may wait.
+    command.args(["--max-turn-bytes", &(256 << 20).to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut guard = Guard(command.spawn().unwrap());
     let (stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
