@@ -32,14 +32,17 @@ impl Watched {
         let mut told = Vec::new();
         let params = json!({ "channel": session, "provider": "a0" });
         assert!(self.answer_to(92, "createSession", params, &mut told)["error"].is_null());
-        self.answer_to(93, "subscribe", json!({ "channel": session }), &mut told);
-        // It may have failed already.
-        let state = |message: &Value| message["params"]["action"]["type"] == "session/creationFailed";
-        if !told.iter().any(state) {
-            told.extend(self.process.until(state));
+        let answer = self.answer_to(93, "subscribe", json!({ "channel": session }), &mut told);
+        // It may have failed already: before the subscription, or before its answer came.
+        let mut error = answer["result"]["snapshot"]["state"]["creationError"].clone();
+        if error.is_null() {
+            let failed = |message: &Value| message["params"]["action"]["type"] == "session/creationFailed";
+            if !told.iter().any(failed) {
+                told.extend(self.process.until(failed));
+            }
+            error = told.iter().find(|message| failed(message)).unwrap()["params"]["action"]["error"].clone();
         }
-        let failed = told.iter().find(|message| state(message)).unwrap();
-        let why = failed["params"]["action"]["error"]["message"].as_str().unwrap().to_owned();
+        let why = error["message"].as_str().unwrap().to_owned();
         (why, asked_for(&told))
     }
 
