@@ -405,6 +405,7 @@ impl Stage {
                 self.agents.carry_out(chat, *command);
             }
             Output::Timer(timer, _) => self.timers.push(timer),
+            Output::Closed(connection) => self.edges.close(connection),
             other => unreachable!("nobody asks for {other:?}"),
         }
     }
