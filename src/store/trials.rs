@@ -37,8 +37,12 @@ pub(super) struct Trial {
 /// a process before: they are to be put on trial one by one, so that each is judged by itself. To be called once in
 /// the life of a process, before any is taken up.
 pub(super) fn begin_life(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
+    // Where no turn runs, it was ended, and the process outlived that; it may have ended before this was noted.
+    let over = "session NOT IN (SELECT session FROM chats INDEXED BY chats_running WHERE running)";
+    connection.execute(&format!("DELETE FROM trials WHERE given_up AND {over}"), [])?;
+    connection.execute(&format!("UPDATE trials SET open = 0 WHERE {over}"), [])?;
     connection.execute("UPDATE trials SET deaths = deaths + open, open = 0", [])?;
-    let sql = "UPDATE trials SET given_up = iif(?1 = 0, 0, min(deaths / ?1, 2))";
+    let sql = &format!("UPDATE trials SET given_up = iif(?1 = 0 OR {over}, 0, min(deaths / ?1, 2))");
     connection.execute(sql, params![deaths_max])?;
     connection.execute(
         "INSERT INTO trials SELECT DISTINCT session, 0, 1, 0 FROM chats INDEXED BY chats_running WHERE running

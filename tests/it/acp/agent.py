@@ -491,19 +491,20 @@ def step_child(session, rest):
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 
-STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT HUP; while :; do sleep 0.1; done"]
+# A test that fails must not leave anything for ever: all of them end by themselves after some minutes.
+STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT HUP; i=0; while [ $((i += 1)) -lt 3000 ]; do sleep 0.1; done"]
 ADOPTER = """
 import ctypes, subprocess, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 subprocess.run(["/bin/sh", "-c", 'setsid "$@" &', "sh", *sys.argv[2:], "adopted"])
-while True:
-    time.sleep(60)
+time.sleep(300)
 """
 HOPPER = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-while True:
+until = time.monotonic() + 300
+while time.monotonic() < until:
     if os.fork():
         os._exit(0)
     os.setsid()

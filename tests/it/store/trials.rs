@@ -90,6 +90,30 @@ fn a_session_whose_turn_was_given_up_begins_anew() {
 }
 
 #[test]
+fn a_process_that_was_killed_just_after_it_had_ended_a_turn_survived_that() {
+    let (_folder, path) = place();
+    running(&path);
+    let (mut writer, _) = begin(&path, 1);
+    // What notes that it was survived comes a moment later, and here too late.
+    writer.commit(&[chat(1, false, 0)]).unwrap();
+    drop(writer);
+    let (mut writer, _) = open(&path);
+    writer.commit(&[chat(1, true, 0)]).unwrap();
+    drop(writer);
+    let fates: Vec<Fate> = (0..2).map(|_| begin(&path, 1).1).collect();
+    assert_eq!(fates, [TakenUp, GivenUp(1)]);
+    let once = StoreOptions { deaths_max: 1, ..StoreOptions::default() };
+    let writer = Writer::open(&path, once).unwrap();
+    assert!(matches!(reader(&path).load(SESSION), Err(StoreError::LeftAlone(2))));
+    drop(writer);
+    let (mut writer, _) = Writer::open(&path, StoreOptions { deaths_max: 3, ..once }).unwrap();
+    writer.commit(&[chat(1, false, 0)]).unwrap();
+    drop(writer);
+    let _ = Writer::open(&path, once).unwrap();
+    assert!(reader(&path).load(SESSION).unwrap().is_some(), "no turn runs in what is left alone");
+}
+
+#[test]
 fn a_session_does_not_answer_for_another_one() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
