@@ -17,6 +17,7 @@ use crate::check::Agents;
 use crate::config;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
+use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
 use crate::io::run::Options;
@@ -254,15 +255,17 @@ impl Cli {
             }
         }
         Ok(Options {
-            default_directory: default_directory.map(|directory| uri_of(&directory)),
-            line_bytes_max: self.max_frame_bytes,
-            at_end: match self.on_eof {
-                OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
-                OnEof::Exit => Shutdown::Cancel,
+            terms: Terms {
+                default_directory: default_directory.map(|directory| uri_of(&directory)),
+                line_bytes_max: self.max_frame_bytes,
+                at_end: match self.on_eof {
+                    OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
+                    OnEof::Exit => Shutdown::Cancel,
+                },
+                assume_version: self.assume_version,
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
-            assume_version: self.assume_version,
             limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
             outbox: OutboxLimits::default(),
             state: if self.ephemeral {

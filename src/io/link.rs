@@ -13,11 +13,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::codec::Line;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{ConnectionId, Shutdown};
+use crate::versions::dialect::Dialect;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
@@ -59,6 +61,19 @@ pub enum AtEnd {
     Close,
 }
 
+/// What its client has asked for of a connection.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// The `file:` URI that it is told as its starting point.
+    pub default_directory: Option<String>,
+    /// The longest line that is read, in bytes.
+    pub line_bytes_max: usize,
+    /// What its turns get when it can say nothing any more.
+    pub at_end: Shutdown,
+    /// Its version, where its first messages do not tell it.
+    pub assume_version: Option<Dialect>,
+}
+
 /// What takes the lines of a connection away. It is given one chunk at a time.
 pub trait Writer: Send {
     /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
@@ -89,6 +104,7 @@ impl Door {
     pub fn open<W: Writer + 'static>(
         &self,
         at_end: AtEnd,
+        terms: Terms,
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<Lines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
@@ -97,10 +113,14 @@ impl Door {
         let link = Link {
             id,
             at_end,
+            terms,
             outbox: Outbox::new(self.limits),
             held: None,
             answers_due: 0,
             closing: false,
+            has_departed: false,
+            cut: false,
+            leave_by: None,
             lines,
             unheard: Vec::new().into_iter(),
             may_have_more: false,
@@ -185,6 +205,8 @@ pub struct Link {
     pub id: ConnectionId,
     /// What follows from its end.
     pub at_end: AtEnd,
+    /// What its client has asked for.
+    pub terms: Terms,
     /// What waits to be written.
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
@@ -193,6 +215,12 @@ pub struct Link {
     pub answers_due: usize,
     /// It is over: what waits is still written.
     pub closing: bool,
+    /// Its client can say nothing any more, and its turns are being ended.
+    pub has_departed: bool,
+    /// Something was declined or cut then.
+    pub cut: bool,
+    /// When it is over, whatever is still to be answered.
+    pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<Batch>,
     /// Lines that were read and not heard.
     unheard: std::vec::IntoIter<Line>,
@@ -263,6 +291,11 @@ impl Link {
             self.outbox.written(written);
             self.is_writing = written < bytes;
         }
+    }
+
+    /// It is over but for answers that are made elsewhere.
+    pub fn waits_for_answers_only(&self) -> bool {
+        self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
     }
 
     /// It is over, and nothing more is to be written.
@@ -347,6 +380,13 @@ fn first_heard<'a>(
 mod tests {
     use super::*;
 
+    const TERMS: Terms = Terms {
+        default_directory: None,
+        line_bytes_max: 1 << 20,
+        at_end: Shutdown::Cancel,
+        assume_version: None,
+    };
+
     struct Nowhere;
 
     impl Writer for Nowhere {
@@ -372,7 +412,7 @@ mod tests {
     #[test]
     fn connections_take_turns_line_by_line() {
         let (door, mut news) = Door::new(OutboxLimits::default());
-        let open = || door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let open = || door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let (one, two, three) = (open(), open(), open());
         assert!(one.try_say(Ok(vec![line("a"), line("b"), line("c")])) && one.try_say(Ok(vec![line("d")])));
         assert!(three.try_say(Ok(vec![line("x"), line("y")])));
@@ -399,7 +439,7 @@ mod tests {
     #[test]
     fn no_more_is_read_ahead_than_a_few_batches() {
         let (door, mut news) = Door::new(OutboxLimits::default());
-        let lines = door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let lines = door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let mut links = Links::default();
         take_in(&mut links, &mut news);
         let says = || lines.try_say(Ok(vec![line("a"), line("b")]));

@@ -21,7 +21,7 @@ use super::directories::Directories;
 use super::events::{Event, Events, Wants};
 use super::held::Changes;
 use super::keeper::{Keeper, Opened};
-use super::link::{AtEnd, Door, Links, News};
+use super::link::{AtEnd, Door, Links, News, Terms};
 use super::outbox::OutboxLimits;
 use super::readers::Readers;
 use super::resources::Resources;
@@ -31,30 +31,23 @@ use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{Ids, Input, Output, Shutdown, Timer};
+use crate::host::effects::{Ids, Input, Output, Timer};
 use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::host::{self, Host};
 use crate::store::{folder, StatePlace, StoreOptions};
-use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Line as Told};
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The `file:` URI told to clients as their starting point.
-    pub default_directory: Option<String>,
-    /// The longest line that is read, in bytes.
-    pub line_bytes_max: usize,
-    /// What running turns get when stdin ends.
-    pub at_end: Shutdown,
+    /// What belongs to the connection on stdin and stdout.
+    pub terms: Terms,
     /// Leave when the process that started us is gone.
     pub watch_parent: bool,
     /// A fixed clock, counted ids, and one input at a time.
     pub deterministic: bool,
-    /// The version of clients whose first messages do not tell it.
-    pub assume_version: Option<Dialect>,
     /// How large things may get.
     pub limits: Limits,
     /// What may wait to be written.
@@ -95,10 +88,11 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
         watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
-        let line_bytes_max = options.line_bytes_max;
+        let terms = options.terms.clone();
+        let line_bytes_max = terms.line_bytes_max;
         let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost);
         let writer = |receipts| Stdout::start(stdout, receipts);
-        let lines = sidecar.door.open(AtEnd::Leave, writer).context("cannot write to stdout")?;
+        let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
         stdio::read_lines(stdin, line_bytes_max, lines);
         let exit = sidecar.run(events).await;
         sidecar.stop_agents().await;
@@ -188,7 +182,6 @@ impl Sidecar {
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
                 title: None,
             },
-            default_directory: options.default_directory.clone(),
             agents: described,
             replay_window: Window::default(),
             start,
@@ -206,7 +199,7 @@ impl Sidecar {
         let (directories, looked) = Directories::new();
         let (resources, answered) = Resources::new();
         let sidecar = Self {
-            edges: Edges::new(providers, options.assume_version),
+            edges: Edges::new(providers),
             options,
             host,
             told: Vec::new(),
@@ -279,10 +272,11 @@ impl Sidecar {
 
     fn wants(&self) -> Wants {
         let held_back = self.links.iter().filter_map(|link| link.outbox.due()).min();
+        let over = self.links.iter().filter_map(|link| link.leave_by);
         let timers = self.timers.iter().map(|&(at, _)| at);
         Wants {
             reports: self.has_room_for_agents(),
-            due: timers.chain(self.leave_by).chain(held_back.map(Instant::from_std)).min(),
+            due: timers.chain(self.leave_by).chain(over).chain(held_back.map(Instant::from_std)).min(),
             unheard: self.leave_by.is_none() && self.has_clients_to_hear(),
         }
     }
@@ -291,7 +285,9 @@ impl Sidecar {
     fn take_in(&mut self, event: Event) -> anyhow::Result<Option<Exit>> {
         match event {
             Event::Link(News::Opened(link)) => {
-                self.feed(Input::Opened(link.id));
+                self.edges.open(link.id, link.terms.assume_version);
+                let default_directory = link.terms.default_directory.clone();
+                self.feed(Input::Opened { connection: link.id, default_directory });
                 self.links.insert(*link);
             }
             Event::Link(News::Heard(connection)) => self.links.note_news(connection),
