@@ -182,6 +182,7 @@ mod tests {
                     }
                     written = Some(it);
                 }
+                News::Leaves(_) => {}
             }
         }
     }

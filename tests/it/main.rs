@@ -38,3 +38,4 @@ mod support;
 mod tidy;
 mod transcripts;
 mod upgrades;
+mod windows;

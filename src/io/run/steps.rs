@@ -181,8 +181,13 @@ impl Sidecar {
             over.extend(is_over.then_some(link.id));
         }
         for connection in over {
-            self.links.remove(connection);
+            let Some(link) = self.links.remove(connection) else { continue };
             self.edges.close(connection);
+            if !link.closing {
+                // It was not waited for to its end.
+                self.feed(Input::Closed(connection));
+            }
+            self.see_off(&link, None);
         }
     }
 }
