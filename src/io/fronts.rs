@@ -189,15 +189,16 @@ impl Fronts {
         Ok(())
     }
 
-    /// Tells the front of a connection that is over how its process is to end.
-    pub fn see_off(&mut self, connection: ConnectionId, status: u8, why: Option<String>) {
+    /// Tells the front of a connection that is over how its process is to end: when the host has let go of the folder, if
+    /// it `waits` for that and was the last one.
+    pub fn see_off(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
         self.audience.leave(connection.0);
         let Some(front) = self.served.remove(&connection) else { return };
         tell(&front.stream, &Told::Over { status, why });
         if let Some(hears) = front.hears {
             hears.abort();
         }
-        if self.served.is_empty() {
+        if waits && self.served.is_empty() {
             self.last.push(front.stream);
         }
     }

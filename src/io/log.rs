@@ -7,9 +7,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
@@ -235,6 +235,7 @@ impl Sink {
     fn open(path: PathBuf) -> Self {
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let opened = file.and_then(|file| {
+            file.set_permissions(Permissions::from_mode(0o600))?;
             rustix::stdio::dup2_stderr(&file)?;
             let bytes = file.metadata()?.len();
             Ok((file, bytes))

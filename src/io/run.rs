@@ -17,6 +17,7 @@ use anyhow::{bail, Context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::leaving::NOT_TOLD;
 use super::directories::Directories;
 use super::events::{Event, Events, Wants};
 use super::fronts::{Fronts, Knock, Place};
@@ -314,8 +315,8 @@ impl Sidecar {
             return Ok(exit);
         }
         self.settle();
-        if self.drained && self.keeper.is_failing() {
-            bail!("the store took nothing to the end: what was not told is lost");
+        if (self.drained || self.idle().is_some()) && self.keeper.is_failing() {
+            bail!(NOT_TOLD);
         }
         self.start_resources();
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);

@@ -143,11 +143,12 @@ impl Sidecar {
             self.feed(Input::Ended(connection, link.terms.at_end));
         }
         self.feed(Input::Closed(connection));
-        self.see_off(&link, failure);
+        // Nobody is there for whom it would wait.
+        self.see_off(&link, failure, false);
     }
 
     /// Tells the front of a connection that is over how it is to end.
-    pub(super) fn see_off(&mut self, link: &Link, failure: Option<String>) {
+    pub(super) fn see_off(&mut self, link: &Link, failure: Option<String>, waits: bool) {
         let Some(fronts) = &mut self.fronts else { return };
         let unreadable = link.unreadable.as_ref().map(|error| format!("stdin cannot be read: {error}"));
         let why = failure.or(unreadable);
@@ -156,6 +157,6 @@ impl Sidecar {
             (None, true) => EXIT_CUT,
             (None, false) => 0,
         };
-        fronts.see_off(link.id, status, why);
+        fronts.see_off(link.id, status, why, waits);
     }
 }

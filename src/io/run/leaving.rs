@@ -20,6 +20,9 @@ const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 /// How long the store may take to close. What it has to do then the next process can do, too.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
+/// Why a client whose input has ended is not told the rest.
+pub(super) const NOT_TOLD: &str = "the store took nothing to the end: what was not told is lost";
+
 /// How long a file system that does not answer is waited for, when all else is over that is to end in this way.
 pub(super) fn patience(how: Shutdown) -> Duration {
     match how {
@@ -67,7 +70,7 @@ impl Sidecar {
     }
 
     /// How a host leaves that is there for fronts, when none is left and what runs is over.
-    fn idle(&self) -> Option<Exit> {
+    pub(super) fn idle(&self) -> Option<Exit> {
         let fronts = self.fronts.as_ref()?;
         let is_idle = fronts.are_gone() && self.links.iter().count() == 0 && self.host.running_turns() == 0;
         is_idle.then_some(Exit::Done)
