@@ -35,31 +35,26 @@ pub(super) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
     values
 }
 
-/// Whether an agent may be asked for these values, as far as they go.
-///
-/// # Errors
-/// A sentence that names the first one, in the order of their names, that does not fit.
-pub(super) fn check_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
-    if !agent.may_have_more_settings {
-        return check_values(&agent.config, values);
-    }
-    let is_known = |name: &String| agent.config.properties.contains_key(name);
-    let (known, trusted): (JsonObject, JsonObject) =
-        values.clone().into_iter().partition(|(name, _)| is_known(name));
-    check_values(&agent.config, &known)?;
-    match trusted.iter().find(|(_, value)| value.is_null() || value.is_array() || value.is_object()) {
-        Some((name, _)) => Err(format!("`config.{name}` must be a text, a number or a boolean")),
-        None => Ok(()),
-    }
+/// What of these values an agent can be asked for. The rest is dropped: real clients say settings of their own with every
+/// session, whatever the agent has, and could create none if that were refused.
+pub(super) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
+    values.retain(|name, value| {
+        let dropped = match agent.config.properties.get(name) {
+            Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
+            None if agent.may_have_more_settings && is_plain(value) => None,
+            None => Some(format!("`config.{name}` is no setting of this agent")),
+        };
+        if let Some(why) = &dropped {
+            tracing::info!(agent = agent.info.provider, why, "a setting was dropped");
+        }
+        dropped.is_none()
+    });
+    values
 }
 
-/// Whether an agent may be asked for these values, and for no others.
-///
-/// # Errors
-/// The same, or names the first required one that is missing.
-pub(super) fn check_all_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
-    check_chosen(agent, values)?;
-    check_complete(&agent.config, values)
+/// Whether a value can be that of a setting of which nothing is known: a text, a number or a boolean.
+fn is_plain(value: &Value) -> bool {
+    !(value.is_null() || value.is_array() || value.is_object())
 }
 
 /// Whether these values fit, as far as they go.
@@ -80,7 +75,11 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
     Ok(())
 }
 
-fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+/// Whether all values that a new session needs are there.
+///
+/// # Errors
+/// A sentence that names the first required one that is missing.
+pub(super) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
         Some(name) => Err(format!("missing field `config.{name}`")),
         None => Ok(()),

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::state::{
-    ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
-    SessionSummary, Turn,
+    ChatOrigin, ChatState, ChatSummary, ErrorInfo, PendingMessage, SessionLifecycle, SessionState,
+    SessionStatus, SessionSummary, Turn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,21 @@ pub(super) struct Session {
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
     pub(super) told: SessionSummary,
+}
+
+impl Session {
+    /// Why it could not be created, if it could not: nothing can run in it.
+    pub(super) fn why_it_failed(&self) -> Option<ErrorInfo> {
+        let error = self
+            .state
+            .creation_error
+            .as_ref()
+            .filter(|_| self.state.lifecycle == SessionLifecycle::Failed)?;
+        Some(ErrorInfo {
+            message: format!("the session could not be created: {}", error.message),
+            ..error.clone()
+        })
+    }
 }
 
 /// Who named a session or chat; a later one only replaces an earlier one.

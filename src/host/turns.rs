@@ -25,7 +25,7 @@ use super::effects::{
     Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
     TurnEnd, TurnEvent,
 };
-use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, Target, TitleBy};
+use super::model::{AgentLink, OpenPart, Run, RunPhase, Session, SessionKey, Target, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::wire::text;
@@ -281,10 +281,16 @@ impl Host {
         if chat.settling.is_some() {
             return;
         }
+        let failed = self.sessions.get(&chat.session).and_then(Session::why_it_failed);
         match chat.agent {
             AgentLink::Opening => {}
             // What its session waits for comes first.
             AgentLink::Closed if creating => {}
+            AgentLink::Closed if failed.is_some() => {
+                if let Some(ErrorInfo { error_type: kind, message, .. }) = failed {
+                    self.end_turn(step, key, Ending::Failed { kind, message, resumable: false }, None);
+                }
+            }
             AgentLink::Closed => self.open_conversation(step, key),
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };

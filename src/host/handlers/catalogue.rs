@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
-use crate::host::config::{check_all_chosen, shown};
+use crate::host::config::{check_complete, settings_of, shown};
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::progress::Opening;
@@ -65,8 +65,8 @@ impl Host {
         let agent = self.agent_called(params.provider.as_deref())?;
         self.check_tokens(step, connection, agent)?;
         let directories = self.new_directories(agent, params.working_directories)?;
-        let config = params.config.unwrap_or_default();
-        check_all_chosen(agent, &config).map_err(RpcError::invalid_params)?;
+        let config = settings_of(agent, params.config.unwrap_or_default());
+        check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
         let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
@@ -171,8 +171,11 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeSessionParams,
     ) -> Result<(), RpcError> {
-        let Some(Target::Session(key)) = self.find(&params.channel) else {
-            return Err(self.not_found(&params.channel));
+        let key = match self.find(&params.channel) {
+            Some(Target::Session(key)) => key,
+            // It is gone already, which is what the client wants; one that heard of a failure would ask again for ever.
+            None if !self.unreadable.contains_key(&params.channel) => return Ok(()),
+            _ => return Err(self.not_found(&params.channel)),
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.

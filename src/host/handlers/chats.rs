@@ -115,11 +115,10 @@ impl Host {
         if session.quarantined {
             return Err(RpcError::unavailable(QUARANTINED));
         }
-        if session.state.lifecycle == SessionLifecycle::Failed {
-            let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
-            return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
+        match session.why_it_failed() {
+            Some(error) => Err(RpcError::unavailable(error.message)),
+            None => Ok(session),
         }
-        Ok(session)
     }
 
     /// What the agent of a session can do with several chats.
