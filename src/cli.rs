@@ -8,13 +8,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
+use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::AgentSpec;
+use crate::check::Agents;
 use crate::config;
 use crate::host::effects::Shutdown;
-use crate::host::log::Window;
+use crate::host::limits::Limits;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
 use crate::io::run::Options;
@@ -35,6 +37,10 @@ pub const EXIT_CUT: u8 = 4;
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
+/// The longest line that may be read, and the largest turn that may be had, whatever is said, in bytes: the rows that
+/// they end up in are far from what the store can take.
+const ASKED_BYTES_MAX: usize = 256 << 20;
+
 /// An Agent Host Protocol host: serves one client on stdin and stdout, one JSON-RPC message a line, until
 /// stdin ends.
 #[derive(Debug, Parser)]
@@ -44,15 +50,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
-    /// a shell would split it, but no shell runs it
-    #[arg(long, value_name = "NAME=COMMAND LINE")]
-    agent: Vec<String>,
+    #[command(flatten)]
+    which: WhichAgents,
 
-    /// A configuration file (TOML) that describes agents in more detail [default: `ahp-sidecar/config.toml` in the
-    /// platform's folder for configuration, such as ~/.config, if it is there]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// Leave out the built-in agent `script`
+    #[arg(long, conflicts_with = "script_resource")]
+    pub no_script: bool,
 
     /// Keep sessions in this folder [default: `ahp-sidecar` in the platform's folder for state, such as
     /// ~/.local/state]
@@ -63,10 +66,14 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = 30)]
     trash_days: u32,
 
-    /// How often in a row taking up a session's interrupted turn may end the process before the session is
-    /// only to be read; 0: any number of times
+    /// How often in a row taking up a session's interrupted turn may end the process before the turn is given up,
+    /// and how often that may, before the session is left alone; 0: any number of times
     #[arg(long, value_name = "N", default_value_t = 3)]
     quarantine_after: u32,
+
+    /// How long a request waits while nothing can be kept, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
+    store_patience: u64,
 
     /// Keep sessions in memory only: they end with the process
     #[arg(long)]
@@ -87,6 +94,10 @@ pub struct Cli {
     /// The longest line that is read
     #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
     max_frame_bytes: usize,
+
+    /// The largest turn, in bytes of JSON text: one that gets larger is ended with an error
+    #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
+    max_turn_bytes: usize,
 
     /// Do not leave when the process that started this one is gone
     #[arg(long)]
@@ -109,6 +120,30 @@ pub struct Cli {
     log: Option<String>,
 }
 
+/// Which agents there are.
+#[derive(Debug, Args)]
+pub struct WhichAgents {
+    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
+    /// a shell would split it, but no shell runs it
+    #[arg(long, value_name = "NAME=COMMAND LINE")]
+    agent: Vec<String>,
+
+    /// A configuration file (TOML) that describes agents in more detail [default: `ahp-sidecar/config.toml` in the
+    /// platform's folder for configuration, such as ~/.config, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl WhichAgents {
+    /// The agents that speak ACP.
+    ///
+    /// # Errors
+    /// When one of them is not described well.
+    pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
+        config::agents(&self.agent, self.config.as_deref(), places::config_file().as_deref())
+    }
+}
+
 fn read_version(name: &str) -> Result<Dialect, String> {
     Dialect::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
@@ -121,6 +156,8 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 pub enum Command {
     /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
     Sessions(Sessions),
+    /// Look after the agents that are configured
+    Agents(Agents),
     /// Hold a short conversation with a host, and print it; nothing is kept
     Demo,
     /// Guard an agent: what this program starts itself with
@@ -133,6 +170,9 @@ pub enum Command {
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
     },
+    /// Carry bytes between an agent and the host that offers it the tools of clients: what agents start
+    #[command(name = relay::MODE, hide = true)]
+    RelayClientTools,
 }
 
 /// The name of the mode in which this program guards an agent.
@@ -146,9 +186,9 @@ const EXAMPLE: &str = r#"Try it:
 
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
-  1  internal failure, or stdin that cannot be read, or stdout that cannot be written (reported on stderr)
+  1  `agents check`: one of the agents cannot be used; else an internal failure, or stdin that cannot be read, or stdout that cannot be written, or too few files that may be open (reported on stderr)
   2  wrong usage, or a configuration that cannot be understood
-  3  the state folder is unusable or held by another ahp-sidecar, or there is no home for it
+  3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -186,7 +226,7 @@ impl Cli {
     /// # Errors
     /// When one of them is not described well.
     pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
-        config::agents(&self.agent, self.config.as_deref(), places::config_file().as_deref())
+        self.which.agents()
     }
 
     /// How to serve.
@@ -206,6 +246,13 @@ impl Cli {
         if let Some(directory) = default_directory.as_ref().filter(|directory| !directory.is_dir()) {
             bail!("--default-directory: `{}` is not a folder", directory.display());
         }
+        for (flag, bytes) in
+            [("--max-frame-bytes", self.max_frame_bytes), ("--max-turn-bytes", self.max_turn_bytes)]
+        {
+            if bytes > ASKED_BYTES_MAX {
+                bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
+            }
+        }
         Ok(Options {
             default_directory: default_directory.map(|directory| uri_of(&directory)),
             line_bytes_max: self.max_frame_bytes,
@@ -216,6 +263,7 @@ impl Cli {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             assume_version: self.assume_version,
+            limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
             outbox: OutboxLimits::default(),
             state: if self.ephemeral {
                 StatePlace::Memory
@@ -223,9 +271,10 @@ impl Cli {
                 StatePlace::Folder(self.state_dir.clone())
             },
             store: StoreOptions {
-                window: Window::default(),
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
                 deaths_max: self.quarantine_after,
+                patience: Duration::from_secs(self.store_patience),
+                ..StoreOptions::default()
             },
         })
     }

@@ -50,12 +50,13 @@ struct Agent {
     turn_seconds: Option<f64>,
     #[serde(default = "idle_seconds")]
     idle_seconds: f64,
-    #[serde(default = "offered")]
-    read_files: bool,
+    read_files: Option<bool>,
     #[serde(default = "offered")]
     write_files: bool,
     #[serde(default = "offered")]
     terminals: bool,
+    #[serde(default = "offered")]
+    client_tools: bool,
 }
 
 fn offered() -> bool {
@@ -126,9 +127,10 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         cancel_seconds: CANCEL_SECONDS,
         turn_seconds: None,
         idle_seconds: IDLE_SECONDS,
-        read_files: offered(),
+        read_files: None,
         write_files: offered(),
         terminals: offered(),
+        client_tools: offered(),
     };
     described(name.to_owned(), agent)
 }
@@ -186,6 +188,7 @@ fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
         turn_limit: agent.turn_seconds.map(|seconds| limit("turn_seconds", seconds)).transpose()?,
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
         offers: Offers { reading: agent.read_files, writing: agent.write_files, terminals: agent.terminals },
+        client_tools: agent.client_tools,
     })
 }
 
@@ -243,8 +246,10 @@ mod tests {
             cancel_seconds = 2
             turn_seconds = 3600
             idle_seconds = 60
+            read_files = true
             write_files = false
             terminals = false
+            client_tools = false
         "#;
         std::fs::write(&file, text).unwrap();
         let agents = agents(&[], Some(&file), None).unwrap();
@@ -260,7 +265,8 @@ mod tests {
         );
         assert_eq!((one.turn_limit, two.turn_limit), (Some(Duration::from_secs(3600)), None));
         let offers = |reading, writing, terminals| Offers { reading, writing, terminals };
-        assert_eq!((one.offers, two.offers), (offers(true, false, false), offers(true, true, true)));
+        assert_eq!((one.offers, two.offers), (offers(Some(true), false, false), offers(None, true, true)));
+        assert!(!one.client_tools && two.client_tools);
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
         assert!(one.one_session && !two.one_session);

@@ -13,6 +13,7 @@
 compile_error!("ahp-sidecar runs on Unix only so far: see `io::stdio` and `io::watch`");
 
 pub mod backend;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod demo;

@@ -41,7 +41,7 @@ pub struct Sessions {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print a line per session: URI, title, when it was modified, number of turns, and `trash` or `-`
+    /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`, and `trash` or `-`
     List(Place),
     /// Print what was said in a session
     Show {
@@ -110,7 +110,8 @@ pub fn run(sessions: &Sessions) -> Result<(), Failure> {
         | Verb::Restore { place, .. }
         | Verb::Purge { place, .. } => place,
     };
-    let (_folder, mut archive) = open(place.state_dir.as_deref()).map_err(Failure::Folder)?;
+    let looks = matches!(sessions.verb, Verb::List(_) | Verb::Show { .. } | Verb::Export { .. });
+    let (_folder, mut archive) = open(place.state_dir.as_deref(), looks).map_err(Failure::Folder)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = act(&sessions.verb, &mut archive, &mut out);
     let done = done.and_then(|()| Ok(out.flush()?));
@@ -120,13 +121,24 @@ pub fn run(sessions: &Sessions) -> Result<(), Failure> {
     }
 }
 
-/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the pen.
-fn open(asked: Option<&Path>) -> anyhow::Result<(Folder, Archive)> {
+/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the pen. Nor is anything
+/// changed for one who only looks into it.
+fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(Folder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
-    fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
+    if !Archive::was_at(&there) {
+        fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
+    }
+    if looks {
+        let folder = Folder::look_into(&folder)?;
+        return Ok((folder, Archive::look_into(&there)?));
+    }
     let folder = Folder::hold_existing(&folder)?;
-    let archive = Archive::open(&folder.private_file(sqlite::FILE_NAME)?)?;
+    let database = folder.private_file(sqlite::FILE_NAME)?;
+    if folder.was_held() {
+        sqlite::refuse_what_was_cut(&database)?;
+    }
+    let archive = Archive::open(&database)?;
     Ok((folder, archive))
 }
 
@@ -167,8 +179,8 @@ fn list_line(entry: &Entry) -> anyhow::Result<String> {
     let summary: SessionSummary = serde_json::from_slice(&entry.summary)
         .with_context(|| format!("the summary of the session {} is none", entry.key.0))?;
     let mark = if entry.removed_at.is_some() { "trash" } else { "-" };
-    let fields = [&summary.resource, &summary.title, &summary.modified_at, &entry.turns.to_string(), mark]
-        .map(one_line);
+    let turns = entry.turns.map_or("damaged".to_owned(), |turns| turns.to_string());
+    let fields = [&summary.resource, &summary.title, &summary.modified_at, &turns, mark].map(one_line);
     Ok(fields.join("\t"))
 }
 
@@ -501,14 +513,20 @@ impl Reading {
                 let summary = Bytes::from(summary.get().to_owned());
                 let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
                 let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
-                self.session = Some(SavedSession { row, chats: Vec::new(), quarantined: false });
+                self.session = Some(SavedSession { row, chats: Vec::new(), deaths: 0 });
             }
             (Line::Chat { uri, running, progress, saved }, Some(session)) => {
                 check::<ChatState>(saved.get("state").context("it has no state")?)?;
                 let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
                 let (key, owner) = (ChatKey(0), session.row.key);
                 let row = ChatRow { key, session: owner, uri, running, as_of: self.head, body };
-                session.chats.push(SavedChat { row, turns: Vec::new(), actions: Vec::new(), progress });
+                session.chats.push(SavedChat {
+                    row,
+                    turns: Vec::new(),
+                    actions: Vec::new(),
+                    sifted: false,
+                    progress,
+                });
             }
             (Line::Turn(turn), Some(SavedSession { chats, .. })) => {
                 check::<Turn>(&turn)?;

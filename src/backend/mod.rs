@@ -1,5 +1,7 @@
 //! Those who do the work: the trait that an agent is put behind, and the tasks that run conversations.
 //!
+//! [`meeting`] gets to know an agent before there is any.
+//!
 //! Owns: one task for each open conversation, the bounded channel on which all of them report, and the
 //! promise that nothing of a closed conversation is heard.
 //! Never: sees the core's state. Whether a report still means something is the core's decision.
@@ -9,6 +11,7 @@
 //! for room to report in, because a cancellation may be among them.
 
 pub mod acp;
+pub mod meeting;
 pub mod script;
 
 use std::collections::HashMap;
@@ -17,7 +20,10 @@ use std::pin::Pin;
 
 use tokio::sync::mpsc;
 
-use crate::host::effects::{AgentDescription, ChatKey, Command, Event, OpenConversation};
+use self::meeting::Meeting;
+use crate::host::effects::{
+    AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens,
+};
 
 /// How many reports may wait before conversations are held up.
 const REPORTS_MAX: usize = 256;
@@ -70,6 +76,12 @@ impl Reports {
         Some(Room { permit, chat: self.chat, conversation: self.conversation })
     }
 
+    /// The same, if there is room already.
+    pub fn room_now(&self) -> Option<Room<'_>> {
+        let permit = self.sender.try_reserve().ok()?;
+        Some(Room { permit, chat: self.chat, conversation: self.conversation })
+    }
+
     /// Reports, waiting for room.
     pub async fn report(&self, event: Event) {
         let report = Report { chat: self.chat, conversation: self.conversation, event };
@@ -109,6 +121,7 @@ pub struct Agents {
     open: HashMap<ChatKey, Open>,
     reports: mpsc::Sender<Report>,
     last_conversation: u64,
+    met: mpsc::UnboundedSender<(String, Meeting)>,
 }
 
 struct Open {
@@ -117,10 +130,30 @@ struct Open {
 }
 
 impl Agents {
-    /// The agents of these backends, and the channel on which all conversations report.
-    pub fn new(backends: Vec<Box<dyn Backend>>) -> (Self, mpsc::Receiver<Report>) {
+    /// The agents of these backends, the channel on which all conversations report, and the one on which meetings do.
+    pub fn new(
+        backends: Vec<Box<dyn Backend>>,
+    ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, Meeting)>) {
         let (reports, receiver) = mpsc::channel(REPORTS_MAX);
-        (Self { backends, open: HashMap::new(), reports, last_conversation: 0 }, receiver)
+        let (met, meetings) = mpsc::unbounded_channel();
+        let agents = Self { backends, open: HashMap::new(), reports, last_conversation: 0, met };
+        (agents, receiver, meetings)
+    }
+
+    /// Gets to know an agent, in the background, with these tokens. Must be called inside a tokio runtime.
+    pub fn meet(&self, provider: String, tokens: Tokens) {
+        let Some(backend) = self.backend(&provider) else { return };
+        let (begun, met) = (meeting::begin(backend, tokens), self.met.clone());
+        tokio::spawn(async move {
+            if met.send((provider, meeting::meet(begun).await)).is_err() {
+                tracing::debug!("an agent was met when the host had left");
+            }
+        });
+    }
+
+    fn backend(&self, provider: &str) -> Option<&dyn Backend> {
+        let mut backends = self.backends.iter();
+        backends.find(|backend| backend.describe().info.provider == provider).map(|backend| &**backend)
     }
 
     /// What each backend says of itself, in order.
@@ -177,10 +210,11 @@ impl Agents {
         let reports = Reports { chat, conversation, sender: self.reports.clone() };
         self.open.insert(chat, Open { conversation, commands });
         let line = Line { commands: receiver, reports: reports.clone() };
-        let backend = self.backends.iter().find(|backend| backend.describe().info.provider == open.provider);
-        let Some(backend) = backend else {
+        let Some(backend) = self.backend(&open.provider) else {
             let reason = format!("no agent `{}` is configured", open.provider);
-            tokio::spawn(async move { reports.report(Event::OpenFailed { reason }).await });
+            tokio::spawn(async move {
+                reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await
+            });
             return;
         };
         let conversation = tokio::spawn(backend.converse(open, line));

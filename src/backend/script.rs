@@ -19,12 +19,13 @@ use anyhow::bail;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use clients::names_of;
 pub use clients::GuardedScript;
 
 use super::{Backend, Conversation, Line};
 use crate::host::effects::{
-    AgentCommand, AgentDescription, Command, Event, OpenConversation, RunId, TextKind, Tokens, Transcript,
-    TurnEnd, TurnEvent,
+    AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
+    Transcript, TurnEnd, TurnEvent,
 };
 use steps::Gate;
 
@@ -245,7 +246,7 @@ impl Agent {
             Some(Ok(open_ms)) => open_ms,
             Some(Err(asked)) => {
                 let reason = format!("`config.openMs` must not be negative: {asked}");
-                line.reports.report(Event::OpenFailed { reason }).await;
+                line.reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
                 return None;
             }
         };
@@ -267,12 +268,14 @@ impl Agent {
             }
         }
         if let Some(reason) = config.get("fail").and_then(Value::as_str) {
-            line.reports.report(Event::OpenFailed { reason: reason.to_owned() }).await;
+            line.reports
+                .report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason: reason.to_owned() })
+                .await;
             return None;
         }
         if let Some(resource) = resource.as_ref().filter(|resource| !open.tokens.contains_key(*resource)) {
             let reason = format!("there is no token for `{resource}`");
-            line.reports.report(Event::OpenFailed { reason }).await;
+            line.reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
             return None;
         }
         line.reports.report(Event::Opened).await;
@@ -283,8 +286,8 @@ impl Agent {
         });
         let memory = about.into_iter().chain(history).collect();
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
-        let OpenConversation { config, working_directories, tokens, .. } = open;
-        let (allows_all, client_tools) = (false, Vec::new());
+        let OpenConversation { config, working_directories, tokens, client_tools, .. } = open;
+        let (allows_all, client_tools) = (false, names_of(&client_tools));
         let mut agent = Self {
             line,
             resource,
@@ -329,8 +332,8 @@ impl Agent {
                     self.tokens = tokens;
                     continue;
                 }
-                Command::ClientTools { names } => {
-                    self.client_tools = names;
+                Command::ClientTools { tools } => {
+                    self.client_tools = names_of(&tools);
                     continue;
                 }
                 Command::Configure { all: config, .. } => {
@@ -468,8 +471,8 @@ impl Agent {
                 self.turn.replies.push((tool_call_id, Reply::Reviewed));
                 Ok(())
             }
-            Some(Command::ClientTools { names }) => {
-                self.client_tools = names;
+            Some(Command::ClientTools { tools }) => {
+                self.client_tools = names_of(&tools);
                 Ok(())
             }
             Some(Command::Tokens(tokens)) => {

@@ -19,11 +19,7 @@ use super::effects::{ChatKey, Transcript};
 use super::model::{Chat, Target};
 use super::reduce::tool_call_id;
 use super::Host;
-use crate::wire::methods::Method;
-use crate::wire::rpc::Incoming;
-
-/// So many chats may be attached to a message.
-const ATTACHED_MAX: usize = 16;
+use crate::wire::names::ATTACHED_MAX;
 
 /// All transcripts of a message have so many bytes at most: of each, what was said last.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;
@@ -141,36 +137,6 @@ impl Host {
     pub(super) fn attached_by_queue(&mut self, key: ChatKey, id: &str, turn_id: &str) {
         let moved = self.chats.get_mut(&key).and_then(|chat| chat.attached.pending.remove(id));
         self.attach_to_turn(key, turn_id, moved.unwrap_or_default());
-    }
-
-    /// The URIs of the chats that are attached to a message which a client says.
-    pub(super) fn named_as_attached(message: &Incoming) -> Vec<String> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Says {
-            action: Option<Action>,
-            initial_message: Option<Attachments>,
-        }
-        #[derive(Deserialize)]
-        struct Action {
-            message: Option<Attachments>,
-        }
-        #[derive(Deserialize)]
-        struct Attachments {
-            #[serde(default)]
-            attachments: Vec<serde_json::Value>,
-        }
-        let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
-        else {
-            return Vec::new();
-        };
-        if method != Method::DispatchAction.name() && method != Method::CreateChat.name() {
-            return Vec::new();
-        }
-        let Ok(said) = params.read::<Says>() else { return Vec::new() };
-        let messages = said.action.and_then(|action| action.message).into_iter().chain(said.initial_message);
-        let chats = messages.flat_map(|message| message.attachments).filter(|it| it["type"] == "chat");
-        chats.take(ATTACHED_MAX).filter_map(|it| it["resource"].as_str().map(str::to_owned)).collect()
     }
 }
 

@@ -154,6 +154,7 @@ impl Host {
         self.sequence(step, Target::Chat(key), action, None);
         self.question_changed(step, key, &id);
         self.decline_if_alone(step, key, &id);
+        self.decline_if_unseen(step, key, &id);
     }
 
     /// An agent does not want to know any more what it asked.
@@ -282,7 +283,7 @@ impl Host {
             return self.refuse_unshown(step, call, ready.gate);
         }
         let CallRef { key, turn_id, id } = call;
-        let (confirmed, options) = match ready.gate {
+        let (confirmed, options) = match ready.gate.clone() {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
@@ -294,10 +295,24 @@ impl Host {
                 (None, Some(shown))
             }
         };
+        let call = CallRef { key, turn_id, id: id.clone() };
+        self.sequence_ready(step, &call, ready, confirmed, options);
+        self.tool_changed(step, key, &id);
+        self.decline_if_alone(step, key, &id);
+    }
+
+    fn sequence_ready(
+        &mut self,
+        step: &mut Step<'_>,
+        call: &CallRef,
+        ready: Readiness,
+        confirmed: Option<ToolCallConfirmationReason>,
+        options: Option<Vec<ConfirmationOption>>,
+    ) {
         let Besides { meta, edits, .. } = ready.besides;
         let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
-            turn_id,
-            tool_call_id: id.clone(),
+            turn_id: call.turn_id.clone(),
+            tool_call_id: call.id.clone(),
             meta: Some(meta).filter(|meta| !meta.is_empty()),
             contributor: None,
             intention: None,
@@ -310,9 +325,7 @@ impl Host {
             confirmed,
             options,
         });
-        self.sequence(step, Target::Chat(key), action, None);
-        self.tool_changed(step, key, &id);
-        self.decline_if_alone(step, key, &id);
+        self.sequence(step, Target::Chat(call.key), action, None);
     }
 
     /// Nobody can be shown the question, so the agent must not wait for an answer.
@@ -343,7 +356,12 @@ impl Host {
                 let input = state.partial_input.clone().unwrap_or_default();
                 let gate = ToolGate::Open;
                 let ready = Readiness { input, message, gate, besides: Besides::default() };
-                self.ready_call(step, call.clone(), ready);
+                if state.contributor.is_some() {
+                    // Its client would begin with what runs, if only for a moment.
+                    self.sequence_ready(step, call, ready, None, None);
+                } else {
+                    self.ready_call(step, call.clone(), ready);
+                }
             }
             _ => {
                 tracing::debug!(?call, "a tool call that is unknown or over cannot end");

@@ -4,23 +4,25 @@
 //! call runs on, and the end of a call whose client is gone.
 //! Never: decides what a client may say of itself or of a call; that is in `actions`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallReadyAction, ChatToolCallStartAction, SessionActiveClientRemovedAction,
-    StateAction,
+    SessionActiveClientSetAction, StateAction,
 };
-use ahp_types::common::StringOrMarkdown;
+use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
-    ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor, ToolCallResult,
-    ToolCallState, ToolDefinition, ToolInput,
+    SessionActiveClient, ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor,
+    ToolCallResult, ToolCallState, ToolDefinition, ToolInput,
 };
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{json, Value};
 
+use super::actions::Refusal;
 use super::calls::CallRef;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
-use super::model::{AgentLink, SessionKey, Target};
+use super::model::{AgentLink, Session, SessionKey, Target};
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
@@ -148,12 +150,59 @@ impl Host {
             return;
         };
         let Some(session) = self.sessions.get(&chat.session) else { return };
-        let tools = session.state.active_clients.iter().flat_map(|client| &client.tools);
-        let names: BTreeSet<String> = tools.map(|tool| tool.name.clone()).collect();
-        let names: Vec<String> = names.into_iter().collect();
-        if chat.tools_told != names {
-            chat.tools_told.clone_from(&names);
-            self.tell_agent(step, key, Command::ClientTools { names });
+        let tools = tools_of_clients(session);
+        if chat.tools_told != tools {
+            chat.tools_told.clone_from(&tools);
+            self.tell_agent(step, key, Command::ClientTools { tools });
+        }
+    }
+
+    /// What it means that an active client, as it knows itself, offers other tools.
+    ///
+    /// # Errors
+    /// When it takes no part in the session, or these are no tools.
+    pub(super) fn offer_of_tools(
+        &self,
+        key: SessionKey,
+        client_id: &str,
+        tools: &Value,
+    ) -> Result<StateAction, Refusal> {
+        let active = self.sessions.get(&key).map(|session| session.state.active_clients.as_slice());
+        let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
+        let Some(own) = own else { return Err("this client is not active in the session".to_owned()) };
+        let tools = Vec::<ToolDefinition>::deserialize(tools).map_err(|why| format!("`tools`: {why}"))?;
+        let active_client = SessionActiveClient { tools, ..own.clone() };
+        Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
+    }
+
+    /// A client that is shown one active client takes what is acknowledged for true. So it is refused what would
+    /// change nothing but what it is shown: to go while another one is active, and to come while another one is
+    /// shown.
+    ///
+    /// # Errors
+    /// Says which of these it is.
+    pub(super) fn check_one_client(
+        &self,
+        key: SessionKey,
+        client_id: &str,
+        action: &StateAction,
+    ) -> Result<(), Refusal> {
+        let active = self.sessions.get(&key).map(|session| session.state.active_clients.as_slice());
+        let active = active.unwrap_or_default();
+        let own = active.iter().find(|client| client.client_id == client_id);
+        match (action, active.first()) {
+            (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
+                Err(format!("the active client is `{}`, not this one", first.client_id))
+            }
+            (StateAction::SessionActiveClientSet(set), Some(first))
+                if first.client_id != client_id && own == Some(&set.active_client) =>
+            {
+                Err(format!(
+                    "this client is active already; `{}` is shown, which came first",
+                    first.client_id
+                ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -162,8 +211,7 @@ impl Host {
     }
 
     fn is_active(&self, session: SessionKey, client_id: &str) -> bool {
-        let session = self.sessions.get(&session).filter(|session| !session.quarantined);
-        session.is_some_and(|session| {
+        self.sessions.get(&session).is_some_and(|session| {
             session.state.active_clients.iter().any(|client| client.client_id == client_id)
         })
     }
@@ -177,7 +225,12 @@ impl Host {
     fn calls_on(&self, key: ChatKey, client_id: &str) -> Vec<CallRef> {
         let Some(chat) = self.chats.get(&key) else { return Vec::new() };
         let calls = chat.conversation.tools().filter(|call| {
-            let open = matches!(call, ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_));
+            let open = matches!(
+                call,
+                ToolCallState::Streaming(_)
+                    | ToolCallState::Running(_)
+                    | ToolCallState::PendingConfirmation(_)
+            );
             open && client_of_call(call) == Some(client_id)
         });
         let turn_id = chat.run.as_ref().map(|run| run.turn_id.clone()).unwrap_or_default();
@@ -204,9 +257,14 @@ impl Host {
         Some((client.to_owned(), offered.clone()))
     }
 
-    /// An agent calls a tool that a client carries out.
-    pub(super) fn call_on_client(&mut self, step: &mut Step<'_>, call: CallRef, errand: Errand) {
-        let Errand { tool, input, message } = errand;
+    /// An agent begins to call a tool that a client carries out: which client that is, is decided now.
+    pub(super) fn start_client_call(
+        &mut self,
+        step: &mut Step<'_>,
+        call: &CallRef,
+        tool: String,
+        meta: Option<JsonObject>,
+    ) {
         if self.chats.get(&call.key).is_some_and(|chat| chat.conversation.tool(&call.id).is_some()) {
             tracing::warn!(?call, "an agent began the same tool call twice");
             return;
@@ -214,21 +272,43 @@ impl Host {
         let provider = self.provider_of(call.key, &tool);
         let display_name =
             provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
-        let nobody = format!("no active client of this session offers the tool `{tool}`");
         let contributor = provider
             .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
-        let is_offered = contributor.is_some();
         self.end_part(call.key);
         let started = ChatToolCallStartAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
-            meta: None,
+            meta,
             tool_name: tool,
             display_name,
             intention: None,
             contributor,
         };
         self.sequence(step, Target::Chat(call.key), StateAction::ChatToolCallStart(started), None);
+    }
+
+    /// An agent waits for what comes of a tool that a client carries out.
+    pub(super) fn call_on_client(&mut self, step: &mut Step<'_>, call: CallRef, errand: Errand) {
+        let Errand { tool, input, message } = errand;
+        let nobody = format!("no active client of this session offers the tool `{tool}`");
+        let begun = |host: &Self| host.chats.get(&call.key)?.conversation.tool(&call.id).cloned();
+        if begun(self).is_none() {
+            self.start_client_call(step, &call, tool, None);
+        }
+        let Some(state) = begun(self) else { return };
+        let session = self.chats.get(&call.key).map(|chat| chat.session);
+        let is_there = |client| session.is_some_and(|session| self.is_active(session, client));
+        let is_offered = client_of_call(&state).is_some_and(is_there);
+        match state {
+            ToolCallState::Streaming(_) => {}
+            // It runs on its client already, or does when the user has allowed it.
+            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) if is_offered => return,
+            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {
+                return self.fail_client_call(step, &call, &nobody);
+            }
+            // The agent was told how it ended.
+            _ => return,
+        }
         let ready = ChatToolCallReadyAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
@@ -291,4 +371,13 @@ impl Host {
         };
         Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
     }
+}
+
+/// The tools that a session's active clients offer: of those with one name, the one of the client that is named first.
+pub(super) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
+    let mut tools = BTreeMap::new();
+    for tool in session.state.active_clients.iter().flat_map(|client| &client.tools) {
+        tools.entry(tool.name.as_str()).or_insert(tool);
+    }
+    tools.into_values().cloned().collect()
 }

@@ -221,6 +221,16 @@ impl Host {
     pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
         let sponsor = self.chats.get(&key).and_then(|chat| chat.sponsor.as_deref());
         let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };
+        self.tokens_for_agent(step, client_id, agent)
+    }
+
+    /// The tokens of a client that an agent may use.
+    pub(super) fn tokens_for_agent(
+        &self,
+        step: &Step<'_>,
+        client_id: &str,
+        agent: &AgentDescription,
+    ) -> Tokens {
         let mut tokens = self.tokens_of(step, client_id);
         tokens.retain(|resource, _| declared(agent).iter().any(|known| known.resource == *resource));
         tokens

@@ -1,16 +1,19 @@
 //! What the agents are: what their operator says of them, and what they say of themselves.
 //!
-//! Owns: putting the two together, keeping what agents have said, and telling clients when what they see of an
-//! agent has changed.
-//! Never: asks an agent anything. What one has not said is what was known of it before.
+//! Owns: putting the two together, keeping what agents have said, telling clients when what they see of an agent has
+//! changed, and when an agent that nobody knows is to be met.
+//! Never: asks an agent anything itself. What one has not said is what was known of it before.
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::effects::{AgentDescription, ChatKey, Output, Record, SelfDescription, Target};
+use super::effects::{AgentDescription, ChatKey, ConnectionId, Output, Record, SelfDescription, Target};
 use super::{Host, Start, Step};
 use crate::wire::rpc::to_sorted_json;
+
+/// An agent that was asked what it is, and has not said it, is not asked again for so long, in milliseconds.
+const MEET_AGAIN_MS: u64 = 60_000;
 
 /// What an agent's operator says of it, and what it has said itself.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ impl Described {
     /// The agent as it is used and shown.
     pub(super) fn whole(&self) -> AgentDescription {
         let mut whole = self.operator.clone();
-        let SelfDescription { title, models, config, commands, capabilities, protected_resources } =
+        let SelfDescription { title, models, config, commands, capabilities, protected_resources, .. } =
             self.said.clone();
         let info = &mut whole.info;
         if let Some(title) = title.filter(|_| info.display_name == info.provider) {
@@ -69,23 +72,16 @@ impl Described {
         whole
     }
 
-    /// Takes in what is new; whether anything is.
-    fn learn(&mut self, news: SelfDescription) -> bool {
-        let before = self.said.clone();
-        let SelfDescription { title, models, config, commands, capabilities, protected_resources } = news;
-        let said = &mut self.said;
-        said.title = title.or(said.title.take());
-        said.models = models.or(said.models.take());
-        said.config = config.or(said.config.take());
-        said.commands = commands.or(said.commands.take());
-        said.capabilities = capabilities.or(said.capabilities.take());
-        said.protected_resources = protected_resources.or(said.protected_resources.take());
-        *said != before
-    }
-
     fn kept(&self) -> Bytes {
         to_sorted_json(&Kept { identity: self.operator.identity.clone(), said: &self.said }).into()
     }
+}
+
+/// What is to be kept of an agent that has said this of itself, besides what was kept of it before; JSON text.
+pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
+    let mut described = Described::at_start(operator, before);
+    described.said.learn(news);
+    described.kept()
 }
 
 impl Host {
@@ -100,15 +96,21 @@ impl Host {
         chat.commands = news.commands.clone().or(chat.commands.take());
         let session = self.sessions.get(&chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
+        self.learn_of_agent(step, &provider, news);
+    }
+
+    /// Takes in what an agent says of itself, and tells clients if what they see of it changes.
+    fn learn_of_agent(&mut self, step: &mut Step<'_>, provider: &str, news: SelfDescription) {
         let of_agent = |agent: &AgentDescription| agent.info.provider == provider;
         let Some(at) = self.config.agents.iter().position(of_agent) else { return };
         let Some(described) = self.described.get_mut(at).filter(|described| of_agent(&described.operator))
         else {
             return;
         };
-        if !described.learn(news) {
+        if !described.said.learn(news) {
             return;
         }
+        let provider = provider.to_owned();
         step.say(Output::Record(Record::AgentSaid { provider, said: described.kept() }));
         self.config.agents[at] = described.whole();
         let agents: Vec<_> = self.config.agents.iter().map(|agent| agent.info.clone()).collect();
@@ -117,6 +119,28 @@ impl Host {
             self.sequence(step, Target::Root, changed, None);
             self.note_agents(step);
         }
+    }
+
+    /// Has an agent say what its sessions can be configured by, in the background, when that is not known and a
+    /// client wants to know it. One that could not is not asked again for a while.
+    pub(super) fn meet_agent(&mut self, step: &mut Step<'_>, connection: ConnectionId, provider: &str) {
+        let agents = &self.config.agents;
+        let Some(agent) = agents.iter().find(|agent| agent.info.provider == provider) else { return };
+        let asked = self.met.get(provider);
+        let lately = asked.is_some_and(|until_ms| step.now.monotonic_ms < *until_ms);
+        if !agent.may_have_more_settings || lately || self.check_tokens(step, connection, agent).is_err() {
+            return;
+        }
+        let client = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let tokens = self.tokens_for_agent(step, &client.unwrap_or_default(), agent);
+        let until_ms = step.now.monotonic_ms.saturating_add(MEET_AGAIN_MS);
+        self.met.insert(provider.to_owned(), until_ms);
+        step.say(Output::Meet { provider: provider.to_owned(), tokens });
+    }
+
+    /// An agent has been met.
+    pub(super) fn agent_was_met(&mut self, step: &mut Step<'_>, provider: &str, said: SelfDescription) {
+        self.learn_of_agent(step, provider, said);
     }
 
     /// Whether the settings of an agent's sessions are for the agent to say, and not known for good.

@@ -1,7 +1,7 @@
 //! The directories that sessions and chats work in.
 //!
-//! Owns: which directories a message names, reading what was found out about them, changing those of sessions and
-//! chats as far as the agent can follow, and telling the agent.
+//! Owns: reading what was found out about directories, changing those of sessions and chats as far as the agent can
+//! follow, and telling the agent.
 //! Never: looks at a file system; what is there is found out before the message is handled.
 
 use std::collections::BTreeMap;
@@ -12,70 +12,30 @@ use ahp_types::actions::{
     SessionWorkingDirectorySetAction, StateAction,
 };
 use ahp_types::state::MultipleWorkingDirectoriesCapability;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::actions::{Refusal, Verdict};
 use super::effects::{ChatKey, Command};
 use super::model::{AgentLink, SessionKey, Target};
 use super::{Host, Step};
-use crate::wire::methods::Method;
-use crate::wire::rpc::Incoming;
 use crate::wire::uris::canonical_file;
 
 /// What was found out about directories: nothing against them, or why a session cannot work there.
 pub type Findings = BTreeMap<String, Result<(), String>>;
 
-/// The directories that must be looked at before a message can be handled, spelled as the host spells them.
-pub fn directories_in(message: &Incoming) -> Vec<String> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Names {
-        #[serde(default)]
-        working_directories: Option<Vec<String>>,
-        #[serde(default)]
-        action: Option<Change>,
+/// The canonical spelling of a directory that a session can work in, by what was found out.
+///
+/// # Errors
+/// Why it cannot, for the developer of the client.
+pub(super) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, String> {
+    let directory = canonical_file(uri).map_err(|why| format!("`{uri}` {why}"))?;
+    match findings.get(&directory) {
+        Some(Ok(())) => Ok(directory),
+        Some(Err(why)) => Err(format!("`{uri}` {why}")),
+        None => Err(format!("`{uri}` was not looked at")),
     }
-    #[derive(Deserialize)]
-    struct Change {
-        r#type: Value,
-        #[serde(default)]
-        directory: Value,
-        #[serde(default)]
-        replacement: Value,
-    }
-    let (Incoming::Request { params, method, .. } | Incoming::Notification { params, method }) = message
-    else {
-        return Vec::new();
-    };
-    let acts = method == Method::DispatchAction.name();
-    if !acts && method != Method::CreateSession.name() {
-        return Vec::new();
-    }
-    let Ok(names) = params.read::<Names>() else { return Vec::new() };
-    let new = names.action.filter(|_| acts).and_then(|change| match change.r#type.as_str()? {
-        "session/workingDirectorySet" => change.directory.as_str().map(str::to_owned),
-        "session/workingDirectoryReplaced" => change.replacement.as_str().map(str::to_owned),
-        _ => None,
-    });
-    let all = names.working_directories.into_iter().flatten().chain(new);
-    all.filter_map(|uri| canonical_file(&uri).ok()).collect()
 }
 
 impl Host {
-    /// The canonical spelling of a directory that a session can work in.
-    ///
-    /// # Errors
-    /// Why it cannot, for the developer of the client.
-    pub(super) fn usable_directory(&self, uri: &str) -> Result<String, String> {
-        let directory = canonical_file(uri).map_err(|why| format!("`{uri}` {why}"))?;
-        match self.findings.get(&directory) {
-            Some(Ok(())) => Ok(directory),
-            Some(Err(why)) => Err(format!("`{uri}` {why}")),
-            None => Err(format!("`{uri}` was not looked at")),
-        }
-    }
-
     /// What the agent of a session can do with several directories.
     fn directories_capability(
         &self,
@@ -113,7 +73,7 @@ impl Host {
         };
         let (action, gone, new) = match action {
             StateAction::SessionWorkingDirectorySet(a) => {
-                let directory = self.usable_directory(&a.directory)?;
+                let directory = usable_directory(&step.findings, &a.directory)?;
                 if now.contains(&directory) {
                     return same(&a.directory, &directory);
                 }
@@ -141,7 +101,8 @@ impl Host {
                 if at == 0 && !replaceable {
                     return Err("the agent stays in its first directory".to_owned());
                 }
-                let (directory, replacement) = (now[at].clone(), self.usable_directory(&a.replacement)?);
+                let (directory, replacement) =
+                    (now[at].clone(), usable_directory(&step.findings, &a.replacement)?);
                 if directory == replacement {
                     return same(&a.replacement, &directory);
                 }

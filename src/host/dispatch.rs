@@ -8,7 +8,9 @@ use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
+use super::model::Connection;
 use super::{Host, Step};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
 use crate::wire::rpc::{to_json, Incoming, Params};
@@ -21,6 +23,7 @@ const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 impl Host {
     pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
+        self.note_sight(step, connection, &message);
         match message {
             Incoming::Request { id, method: name, params } => {
                 let answer = self
@@ -86,18 +89,19 @@ impl Host {
         method: Method,
         params: &Params,
     ) -> Result<Answer, RpcError> {
+        let aside = params.aside();
         let json = |result: Vec<u8>| Answer::Json(result.into());
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(json),
-            Method::Reconnect => self.reconnect(step, connection, &params.read()?).map(json),
+            Method::Reconnect => self.reconnect(step, connection, &params.read()?, aside).map(json),
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
-                if let Some(only) = &params.only {
+                if let Some(Aside::Only(only)) = aside {
                     return Ok(json(self.summaries_of(only)));
                 }
                 let page = Self::page_of(&params)?;
@@ -106,7 +110,7 @@ impl Host {
             }
             Method::CreateSession => {
                 self.check_keeping()?;
-                self.create_session(step, connection, params.read()?).map(Answer::Created)
+                self.create_session(step, connection, params.read()?, aside).map(Answer::Created)
             }
             Method::DisposeSession => {
                 self.check_keeping()?;
@@ -114,7 +118,7 @@ impl Host {
             }
             Method::CreateChat => {
                 self.check_keeping()?;
-                self.create_chat(step, connection, params.read()?).map(nothing)
+                self.create_chat(step, connection, params.read()?, aside).map(nothing)
             }
             Method::DisposeChat => {
                 self.check_keeping()?;
@@ -125,7 +129,9 @@ impl Host {
                 self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
             Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
-            Method::ResolveSessionConfig => self.resolve_session_config(&params.read()?).map(json),
+            Method::ResolveSessionConfig => {
+                self.resolve_session_config(step, connection, &params.read()?).map(json)
+            }
             Method::SessionConfigCompletions => self.session_config_completions(&params.read()?).map(json),
             Method::Completions => self.completions(&params.read()?).map(json),
             Method::ResourceRead => {
@@ -136,11 +142,22 @@ impl Host {
                 let params: ResourceListParams = params.read()?;
                 Ok(Answer::Resource(Resource::List { uri: params.uri }))
             }
-            Method::DispatchAction => self.dispatch_action(step, connection, params.read()?).map(nothing),
+            Method::DispatchAction => {
+                self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
+            }
         }
     }
 
-    /// Forgets a connection and its subscriptions.
+    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
+    pub(super) fn forget_client(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        self.connections.insert(connection, Connection::default());
+    }
+
+    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
@@ -150,6 +167,8 @@ impl Host {
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
         }
+        self.decline_all_unseen(step);
+        step.say(Output::Closed(connection));
     }
 }
 

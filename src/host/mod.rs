@@ -13,8 +13,9 @@
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
 //! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
-//! place of its own), `origins` (which agent's conversation a chat can be a copy of), `windows` (which turns each client
-//! holds), `shutdown`, and [`log`] (the replay window).
+//! place of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which model a
+//! message is for), `windows` (which turns each client holds), [`limits`] (how large things may get), `shutdown`, and
+//! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -29,6 +30,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod limits;
 mod locale;
 pub mod log;
 mod model;
@@ -38,6 +40,7 @@ mod pending;
 mod progress;
 pub mod reduce;
 mod save;
+mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
@@ -52,14 +55,17 @@ use ahp_types::state::RootState;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Record, RunId, Timer};
+use effects::{
+    AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, RunId, Timer,
+};
 use model::{Channel, Chat, Connection, Session, SessionKey, Target};
 
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 pub use actions::{client_actions, ClientAction, Scope};
 
-pub use directories::{directories_in, Findings};
+pub use described::kept_of;
+pub use directories::Findings;
 pub use handlers::catalogue::listing;
 pub use sequence::{envelope_of, MergedDeltas};
 
@@ -79,6 +85,8 @@ pub struct Config {
     pub start: Start,
     /// So many sessions that nobody uses stay in memory; the store has them all.
     pub idle_sessions_max: usize,
+    /// How large things may get.
+    pub limits: limits::Limits,
 }
 
 /// Where a host begins.
@@ -110,6 +118,8 @@ pub struct Host {
     config: Config,
     /// What is known of each agent, and from whom; in the order of the agents.
     described: Vec<described::Described>,
+    /// Agents that were asked what they are, and until when they are not asked again.
+    met: BTreeMap<String, u64>,
     /// Agents that have said lately that they need a login, and until when that is believed.
     logins: BTreeMap<String, u64>,
     /// The last sequence number given.
@@ -134,10 +144,6 @@ pub struct Host {
     disposed: HashSet<SessionKey>,
     /// URIs of sessions and chats that cannot be read, each with the reason.
     unreadable: HashMap<String, String>,
-    /// What the store has of the actions after the cursor of the next `reconnect`.
-    past: Option<Vec<(Target, effects::ActionLine)>>,
-    /// What was found out about the directories that the next message names.
-    findings: Findings,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
@@ -155,6 +161,10 @@ struct Step<'a> {
     now: Now,
     ids: &'a mut dyn Ids,
     out: &'a mut Vec<Output>,
+    /// What the store has of the actions after the cursor of the `reconnect` that is handled.
+    past: Option<Vec<(Target, effects::ActionLine)>>,
+    /// What was found out about the directories that the message names which is handled.
+    findings: Findings,
 }
 
 impl Step<'_> {
@@ -198,8 +208,6 @@ impl Host {
             failing: None,
             disposed: HashSet::new(),
             unreadable: HashMap::new(),
-            past: None,
-            findings: Findings::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
             absences: BTreeMap::new(),
@@ -207,6 +215,7 @@ impl Host {
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
+            met: BTreeMap::new(),
             logins: BTreeMap::new(),
             described,
             config,
@@ -218,15 +227,20 @@ impl Host {
     /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything out
     /// [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
-        let step = &mut Step { now, ids, out };
+        let step = &mut Step { now, ids, out, past: None, findings: Findings::new() };
         match input {
             Input::Opened(connection) => {
                 self.tell_of_agents(step);
                 self.connections.insert(connection, Connection::default());
             }
-            Input::Said(connection, message) => self.dispatch(step, connection, message),
+            Input::Said { connection, message, recalled } => {
+                self.take_back(step, recalled);
+                self.dispatch(step, connection, message);
+            }
             Input::Closed(connection) => self.close_connection(step, connection),
+            Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
+            Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
@@ -239,14 +253,23 @@ impl Host {
             Input::Unreadable { uris, reason } => {
                 self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
             }
-            Input::Past(past) => self.past = past,
-            Input::Findings(findings) => self.findings = findings,
             Input::Failing(failing) => {
                 self.failing = failing;
                 self.tell_summaries(step);
             }
         }
         self.check_done(step);
+    }
+
+    /// Takes in what was looked up for the message that is handled next.
+    fn take_back(&mut self, step: &mut Step<'_>, recalled: Recalled) {
+        let Recalled { past, findings, restored, unreadable } = recalled;
+        for saved in restored {
+            self.restore(step, saved);
+        }
+        // What somebody else has brought back meanwhile can be read.
+        self.unreadable.extend(unreadable.into_iter().filter(|(uri, _)| !self.channels.contains_key(uri)));
+        (step.past, step.findings) = (past, findings);
     }
 
     /// Tells what the agents are when they are not what the process before this one told. Its clients may come

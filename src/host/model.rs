@@ -3,11 +3,11 @@
 //! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
 //! Never: sequences an action or says anything to anybody.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, ErrorInfo, PendingMessage, SessionLifecycle, SessionState,
-    SessionStatus, SessionSummary, Turn,
+    SessionStatus, SessionSummary, ToolDefinition, Turn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,7 @@ pub(super) use super::effects::{SessionKey, Target};
 use super::locale::Language;
 use super::progress::Opening;
 use super::reduce::Conversation;
+use super::selection::Waiting;
 use super::settings::Told;
 
 /// Bits 0–4 of a status: what is going on. The others are flags.
@@ -45,6 +46,8 @@ pub(super) struct Connection {
     pub(super) client_id: Option<String>,
     /// What its user reads.
     pub(super) language: Language,
+    /// Its client is not shown what agents ask.
+    pub(super) sees_no_questions: bool,
     pub(super) subscriptions: BTreeMap<Target, Subscription>,
     /// By the resources that they are for.
     pub(super) tokens: BTreeMap<String, HeldToken>,
@@ -93,8 +96,6 @@ pub(super) struct Session {
     pub(super) modified_at: String,
     pub(super) config: ahp_types::common::JsonObject,
     pub(super) title_by: TitleBy,
-    /// It brought the process down too often: it can be read, and nothing more.
-    pub(super) quarantined: bool,
     /// When it was last used, counted in uses of any session.
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
@@ -137,6 +138,8 @@ pub(super) struct Chat {
     pub(super) agent: AgentLink,
     /// Who wants to be told how far the opening of the agent is.
     pub(super) opening: Option<Opening>,
+    /// The opening of the agent waits for the user, and the chat's activity says for what.
+    pub(super) awaits: bool,
     /// The client that asked for the agent's work last: the agent uses its tokens.
     pub(super) sponsor: Option<String>,
     /// The tokens that the agent was told.
@@ -144,7 +147,7 @@ pub(super) struct Chat {
     /// The directories that the agent was told to work in.
     pub(super) directories_told: Vec<String>,
     /// The tools of clients that its agent knows of.
-    pub(super) tools_told: Vec<String>,
+    pub(super) tools_told: Vec<ToolDefinition>,
     /// The changes of the session's configuration that its agent was told, and has not heard.
     pub(super) settings_told: Told,
     /// What its agent offers to do in it, if it has said so since it was opened.
@@ -157,6 +160,10 @@ pub(super) struct Chat {
     pub(super) turn_ids: HashSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
+    /// Changes of what is selected that wait until no turn runs.
+    pub(super) selecting: Vec<Waiting>,
+    /// Pending messages that are for the model and the agent that are selected when their turns begin.
+    pub(super) following: BTreeSet<String>,
     /// What was said in the chats that are attached to its messages.
     pub(super) attached: Attached,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
@@ -182,6 +189,7 @@ impl Chat {
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
             opening: None,
+            awaits: false,
             sponsor: None,
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),
@@ -192,6 +200,8 @@ impl Chat {
             settling: None,
             turn_ids: HashSet::new(),
             consumed: HashSet::new(),
+            selecting: Vec::new(),
+            following: BTreeSet::new(),
             attached: Attached::default(),
             progress: Default::default(),
             handle: None,

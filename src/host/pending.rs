@@ -42,7 +42,10 @@ impl Host {
             Some(steering) => (PendingMessageKind::Steering, Some(steering)),
             None => (PendingMessageKind::Queued, state.queued_messages.iter().flatten().next()),
         };
-        let Some(PendingMessage { id, message }) = next.cloned() else { return };
+        let Some(PendingMessage { id, mut message }) = next.cloned() else { return };
+        if chat.following.contains(&id) {
+            self.address(key, &mut message);
+        }
         let turn_id = self.fresh_turn_id(step, key);
         self.attached_by_queue(key, &id, &turn_id);
         self.consume(step, key, kind, id.clone());

@@ -8,6 +8,7 @@ use ahp_types::notifications::ProgressParams;
 use bytes::Bytes;
 
 use super::effects::{ChatKey, ConnectionId, Frame, Output};
+use super::model::AgentLink;
 use super::{Host, Step};
 use crate::wire::rpc::to_sorted_json;
 
@@ -50,6 +51,25 @@ impl Host {
         }
         let (token, connection) = (token.clone(), *connection);
         self.tell_progress(step, connection, token, done, total, message);
+    }
+
+    /// The opening of a conversation waits for the user: the client that asked to be told is told for what, and all
+    /// others see it as what the chat is doing.
+    pub(super) fn opening_awaits(&mut self, step: &mut Step<'_>, key: ChatKey, what: String) {
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Opening) else {
+            return;
+        };
+        chat.awaits = true;
+        let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
+        self.opening_goes_on(step, key, done, total, Some(what.clone()));
+        self.set_activity(step, key, Some(what));
+    }
+
+    /// The user is not waited for any more.
+    pub(super) fn nothing_is_awaited(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        if self.chats.get_mut(&key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
+            self.set_activity(step, key, None);
+        }
     }
 
     /// A conversation is open, or will not be.

@@ -11,11 +11,12 @@ use std::collections::{HashMap, HashSet};
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    ActiveTurn, ChatState, ErrorResponsePart, InputRequestResponsePart, PendingMessage, ResponsePart,
-    SessionStatus, ToolCallContributor, ToolCallState, Turn, TurnState,
+    ActiveTurn, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart, SessionStatus,
+    ToolCallContributor, ToolCallState,
 };
 use serde_json::Value;
 
+use super::limits::{beginning_of, json_bytes, text_bytes};
 use super::model::with_activity;
 
 /// A chat's state, with an index of the active turn's parts.
@@ -36,6 +37,9 @@ struct PartIndex {
     questions: HashMap<String, usize>,
     /// Parts that wait for the user.
     blocking: HashSet<usize>,
+    /// How many bytes of JSON text each part has, nearly, and all of them.
+    bytes: Vec<usize>,
+    bytes_in_all: usize,
 }
 
 impl Conversation {
@@ -59,32 +63,61 @@ impl Conversation {
         state
     }
 
+    /// How many bytes of JSON text the parts of the active turn have, nearly.
+    pub fn turn_bytes(&self) -> usize {
+        self.index.bytes_in_all
+    }
+
+    /// How many bytes of JSON text the state has without its turns, with or without its draft.
+    pub(super) fn bytes_besides_turns(&mut self, with_draft: bool) -> usize {
+        let turns = std::mem::take(&mut self.state.turns);
+        let active = self.state.active_turn.take();
+        let draft = if with_draft { None } else { self.state.draft.take() };
+        let bytes = json_bytes(&self.state);
+        self.state.turns = turns;
+        self.state.active_turn = active;
+        self.state.draft = draft.or(self.state.draft.take());
+        bytes
+    }
+
+    /// Takes away what of the active turn is behind so many bytes of JSON text, outside of the sequence: for a turn
+    /// from the store that is larger than any may be. Returns whether anything was.
+    pub(super) fn cut_active_turn(&mut self, bytes_max: usize) -> bool {
+        let Some(active) = self.state.active_turn.as_mut().filter(|_| self.index.bytes_in_all > bytes_max)
+        else {
+            return false;
+        };
+        let (mut room, mut kept) = (bytes_max, 0);
+        for (part, bytes) in active.response_parts.iter_mut().zip(&self.index.bytes) {
+            if *bytes > room {
+                let text = match part {
+                    ResponsePart::Markdown(part) => Some(&mut part.content),
+                    ResponsePart::Reasoning(part) => Some(&mut part.content),
+                    _ => None,
+                };
+                if let Some(text) = text {
+                    let besides = bytes.saturating_sub(text_bytes(text));
+                    let length = beginning_of(text, room.saturating_sub(besides)).len();
+                    text.truncate(length);
+                    text.shrink_to_fit();
+                    kept += 1;
+                }
+                break;
+            }
+            room -= bytes;
+            kept += 1;
+        }
+        active.response_parts.truncate(kept);
+        self.index = PartIndex::of(&self.state);
+        true
+    }
+
     /// The state without its completed turns, as JSON text.
     pub(super) fn head_json(&mut self) -> Value {
         let turns = std::mem::take(&mut self.state.turns);
         let head = serde_json::to_value(&self.state).unwrap_or_default();
         self.state.turns = turns;
         head
-    }
-
-    /// Turns the active turn into one that failed, outside of the sequence: for a state that is only read.
-    pub(super) fn end_for_reading(&mut self, error: ErrorResponsePart) {
-        if let Some(active) = self.state.active_turn.take() {
-            let mut response_parts = active.response_parts;
-            response_parts.push(ResponsePart::Error(error));
-            self.state.turns.push(Turn {
-                id: active.id,
-                started_at: Some(active.started_at),
-                duration: None,
-                message: active.message,
-                response_parts,
-                usage: active.usage,
-                state: TurnState::Error,
-            });
-        }
-        self.state.activity = None;
-        self.state.status = with_activity(self.state.status, SessionStatus::Error.bits());
-        self.index = PartIndex::default();
     }
 
     /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.
@@ -209,15 +242,15 @@ impl Conversation {
         text: &str,
         text_of: impl FnOnce(&mut ResponsePart) -> Option<&mut String>,
     ) -> ReduceOutcome {
+        let Some(&at) = self.index.by_id.get(part_id) else { return ReduceOutcome::NoOp };
         let part = match &mut self.state.active_turn {
-            Some(active) if active.id == turn_id => {
-                self.index.by_id.get(part_id).and_then(|&at| active.response_parts.get_mut(at))
-            }
+            Some(active) if active.id == turn_id => active.response_parts.get_mut(at),
             _ => None,
         };
         let Some(part) = part else { return ReduceOutcome::NoOp };
         if let Some(content) = text_of(part) {
             content.push_str(text);
+            self.index.grow(at, text_bytes(text));
         }
         ReduceOutcome::Applied
     }
@@ -238,6 +271,13 @@ impl Conversation {
         if let Some((at, slot)) = at.and_then(|at| Some((at, parts.get_mut(at)?))) {
             if let Some(part) = shown.next() {
                 self.index.note_blocking(at, &part);
+                match action {
+                    // To count all of the input for each piece of it would take long.
+                    StateAction::ChatToolCallDelta(a) => {
+                        self.index.grow(at, a.content.as_deref().map_or(0, text_bytes));
+                    }
+                    _ => self.index.weigh(at, &part),
+                }
                 if matches!(&part, ResponsePart::InputRequest(question) if question.response.is_some()) {
                     self.index.questions.retain(|_, open_at| *open_at != at);
                 }
@@ -285,6 +325,24 @@ impl PartIndex {
             _ => {}
         }
         self.note_blocking(at, part);
+        self.weigh(at, part);
+    }
+
+    fn weigh(&mut self, at: usize, part: &ResponsePart) {
+        if self.bytes.len() <= at {
+            self.bytes.resize(at + 1, 0);
+        }
+        if let Some(bytes) = self.bytes.get_mut(at) {
+            let before = std::mem::replace(bytes, json_bytes(part));
+            self.bytes_in_all = self.bytes_in_all - before + *bytes;
+        }
+    }
+
+    fn grow(&mut self, at: usize, by: usize) {
+        if let Some(bytes) = self.bytes.get_mut(at) {
+            *bytes += by;
+            self.bytes_in_all += by;
+        }
     }
 
     fn note_blocking(&mut self, at: usize, part: &ResponsePart) {

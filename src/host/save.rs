@@ -6,7 +6,7 @@
 //!
 //! A session's row is saved whole whenever it has changed. A chat's row is its state without its completed
 //! turns, which are rows of their own. While a turn runs the saved actions make up for what the chat's row
-//! does not know, so the row is saved again only when they have grown much larger than it.
+//! does not know, so the row is saved again only when they have grown much larger than it, or are many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,37 +14,38 @@ use std::time::Duration;
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{
-    ChatState, ErrorInfo, ErrorResponsePart, SessionLifecycle, SessionState, SessionStatus, Turn,
-};
+use ahp_types::state::{ChatState, SessionLifecycle, SessionState, Turn};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::attached::{self, Attached};
 use super::catalogue::row_of;
-use super::effects::{ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer};
-use super::locale::Language;
-use super::model::{
-    with_activity, AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy,
+use super::effects::{
+    ActionLine, ChatRow, Handle, Output, Record, SavedChat, SavedSession, SessionRow, Timer,
 };
+use super::limits::is_output;
+use super::locale::Language;
+use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy};
 use super::reduce::Conversation;
+use super::selection::Waiting;
 use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{ChatKey, Host, Step};
-use crate::wire::rpc::{to_json, to_sorted_json, Incoming};
+use crate::wire::asides::Change;
+use crate::wire::names::Named;
+use crate::wire::rpc::{to_json, to_sorted_json};
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
 
 /// And after so many times its own bytes: in the store actions are packed, and each row is written twice.
-const BEHIND_TIMES: usize = 4;
+pub(super) const BEHIND_TIMES: usize = 4;
+
+/// But always after so many: a process that takes the chat up has all of them in memory at once.
+pub(super) const BEHIND_BYTES_MAX: usize = 64 << 20;
 
 /// How long after an interrupted turn was ended, safely, the process still being there counts.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
-
-/// Why nothing can be done with a session that is only to be read.
-pub(super) const QUARANTINED: &str =
-    "taking up this session's interrupted turn has ended the host three times; the session can only be read";
 
 /// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
 /// that are in memory.
@@ -78,6 +79,10 @@ struct ChatBody {
     /// Turn ids that are known although their turns are not in the chat any more.
     removed_turns: BTreeSet<String>,
     consumed: BTreeSet<String>,
+    #[serde(default)]
+    selecting: Vec<Change>,
+    #[serde(default)]
+    following: BTreeSet<String>,
     progress: BTreeMap<String, u64>,
     /// So many of its saved turns are not its own but what its agent was told before them.
     #[serde(default)]
@@ -127,8 +132,8 @@ impl Host {
             }
             _ => {}
         }
-        saved.row_due |=
-            chat.run.is_none() || saved.behind_bytes > (BEHIND_TIMES * saved.row_bytes).max(BEHIND_BYTES_MIN);
+        let behind_max = (BEHIND_TIMES * saved.row_bytes).clamp(BEHIND_BYTES_MIN, BEHIND_BYTES_MAX);
+        saved.row_due |= chat.run.is_none() || saved.behind_bytes > behind_max;
         if saved.row_due {
             self.unsaved.chats.insert(key);
         }
@@ -207,42 +212,22 @@ impl Host {
     }
 
     /// The URIs that a message names and that are not in memory.
-    pub fn absent(&self, message: &Incoming) -> Vec<String> {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Names {
-            channel: Option<String>,
-            initial_subscriptions: Option<Vec<String>>,
-            subscriptions: Option<Vec<String>>,
-            chat: Option<String>,
-            /// Of a chat that is moved; other things have destinations of other shapes.
-            destination: serde_json::Value,
-        }
-        let (Incoming::Request { params, .. } | Incoming::Notification { params, .. }) = message else {
-            return Vec::new();
-        };
-        let names: Names = params.read().unwrap_or_default();
-        let lists = [names.initial_subscriptions, names.subscriptions].into_iter().flatten().flatten();
-        let destination = names.destination["session"].as_str().map(str::to_owned);
-        let others = names.chat.into_iter().chain(destination);
-        let others = others.chain(Self::named_as_attached(message));
-        let uris: BTreeSet<String> = names.channel.into_iter().chain(others).chain(lists).collect();
-        uris.into_iter().filter(|uri| self.find(uri).is_none()).collect()
+    pub fn absent(&self, named: &Named) -> Vec<String> {
+        let uris = named.channels.union(&named.attached);
+        uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
     }
 
     /// The cursor of a `reconnect` that reaches further back than what is in memory.
-    pub fn cursor_into_the_past(&self, message: &Incoming) -> Option<u64> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Cursor {
-            last_seen_server_seq: u64,
-        }
-        let Incoming::Request { method, params, .. } = message else { return None };
-        if method != crate::wire::methods::Method::Reconnect.name() {
-            return None;
-        }
-        let cursor = params.read::<Cursor>().ok()?.last_seen_server_seq;
+    pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
+        let cursor = named.cursor?;
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
+    }
+
+    /// Whether these actions, read from the store, go on to those that are in memory: what memory has forgotten must
+    /// have arrived there.
+    pub(super) fn reaches_memory(&self, past: &[(Target, ActionLine)]) -> bool {
+        let floor = self.log.floor();
+        floor == self.config.start.head || past.iter().any(|(_, line)| line.server_seq == floor)
     }
 
     /// Takes a session back from the store. A turn that ran when its process ended is ended now: once, with
@@ -256,13 +241,14 @@ impl Host {
         if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.contains_key(uri)) {
             return;
         }
-        let quarantined = saved.quarantined;
+        let (deaths, turn_bytes) = (saved.deaths, self.config.limits.turn_bytes);
+        let mut cut = BTreeSet::new();
         let restored = read_session(&saved.row).and_then(|session| {
-            let chats = saved.chats.into_iter().map(|mut chat| {
-                if quarantined {
-                    chat.actions.clear();
-                }
-                Ok((chat.row.key, read_chat(chat)?))
+            let chats = saved.chats.into_iter().map(|chat| {
+                let key = chat.row.key;
+                let (chat, is_cut) = read_chat(chat, turn_bytes)?;
+                cut.extend(is_cut.then_some(key));
+                Ok((key, chat))
             });
             Ok((session, chats.collect::<Result<Vec<_>, String>>()?))
         });
@@ -281,19 +267,19 @@ impl Host {
         self.channels.insert(session.channel.uri.clone(), Target::Session(key));
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         self.uses += 1;
-        self.sessions.insert(key, Session { used: self.uses, quarantined, ..session });
+        self.sessions.insert(key, Session { used: self.uses, ..session });
         let keys: Vec<ChatKey> = chats.iter().map(|(key, _)| *key).collect();
-        for (key, chat) in chats {
+        for (key, mut chat) in chats {
+            if cut.contains(&key) {
+                // A cursor from before does not lead to what is left.
+                chat.channel.born_at = self.head + 1;
+            }
             self.channels.insert(chat.channel.uri.clone(), Target::Chat(key));
             self.chats.insert(key, chat);
         }
-        if quarantined {
-            self.put_in_quarantine(key);
-            return;
-        }
         self.await_clients(step, key);
         for chat in keys {
-            self.end_interrupted_turn(step, chat);
+            self.end_interrupted_turn(step, chat, cut.contains(&chat), deaths);
         }
         if mended {
             let default = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
@@ -305,37 +291,9 @@ impl Host {
         }
     }
 
-    /// Makes a session that is only to be read look like that: failed, with nothing that runs. Nothing of it
-    /// is saved or told, so that it can be taken up as it is once its cause is mended.
-    fn put_in_quarantine(&mut self, key: SessionKey) {
-        let error = || ErrorInfo {
-            error_type: "quarantined".to_owned(),
-            message: QUARANTINED.to_owned(),
-            stack: None,
-            meta: None,
-        };
-        for chat in self.chats_of(key) {
-            if let Some(chat) = self.chats.get_mut(&chat) {
-                chat.conversation.end_for_reading(ErrorResponsePart { error: error(), resumable: None });
-            }
-        }
-        let rows: Vec<_> = self
-            .chats_of(key)
-            .iter()
-            .filter_map(|key| self.chats.get(key))
-            .map(|chat| row_of(chat.conversation.state()))
-            .collect();
-        if let Some(session) = self.sessions.get_mut(&key) {
-            session.state.lifecycle = SessionLifecycle::Failed;
-            session.state.creation_error = Some(error());
-            session.state.input_needed = None;
-            session.state.activity = None;
-            session.state.status = with_activity(session.state.status, SessionStatus::Error.bits());
-            session.state.chats = rows;
-        }
-    }
-
-    fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    /// Ends a turn that ran when its process ended. So many processes in a row have ended while it was taken up that
+    /// it is given up, if that is not none.
+    fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
         let run = self.fresh_run();
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
@@ -347,13 +305,29 @@ impl Host {
         self.runs += 1;
         let session = chat.session;
         // Held back until what the recovery did is safe: then it was survived.
-        step.say(Output::Timer(Timer::Recovered(session), RECOVERED_AFTER));
-        let can_always = self.agent_of(key).map(|agent| agent.resumes);
-        let resumable = can_always.is_some_and(|always| always || self.can_be_taken_up(key));
-        let message = "the host ended while the turn ran".to_owned();
-        let ending = Ending::Failed { kind: "interrupted".to_owned(), message, resumable };
+        let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
+        step.say(Output::Timer(survived, RECOVERED_AFTER));
+        let ending = if cut {
+            self.too_large()
+        } else if deaths > 0 {
+            Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
+        } else {
+            let can_always = self.agent_of(key).map(|agent| agent.resumes);
+            let resumable = can_always.is_some_and(|always| always || self.can_be_taken_up(key));
+            let message = "the host ended while the turn ran".to_owned();
+            Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
+        };
         self.end_turn_quietly(step, key, ending, None);
     }
+}
+
+/// Why a turn is given up.
+fn given_up(deaths: u32) -> String {
+    let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
+    format!(
+        "the host ended while the turn ran, and then {times} while it was taken up: it cannot be resumed; what was said \
+        is kept, and a new message begins a new turn"
+    )
 }
 
 /// Has a session list the chats that it has: what was made or ended together with it, in one step, may not be
@@ -436,6 +410,13 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     if !chat.attached.is_empty() {
         body["attached"] = serde_json::to_value(&chat.attached).unwrap_or_default();
     }
+    if !chat.selecting.is_empty() {
+        let changes: Vec<&Change> = chat.selecting.iter().map(|waiting| &waiting.change).collect();
+        body["selecting"] = serde_json::to_value(changes).unwrap_or_default();
+    }
+    if !chat.following.is_empty() {
+        body["following"] = serde_json::to_value(&chat.following).unwrap_or_default();
+    }
     body["state"] = chat.conversation.head_json();
     let body = Bytes::from(to_json(&body));
     chat.saved.row_due = false;
@@ -465,14 +446,14 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
         modified_at: row.modified_at.clone(),
         config: body.config,
         title_by: body.title_by,
-        quarantined: false,
         used: 0,
         told,
     })
 }
 
-fn read_chat(saved: SavedChat) -> Result<Chat, String> {
-    let SavedChat { row, turns, actions, progress } = saved;
+/// A chat as it was saved, and whether its turn was larger than any may be, so that it is not whole.
+fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<(Chat, bool), String> {
+    let SavedChat { row, turns, actions, sifted, progress } = saved;
     let body: ChatBody = read("chat", &row.body)?;
     let mut state = body.state;
     let mut context = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<Vec<_>, _>>()?;
@@ -491,6 +472,9 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
     let mut conversation = Conversation::new(state);
     for line in &actions {
         let envelope: ActionEnvelope = read("action", &envelope_of(line))?;
+        if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {
+            continue;
+        }
         if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
             return Err(format!("the saved action {} does not fit its chat", envelope.server_seq));
         }
@@ -498,7 +482,9 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
             consumed.insert(a.id.clone());
         }
     }
-    Ok(Chat {
+    drop(actions);
+    let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
+    let chat = Chat {
         channel: Channel::new(row.uri, body.born_at),
         session: row.session,
         conversation,
@@ -506,6 +492,7 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         title_by: body.title_by,
         agent: AgentLink::Closed,
         opening: None,
+        awaits: false,
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),
@@ -516,6 +503,8 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         settling: None,
         turn_ids,
         consumed,
+        selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
+        following: body.following,
         attached: body.attached,
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),
@@ -529,5 +518,6 @@ fn read_chat(saved: SavedChat) -> Result<Chat, String> {
         language: Language::default(),
         // What waits is not taken up before a client asks for something.
         queue_held: true,
-    })
+    };
+    Ok((chat, is_cut))
 }

@@ -7,9 +7,12 @@
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
 use super::calls::{rejection_among, CallRef, Denial};
-use super::effects::{ChatKey, Command, Output, Shutdown, Timer};
+use super::effects::{ChatKey, Command, ConnectionId, Output, Shutdown, Timer};
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::methods::Method;
+use crate::wire::rpc::Incoming;
 
 /// How far a shutdown is.
 #[derive(Debug)]
@@ -95,6 +98,65 @@ impl Host {
         };
         self.note_cut();
         self.tell_agent(step, key, command);
+    }
+
+    /// Whether the client of a connection can be shown what agents ask, as far as its message tells.
+    pub(super) fn note_sight(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: &Incoming) {
+        let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
+        else {
+            return;
+        };
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
+        match params.aside() {
+            Some(Aside::SeesNoQuestions) => {
+                client.sees_no_questions = true;
+                self.decline_all_unseen(step);
+            }
+            None if begins => client.sees_no_questions = false,
+            _ => {}
+        }
+    }
+
+    /// Declines the questions that are open, if nobody who is there sees them.
+    pub(super) fn decline_all_unseen(&mut self, step: &mut Step<'_>) {
+        if self.somebody_may_see_questions() {
+            return;
+        }
+        for chat in self.running_chats() {
+            for id in self.waiting_for_user(chat) {
+                self.decline_if_unseen(step, chat, &id);
+            }
+        }
+    }
+
+    /// Declines a question that no client who is there sees: nobody could answer it, and its turn would wait for
+    /// ever. Where no client is there at all it waits for one.
+    pub(super) fn decline_if_unseen(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
+        if self.somebody_may_see_questions() {
+            return;
+        }
+        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(run) = chat.run.as_ref().map(|run| run.id) else { return };
+        if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
+            return;
+        }
+        tracing::warn!(
+            chat = chat.channel.uri,
+            "a question was declined that no client of its version is shown"
+        );
+        let (request_id, response) = (id.to_owned(), ChatInputResponseKind::Decline);
+        self.settle_question(step, key, request_id.clone(), response);
+        self.tell_agent(
+            step,
+            key,
+            Command::Answer { run, request_id, response, answers: Default::default() },
+        );
+    }
+
+    fn somebody_may_see_questions(&self) -> bool {
+        let mut there = self.connections.values().filter(|client| client.client_id.is_some()).peekable();
+        there.peek().is_none() || there.any(|client| !client.sees_no_questions)
     }
 
     /// Something was declined because nobody is left.

@@ -20,7 +20,7 @@ use ahp_types::state::{
 };
 
 use super::calls::{CallRef, Readiness};
-use super::clients::Errand;
+use super::clients::{tools_of_clients, Errand};
 use super::effects::{
     Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
     TurnEnd, TurnEvent,
@@ -205,13 +205,19 @@ impl Host {
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
+        self.forget_followers(key);
+        self.select_what_waits(step, key);
         if let Some(chat) = self.chats.get(&key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
-        if cancelled && run.phase == RunPhase::Started {
-            if let Some(chat) = self.chats.get_mut(&key) {
-                chat.settling = Some(run.id);
-            }
+        if cancelled && self.chats.get(&key).is_some_and(|chat| chat.awaits) && !self.is_creating(key) {
+            // What the user is asked to do was for this turn.
+            self.close_conversation(step, key);
+        }
+        let open = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open);
+        if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
+            // The agent does not know yet that it is over.
+            chat.settling = Some(run.id);
             self.tell_agent(step, key, Command::Cancel { run: run.id });
         }
     }
@@ -223,11 +229,12 @@ impl Host {
         let copy_of = self.copyable_origin(key);
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(session) = self.sessions.get(&chat.session) else { return };
+        let client_tools = tools_of_clients(session);
         chat.agent = AgentLink::Opening;
         let state = chat.conversation.state();
         chat.directories_told.clone_from(&working_directories);
         chat.tokens_told.clone_from(&tokens);
-        chat.tools_told.clear();
+        chat.tools_told.clone_from(&client_tools);
         chat.settings_told = Default::default();
         let open = OpenConversation {
             provider: session.state.provider.clone(),
@@ -242,6 +249,7 @@ impl Host {
             },
             copy_of,
             handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+            client_tools,
         };
         step.say(Output::Agent(key, Box::new(Command::Open(open))));
     }
@@ -262,6 +270,7 @@ impl Host {
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
             chat.settling = None;
+            chat.awaits = false;
             step.say(Output::Agent(key, Box::new(Command::Close)));
         }
     }
@@ -335,6 +344,7 @@ impl Host {
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
+                self.nothing_is_awaited(step, key);
                 self.opening_is_over(step, key);
                 if self.is_creating(key) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
@@ -347,7 +357,8 @@ impl Host {
                 self.tell_due_settings(step, key);
                 self.advance(step, key);
             }
-            Event::OpenFailed { reason } => self.agent_is_gone(step, key, "agentUnavailable", &reason),
+            Event::Awaits { what } => self.opening_awaits(step, key, what),
+            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
             Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
                 if chat.handle != handle {
@@ -382,6 +393,7 @@ impl Host {
             Event::Turn(run, event) => match &chat.run {
                 Some(current) if current.id == run && current.phase == RunPhase::Started => {
                     self.turn_reports(step, key, run, event, Besides::default());
+                    self.end_if_too_large(step, key);
                 }
                 _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
             },
@@ -415,6 +427,7 @@ impl Host {
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        self.nothing_is_awaited(step, key);
         self.opening_is_over(step, key);
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
@@ -480,6 +493,9 @@ impl Host {
             TurnEvent::ToolReady { id, input, message, gate } => {
                 let ready = Readiness { input, message, gate, besides };
                 self.call_is_ready(step, CallRef { key, turn_id, id }, ready);
+            }
+            TurnEvent::ClientToolStarted { id, name } => {
+                self.start_client_call(step, &CallRef { key, turn_id, id }, name, meta());
             }
             TurnEvent::ClientTool { id, name, input, message } => {
                 let errand = Errand { tool: name, input, message };
@@ -573,7 +589,7 @@ impl Host {
         }
     }
 
-    fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+    pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
         let now = self.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });

@@ -4,20 +4,18 @@
 //! is a client that nothing more is heard from meanwhile.
 //! Never: decides what follows; that is the core's.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::future::pending;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::resources::path_of;
+use crate::host::effects::ConnectionId;
 use crate::host::Findings;
-use crate::wire::rpc::Incoming;
 
 /// A file system must say something within this time.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -26,20 +24,22 @@ const WITHIN: Duration = Duration::from_secs(5);
 const STUCK_MAX: usize = 16;
 
 /// What looks at directories.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Directories {
     looking: Arc<AtomicUsize>,
+    findings: mpsc::UnboundedSender<(ConnectionId, Findings)>,
 }
 
 impl Directories {
-    /// Holds what a client said until the directories that it names were looked at.
-    pub fn hold(&self, messages: Vec<Incoming>, named: BTreeSet<String>) -> Held {
-        Held { messages, findings: self.look(named.into_iter().collect()) }
+    /// Begins with nothing to do; what is found out comes out of the receiver.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<(ConnectionId, Findings)>) {
+        let (findings, found) = mpsc::unbounded_channel();
+        (Self { looking: Arc::default(), findings }, found)
     }
 
-    /// Looks at directories; nothing is waited for longer than a few seconds.
-    fn look(&self, uris: Vec<String>) -> oneshot::Receiver<Findings> {
-        let (found, findings) = oneshot::channel();
+    /// Looks at the directories that a message of this connection names; nothing is waited for longer than a few
+    /// seconds. Must be called inside a tokio runtime.
+    pub fn look(&self, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let silent =
             uris.iter().map(|uri| (uri.clone(), Err("is on a file system that does not answer".to_owned())));
@@ -59,35 +59,14 @@ impl Directories {
             tracing::error!(%error, "no thread to look at directories with");
             self.looking.fetch_sub(1, Ordering::Relaxed);
         }
+        let found = self.findings.clone();
         tokio::spawn(async move {
             let answer = tokio::time::timeout(WITHIN, told).await;
-            if found.send(answer.ok().and_then(Result::ok).unwrap_or(silent)).is_err() {
+            let findings = answer.ok().and_then(Result::ok).unwrap_or(silent);
+            if found.send((connection, findings)).is_err() {
                 tracing::debug!("nobody asks for directories any more");
             }
         });
-        findings
-    }
-}
-
-/// What a client said, as the core is to hear it, and what must be known first.
-#[derive(Debug)]
-pub struct Held {
-    messages: Vec<Incoming>,
-    findings: oneshot::Receiver<Findings>,
-}
-
-impl Held {
-    /// What was said.
-    pub fn into_messages(self) -> Vec<Incoming> {
-        self.messages
-    }
-}
-
-/// What was found out about the directories that a held message names; never when none is held.
-pub async fn found(held: &mut Option<Held>) -> Findings {
-    match held {
-        Some(held) => (&mut held.findings).await.unwrap_or_default(),
-        None => pending().await,
     }
 }
 

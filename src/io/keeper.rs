@@ -1,41 +1,59 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
-//! Owns: the threads that commit and list, so that a slow disk holds up nobody who is not waiting for it; the order of
-//! what is held back; trying again while nothing can be committed; when there is time to give disk space back.
+//! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it; the order of what is
+//! held back; trying again while nothing can be committed; when there is time to tidy up; closing the store.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
-use crate::host::effects::{Output, Page, Record};
+use crate::host::effects::{Output, Record};
 use crate::host::Start;
+use crate::io::trouble::{Answer, Trouble};
 use crate::store::folder::Folder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
-use crate::store::sqlite::{self, StoreError, Writer};
-use crate::store::{Listed, StoreOptions};
-use crate::wire::rpc::RequestId;
+use crate::store::space::Due;
+use crate::store::sqlite::{self, Writer};
+use crate::store::StoreOptions;
 
 /// How long a commit that failed waits before it is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// When nothing was to be committed for so long, there is time to give disk space back.
+/// So much can be read from the store at the same time.
+const READERS: usize = 2;
+
+/// From so many bytes on that wait to be committed, agents are not read: what a client says then would wait behind all
+/// of them. Several transactions long, so that the disk is never idle.
+const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
+
+/// A transaction that has so many bytes takes no more steps, so that the first of them is not safe much later than it
+/// could be.
+const TRANSACTION_BYTES: usize = 512 << 10;
+
+/// When nothing was to be committed for so long, there is time to tidy up.
 const CALM_AFTER: Duration = Duration::from_secs(1);
+
+/// While there is time, so long is waited for a step in between.
+const BREATH: Duration = Duration::from_millis(10);
+
+/// So often it is looked for what has been in the trash for long enough, whether or not there is time.
+const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// What the thread that commits tells.
 #[derive(Debug)]
 pub enum Kept {
     /// Every step up to this one is safe.
     Safe(u64),
-    /// Nothing can be committed, for this reason; it is tried again.
-    Failing(String),
-    /// A page of the list of sessions that was asked for.
-    Listed(RequestId, Result<Listed, StoreError>),
+    /// Nothing can be committed.
+    Failing(Trouble),
 }
 
 /// Keeps everything in memory, or in a state folder.
@@ -50,26 +68,39 @@ pub enum Keeper {
 /// A state folder, and what waits for it.
 #[derive(Debug)]
 pub struct Disk {
-    reader: Reader,
-    steps: Sender<(u64, Vec<Record>)>,
+    /// Held by the thread that commits while it does.
+    writer: Arc<Mutex<Writer>>,
+    steps: Sender<Step>,
     last_step: u64,
-    lists: Sender<(RequestId, Page)>,
-    /// How many pages were asked for and have not come.
-    lists_due: usize,
     /// What each step says, in order, until it is safe.
     held: VecDeque<Held>,
     held_bytes: usize,
+    /// How many of the held steps a client has caused.
+    held_of_clients: usize,
     /// The last sequence number that is safe.
     safe: u64,
-    /// Nothing can be committed now.
-    failing: bool,
-    _folder: Folder,
+    /// Set while nothing can be committed.
+    trouble: Option<Trouble>,
+    /// Ends when the store is closed.
+    closed: Receiver<()>,
+    folder: Folder,
+}
+
+/// What is to be committed of a step.
+#[derive(Debug)]
+struct Step {
+    number: u64,
+    records: Vec<Record>,
+    /// See [`Held::bytes`].
+    bytes: usize,
 }
 
 /// What one step says.
 #[derive(Debug)]
 struct Held {
     step: u64,
+    /// Something that a client said has caused it, at least in part.
+    of_client: bool,
     outputs: Vec<Output>,
     /// What the step takes up in memory until it is safe, nearly.
     bytes: usize,
@@ -77,46 +108,76 @@ struct Held {
     head: Option<u64>,
     /// The sessions and chats whose rows it changes.
     uris: Vec<String>,
+    /// It was made while nothing could be committed: what it answers tells only what is safe.
+    in_trouble: bool,
+}
+
+/// A keeper that was opened, and what belongs to it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The keeper.
+    pub keeper: Keeper,
+    /// Where its last life ended.
+    pub start: Start,
+    /// What the thread that commits tells.
+    pub told: UnboundedReceiver<Kept>,
+    /// What the store can be read with; nothing where everything is in memory.
+    pub readers: Vec<Reader>,
 }
 
 impl Keeper {
-    /// A keeper for this folder, where its last life ended, and the channel on which it tells.
+    /// A keeper that forgets everything with the process.
+    pub fn in_memory() -> Opened {
+        let (_, told) = unbounded_channel();
+        Opened { keeper: Self::Memory(Memory::default()), start: Start::default(), told, readers: Vec::new() }
+    }
+
+    /// A keeper for this folder.
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
-    pub fn open(
-        folder: &Path,
-        options: StoreOptions,
-    ) -> anyhow::Result<(Self, Start, UnboundedReceiver<Kept>)> {
+    pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<Opened> {
         let folder = Folder::hold(folder)?;
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
+        if folder.was_held() {
+            sqlite::refuse_what_was_cut(&path)?;
+        }
         let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
-        let reader = Reader::open(&path, options.window).map_err(unusable)?;
-        let lister = Reader::open(&path, options.window).map_err(unusable)?;
+        let readers = (0..READERS).map(|_| Reader::open(&path, options.window).map_err(unusable));
+        let readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
         let (steps, receiver) = channel();
-        let (lists, asked) = channel();
         let (tell, told) = unbounded_channel();
-        let answer = tell.clone();
-        thread::spawn(move || commit_all(writer, &receiver, &tell));
-        thread::spawn(move || list_all(&lister, &asked, &answer));
+        let (open, closed) = channel::<()>();
+        let writer = Arc::new(Mutex::new(writer));
+        let committing = Arc::clone(&writer);
+        let commit = move || {
+            commit_all(&committing, &receiver, &tell, options.patience);
+            lock(&committing).finish();
+            drop((committing, open));
+        };
+        thread::Builder::new()
+            .name("commit".to_owned())
+            .spawn(commit)
+            .context("a thread cannot be started")?;
         let disk = Disk {
-            reader,
+            writer,
             steps,
             last_step: 0,
-            lists,
-            lists_due: 0,
             held: VecDeque::new(),
             held_bytes: 0,
+            held_of_clients: 0,
             safe: start.head,
-            failing: false,
-            _folder: folder,
+            trouble: None,
+            closed,
+            folder,
         };
-        Ok((Self::Disk(Box::new(disk)), start, told))
+        Ok(Opened { keeper: Self::Disk(Box::new(disk)), start, told, readers })
     }
 
-    /// Takes what a step left behind, and gives back what may go out now.
-    pub fn keep(&mut self, outputs: Vec<Output>) -> Vec<Output> {
+    /// Takes what a step left behind, and gives back what may go out now. `of_client`: something that a client said has
+    /// caused it, at least in part.
+    pub fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         let is_record = |output: &Output| matches!(output, Output::Record(_));
         match self {
             Self::Memory(memory) => {
@@ -131,13 +192,12 @@ impl Keeper {
             }
             // While nothing can be committed the core changes nothing and tells only what is safe: that
             // need not wait.
-            Self::Disk(disk) if (disk.held.is_empty() || disk.failing) && !outputs.iter().any(is_record) => {
+            Self::Disk(disk)
+                if (disk.held.is_empty() || disk.trouble.is_some()) && !outputs.iter().any(is_record) =>
+            {
                 outputs
             }
-            Self::Disk(disk) => {
-                disk.hold(outputs);
-                Vec::new()
-            }
+            Self::Disk(disk) => disk.keep(outputs, of_client),
         }
     }
 
@@ -145,11 +205,12 @@ impl Keeper {
     pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();
         if let Self::Disk(disk) = self {
-            disk.failing = false;
+            disk.trouble = None;
             while disk.held.front().is_some_and(|held| held.step <= up_to) {
                 let Some(held) = disk.held.pop_front() else { break };
                 disk.safe = held.head.unwrap_or(disk.safe);
                 disk.held_bytes -= held.bytes;
+                disk.held_of_clients -= usize::from(held.of_client);
                 released.push(held.outputs);
             }
         }
@@ -157,19 +218,59 @@ impl Keeper {
     }
 
     /// Nothing can be committed now. Returns the last sequence number that is safe.
-    pub fn fail(&mut self) -> u64 {
+    pub fn fail(&mut self, trouble: Trouble) -> u64 {
         match self {
             Self::Memory(_) => 0,
             Self::Disk(disk) => {
-                disk.failing = true;
+                disk.trouble = Some(trouble);
                 disk.safe
             }
         }
     }
 
+    /// What answers requests that were heard while nothing can be committed, of what is held back.
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        let Self::Disk(disk) = self else { return Vec::new() };
+        let Some(trouble) = &disk.trouble else { return Vec::new() };
+        let (mut answers, mut is_safe) = (Vec::new(), true);
+        for held in &mut disk.held {
+            is_safe &= held.head.is_none();
+            answers.extend(trouble.take_answers(&mut held.outputs, is_safe || held.in_trouble));
+        }
+        if trouble.is_for_good {
+            // What is left is never told.
+            disk.held.clear();
+            disk.held_bytes = 0;
+            disk.held_of_clients = 0;
+        }
+        answers
+    }
+
     /// Whether nothing can be committed now.
     pub fn is_failing(&self) -> bool {
-        matches!(self, Self::Disk(disk) if disk.failing)
+        matches!(self, Self::Disk(disk) if disk.trouble.is_some())
+    }
+
+    /// Whether nothing will ever be committed any more: what is held back is never told.
+    pub fn is_beyond_hope(&self) -> bool {
+        matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
+    }
+
+    /// Whether what stands alone may go out before what is held back. Not before what clients have caused: a client can
+    /// rely on it that what it said was heard when something that it said later is answered.
+    pub fn may_be_overtaken(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Disk(disk) => disk.trouble.is_some() || disk.held_of_clients == 0,
+        }
+    }
+
+    /// Whether there is room for what agents say, when so many bytes more are on their way here.
+    pub fn has_room_for_agents(&self, coming: usize) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Disk(disk) => disk.trouble.is_none() && disk.held_bytes + coming < AGENTS_ABOVE,
+        }
     }
 
     /// Bytes that are held back, nearly.
@@ -185,47 +286,41 @@ impl Keeper {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Whether nothing is held back, and no page of a list is due.
+    /// Whether nothing is held back.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Disk(disk) => disk.held.is_empty() && disk.lists_due == 0,
+            Self::Disk(disk) => disk.held.is_empty(),
         }
     }
 
-    /// Reads a page of the list of sessions, as far as they are safe: at once from memory, else on a thread of
-    /// its own, so that a long list holds up nobody; then it comes as [`Kept::Listed`].
-    pub fn list(&mut self, id: RequestId, page: Page) -> Option<Kept> {
-        match self {
-            Self::Memory(memory) => Some(Kept::Listed(id, Ok(memory.list(&page)))),
-            Self::Disk(disk) => {
-                disk.lists_due += 1;
-                if disk.lists.send((id, page)).is_err() {
-                    tracing::error!("the thread that lists sessions has ended");
-                }
-                None
+    /// Closes the store, so that nothing is left in its log, unless that takes longer than this: then the next
+    /// process does it. Nothing is kept any more.
+    pub fn close(&mut self, within: Duration) {
+        if let Self::Disk(disk) = std::mem::replace(self, Self::Memory(Memory::default())) {
+            let Disk { steps, closed, folder, writer, .. } = *disk;
+            drop(steps);
+            if closed.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+                tracing::debug!("the store takes long to close");
             }
+            drop(writer);
+            drop(folder);
         }
     }
 
-    /// A page that was asked for has come.
-    pub fn listed(&mut self) {
-        if let Self::Disk(disk) = self {
-            disk.lists_due = disk.lists_due.saturating_sub(1);
-        }
-    }
-
-    /// The store to read from, if there is one.
-    pub fn reader(&self) -> Option<&Reader> {
+    /// What is kept in memory, where that is all.
+    pub fn memory(&self) -> Option<&Memory> {
         match self {
-            Self::Memory(_) => None,
-            Self::Disk(disk) => Some(&disk.reader),
+            Self::Memory(memory) => Some(memory),
+            Self::Disk(_) => None,
         }
     }
 }
 
 impl Disk {
-    fn hold(&mut self, outputs: Vec<Output>) {
+    /// Commits a small step at once, if nothing is before it and nothing has to be waited for: text that comes alone is
+    /// spared the way over another thread. Any other waits for that thread. Returns what may go out now.
+    fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         // Of what streams, each action is one of either.
         let each = outputs.len() / 2 + 1;
         let (mut records, mut rest) = (Vec::with_capacity(each), Vec::with_capacity(each));
@@ -235,15 +330,23 @@ impl Disk {
                 output => rest.push(output),
             }
         }
+        let head = records.iter().rev().find_map(|record| match record {
+            Record::Action(_, line) => Some(line.server_seq),
+            _ => None,
+        });
+        if self.held.is_empty() && self.trouble.is_none() {
+            let kept = self.writer.try_lock().is_ok_and(|mut writer| writer.commit_at_once(&records));
+            if kept {
+                self.safe = head.unwrap_or(self.safe);
+                return rest;
+            }
+        }
         self.last_step += 1;
         // A frame shares its bytes with its record; a chat that nobody follows has records alone.
         let frames = rest.iter().map(Output::frame_bytes).sum::<usize>();
         let bytes = frames.max(records.iter().map(Record::bytes).sum());
         self.held_bytes += bytes;
-        let head = records.iter().rev().find_map(|record| match record {
-            Record::Action(_, line) => Some(line.server_seq),
-            _ => None,
-        });
+        self.held_of_clients += usize::from(of_client);
         let uris = records.iter().filter_map(|record| match record {
             Record::Session(row) => Some(row.uri.clone()),
             Record::Chat(row) => Some(row.uri.clone()),
@@ -251,37 +354,53 @@ impl Disk {
             _ => None,
         });
         let uris = uris.collect();
-        self.held.push_back(Held { step: self.last_step, outputs: rest, bytes, head, uris });
-        if self.steps.send((self.last_step, records)).is_err() {
+        self.held.push_back(Held {
+            step: self.last_step,
+            of_client,
+            outputs: rest,
+            bytes,
+            head,
+            uris,
+            in_trouble: self.trouble.is_some(),
+        });
+        if self.steps.send(Step { number: self.last_step, records, bytes }).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
         }
+        Vec::new()
     }
 }
 
-/// Reads every page that is asked for.
-fn list_all(reader: &Reader, asked: &Receiver<(RequestId, Page)>, answer: &UnboundedSender<Kept>) {
-    for (id, page) in asked {
-        if answer.send(Kept::Listed(id, reader.list(&page))).is_err() {
-            return;
+/// Commits the steps that wait, many in one transaction, and tells when they are safe.
+fn commit_all(
+    writer: &Mutex<Writer>,
+    steps: &Receiver<Step>,
+    tell: &UnboundedSender<Kept>,
+    patience: Duration,
+) {
+    let mut tidied = Instant::now();
+    while let Some(Step { number: mut last, mut records, mut bytes }) = next_step(writer, steps) {
+        while bytes < TRANSACTION_BYTES {
+            let Ok(step) = steps.try_recv() else { break };
+            last = step.number;
+            records.extend(step.records);
+            bytes += step.bytes;
         }
-    }
-}
-
-/// Commits every step that waits in one transaction, and tells when it is safe.
-fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &UnboundedSender<Kept>) {
-    while let Some((mut last, mut records)) = next_step(&writer, steps) {
-        while let Ok((step, more)) = steps.try_recv() {
-            last = step;
-            records.extend(more);
-        }
-        let mut said = String::new();
+        let (mut said, began) = (String::new(), Instant::now());
+        let mut writer = lock(writer);
         while let Err(error) = writer.commit(&records) {
-            let reason = error.to_string();
+            let (reason, is_for_good) = (error.to_string(), error.is_for_good());
             if said != reason {
-                tracing::error!(reason, "nothing can be committed; it is tried again");
-                said = reason;
+                let then = if is_for_good { "that is the end of it" } else { "it is tried again" };
+                tracing::error!(reason, "nothing can be committed; {then}");
+                said.clone_from(&reason);
             }
-            if tell.send(Kept::Failing(error.to_string())).is_err() {
+            let is_long = began.elapsed() >= patience;
+            if tell.send(Kept::Failing(Trouble { reason, is_long, is_for_good })).is_err() {
+                return;
+            }
+            if is_for_good {
+                // What comes now is kept no more than what has come.
+                while steps.recv().is_ok() {}
                 return;
             }
             thread::sleep(RETRY_AFTER);
@@ -289,23 +408,37 @@ fn commit_all(mut writer: Writer, steps: &Receiver<(u64, Vec<Record>)>, tell: &U
         if tell.send(Kept::Safe(last)).is_err() {
             return;
         }
+        writer.empty_long_log();
+        if tidied.elapsed() > TIDY_EVERY && tidy_some(&mut writer) != Due::Now {
+            tidied = Instant::now();
+        }
     }
 }
 
-/// Waits for the next step, and uses the time to give disk space back; none when there will be no other.
-fn next_step(writer: &Writer, steps: &Receiver<(u64, Vec<Record>)>) -> Option<(u64, Vec<Record>)> {
+fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for the next step, and uses the time to tidy up; none when there will be no other.
+fn next_step(writer: &Mutex<Writer>, steps: &Receiver<Step>) -> Option<Step> {
+    let mut patience = CALM_AFTER;
     loop {
-        match steps.recv_timeout(CALM_AFTER) {
+        match steps.recv_timeout(patience) {
             Ok(step) => return Some(step),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let more = writer.give_back_some().unwrap_or_else(|error| {
-            tracing::warn!(%error, "disk space cannot be given back");
-            false
-        });
-        if !more {
-            return steps.recv().ok();
-        }
+        patience = match tidy_some(&mut lock(writer)) {
+            Due::Now => BREATH,
+            Due::Soon => CALM_AFTER,
+            Due::Later => TIDY_EVERY,
+        };
     }
+}
+
+fn tidy_some(writer: &mut Writer) -> Due {
+    writer.tidy_some().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the store cannot be tidied up; it is tried again later");
+        Due::Later
+    })
 }

@@ -1,19 +1,25 @@
 //! The only place that waits: pipes, threads, timers, signals, and the loop that feeds the core.
 //!
-//! Owns: bytes to lines and back ([`codec`]), what waits to be safe ([`keeper`]) and to be written ([`outbox`]),
-//! the threads on the pipes ([`stdio`]), what clients see of files ([`resources`]), the watch over those we
-//! depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]),
-//! signals ([`signals`]), and the loop ([`run`]).
+//! Owns: bytes to lines and back ([`codec`]), connections ([`link`]), what waits to be safe ([`keeper`]), to be written
+//! ([`outbox`]) and for the store (`held`, [`readers`]), the threads on the pipes ([`stdio`]), what clients see of files
+//! ([`resources`]), the watch over those we depend on ([`watch`]), time and ids ([`sources`]), the log on stderr
+//! ([`log`]), signals ([`signals`]), how many files may be open ([`descriptors`]), everything that can happen ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 
 pub mod codec;
+pub mod descriptors;
 mod directories;
+pub mod events;
+mod held;
 pub mod keeper;
+pub mod link;
 pub mod log;
 pub mod outbox;
+pub mod readers;
 pub mod resources;
 pub mod run;
 pub mod signals;
 pub mod sources;
 pub mod stdio;
+pub mod trouble;
 pub mod watch;

@@ -2,7 +2,8 @@
 //!
 //! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as long as their
 //! client allows, and merging them while the pipe is behind.
-//! Never: drops a line, lets one overtake another, or looks at a clock.
+//! Never: drops a line, looks at a clock, or lets a line overtake another, but for one that shows no state, which may
+//! overtake deltas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ impl Default for OutboxLimits {
 pub struct Outbox {
     limits: OutboxLimits,
     lines: VecDeque<Bytes>,
+    /// How many of them, from the front, nothing may overtake: those up to the last one that is no delta.
+    fixed: usize,
     /// What is held back, behind everything else: once for a part, in the order of what came last for it.
     held: Vec<Held>,
     /// Deltas that are still being merged: behind all lines.
@@ -63,6 +66,7 @@ impl Outbox {
         Self {
             limits,
             lines: VecDeque::new(),
+            fixed: 0,
             held: Vec::new(),
             merging: None,
             last: None,
@@ -90,6 +94,16 @@ impl Outbox {
     pub fn push(&mut self, line: Bytes, delta: Option<PartKey>) {
         self.release();
         self.enqueue(line, delta, true);
+    }
+
+    /// Puts a line that shows no state behind the last line that is no delta, or behind the one put there before.
+    pub fn push_ahead(&mut self, line: Bytes) {
+        if self.fixed == self.lines.len() {
+            self.last = None;
+        }
+        self.waiting += line.len();
+        self.lines.insert(self.fixed, line);
+        self.fixed += 1;
     }
 
     /// Puts text for a part at the end, for a client that has said for how long it may be held back. When that
@@ -141,6 +155,9 @@ impl Outbox {
         }
         self.settle();
         self.lines.push_back(line);
+        if delta.is_none() {
+            self.fixed = self.lines.len();
+        }
         self.last = delta.filter(|_| may_merge);
     }
 
@@ -156,6 +173,7 @@ impl Outbox {
             bytes += line.len();
             taken.extend(self.lines.pop_front());
         }
+        self.fixed = self.fixed.saturating_sub(taken.len());
         if self.lines.is_empty() {
             self.last = None;
         }
@@ -237,6 +255,37 @@ mod tests {
         assert_eq!(outbox.bytes(), expected.iter().map(Bytes::len).sum::<usize>());
         assert_eq!(drain(&mut outbox), expected);
         assert_eq!(outbox.bytes(), 0);
+    }
+
+    #[test]
+    fn what_shows_no_state_overtakes_deltas_and_nothing_else() {
+        let line = |text: &str| Bytes::from(text.to_owned());
+        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        outbox.push(delta("a", 1), Some(PART));
+        outbox.push(line("fixed"), None);
+        outbox.push(delta("b", 3), Some(PART));
+        outbox.push_within(delta("c", 4), OTHER, Duration::from_secs(1), Instant::now());
+        outbox.push_ahead(line("first"));
+        outbox.push_ahead(line("second"));
+        assert_eq!(
+            drain(&mut outbox),
+            [delta("a", 1), line("fixed"), line("first"), line("second"), delta("b", 3)]
+        );
+        outbox.release();
+        outbox.push_ahead(line("third"));
+        assert_eq!(drain(&mut outbox), [line("third"), delta("c", 4)]);
+        assert_eq!(outbox.bytes(), 0);
+        // What is merged goes on behind it.
+        let mut outbox = Outbox::new(EAGER);
+        outbox.push(delta("a", 1), Some(PART));
+        outbox.push(delta("b", 2), Some(PART));
+        outbox.push_ahead(line("first"));
+        outbox.push(delta("c", 3), Some(PART));
+        assert_eq!(drain(&mut outbox), [line("first"), delta("abc", 3)]);
+        outbox.push_ahead(line("first"));
+        outbox.push(delta("d", 4), Some(PART));
+        outbox.push(delta("e", 5), Some(PART));
+        assert_eq!(drain(&mut outbox), [line("first"), delta("de", 5)]);
     }
 
     #[test]

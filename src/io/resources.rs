@@ -53,10 +53,13 @@ impl Resources {
         self.waiting.push_back((connection, id, resource));
     }
 
-    /// Begins with what waits, as far as no more than a few run.
-    pub fn start(&mut self) {
+    /// Begins with what waits, as far as no more than a few run and its connection has room for the answer.
+    pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
         while self.running < AT_ONCE {
-            let Some((connection, id, resource)) = self.waiting.pop_front() else { return };
+            let next = self.waiting.iter().position(|(connection, ..)| has_room(*connection));
+            let Some((connection, id, resource)) = next.and_then(|at| self.waiting.remove(at)) else {
+                return;
+            };
             let answers = self.answers.clone();
             let asked = id.clone();
             let work = move || send(&answers, connection, answer(asked, &resource));

@@ -1,40 +1,43 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! `steps` is what a step of the core consists of, `recall` what is read from the store when a message names it.
+//! `steps` is what a step of the core consists of, `hearing` how clients are heard, `recall` what is looked up when a
+//! message names it, `leaving` how the process ends.
 //!
-//! Owns: what is waited for, what is read when too much waits to be written, timers, signals, and the end of the
-//! process.
+//! Owns: what is waited for, what is not read when too much waits to be written, and timers.
 //! Never: answers a client by itself, except when serving it failed inside.
 
+mod hearing;
+mod leaving;
 mod recall;
 mod steps;
-
-use std::collections::BTreeSet;
-use std::time::Duration;
+#[cfg(test)]
+mod tests;
 
 use anyhow::{bail, Context};
 use tokio::sync::mpsc;
-use tokio::time::{sleep_until, Instant};
+use tokio::time::Instant;
 
-use super::codec::Line;
-use super::directories::{found, Directories, Held};
-use super::keeper::{Keeper, Kept};
-use super::outbox::{Outbox, OutboxLimits};
-use super::resources::{Answered, Resources};
+use super::directories::Directories;
+use super::events::{Event, Events, Wants};
+use super::held::Changes;
+use super::keeper::{Keeper, Opened};
+use super::link::{AtEnd, Door, Links, News};
+use super::outbox::OutboxLimits;
+use super::readers::Readers;
+use super::resources::Resources;
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
-use super::stdio::{self, Batch, Writer, Written};
+use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
+use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Ids, Input, Output, Shutdown, Timer};
+use crate::host::effects::{Ids, Input, Output, Shutdown, Timer};
+use crate::host::limits::Limits;
 use crate::host::log::Window;
-use crate::host::{self, directories_in, Findings, Host, Start};
-use crate::store::folder;
-use crate::store::memory::Memory;
-use crate::store::{StatePlace, StoreOptions};
+use crate::host::{self, Host};
+use crate::store::{folder, StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Line as Told};
-use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
@@ -52,6 +55,8 @@ pub struct Options {
     pub deterministic: bool,
     /// The version of clients whose first messages do not tell it.
     pub assume_version: Option<Dialect>,
+    /// How large things may get.
+    pub limits: Limits,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
@@ -69,23 +74,8 @@ pub enum Exit {
     Cut,
 }
 
-/// The one connection of a stdio host.
-const STDIO: ConnectionId = ConnectionId(0);
-
-/// How much is given to the writer at once, in bytes.
-const CHUNK_BYTES: usize = 256 << 10;
-
-/// How many reports of agents are taken in one step.
-const REPORTS_AT_ONCE: usize = 256;
-
 /// So many sessions that nobody uses stay in memory when the store has them all.
 const IDLE_SESSIONS_MAX: usize = 64;
-
-/// How long the last frames may take to get out when we were asked to leave.
-const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
-
-/// How long the agents are waited for, which begin to leave when we do.
-const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
@@ -97,7 +87,7 @@ const QUIET_TURNS: usize = 4;
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
-    let (keeper, start, kept) = open_keeper(&options.state, options.store)?;
+    let opened = open_keeper(&options.state, options.store)?;
     let (stdin, stdout) = stdio::take()?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
@@ -105,19 +95,14 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
         watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
-        let lines = stdio::read_lines(stdin, options.line_bytes_max);
-        let (writer, written) = Writer::start(stdout).context("cannot write to stdout")?;
-        let (agents, reports) = Agents::new(backends);
-        let (resources, answered) = Resources::new();
-        let mut sidecar = Sidecar::new(options, agents, writer, keeper, start, resources);
-        let events = Events { lines, reports, written, lost, kept, resources: answered };
+        let line_bytes_max = options.line_bytes_max;
+        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost);
+        let writer = |receipts| Stdout::start(stdout, receipts);
+        let lines = sidecar.door.open(AtEnd::Leave, writer).context("cannot write to stdout")?;
+        stdio::read_lines(stdin, line_bytes_max, lines);
         let exit = sidecar.run(events).await;
-        if !sidecar.leaves_at_once {
-            // Their guards see to it, whether or not we hear of it.
-            if tokio::time::timeout(AGENTS_WITHIN, sidecar.agents.stop()).await.is_err() {
-                tracing::warn!("agents take long to end");
-            }
-        }
+        sidecar.stop_agents().await;
+        sidecar.close_store();
         let exit = exit?;
         match sidecar.unreadable {
             None => Ok(exit),
@@ -134,30 +119,14 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
 
-fn open_keeper(
-    state: &StatePlace,
-    store: StoreOptions,
-) -> Result<(Keeper, Start, mpsc::UnboundedReceiver<Kept>), StateError> {
+fn open_keeper(state: &StatePlace, store: StoreOptions) -> Result<Opened, StateError> {
     match state {
         StatePlace::Folder(asked) => folder::chosen(asked.as_deref())
             .map_err(anyhow::Error::from)
             .and_then(|folder| Keeper::open(&folder, store))
             .map_err(StateError),
-        StatePlace::Memory => {
-            let (_, kept) = mpsc::unbounded_channel();
-            Ok((Keeper::Memory(Memory::default()), Start::default(), kept))
-        }
+        StatePlace::Memory => Ok(Keeper::in_memory()),
     }
-}
-
-/// Everything that the loop waits for, besides timers and signals.
-struct Events {
-    lines: mpsc::Receiver<Batch>,
-    reports: mpsc::Receiver<Report>,
-    written: mpsc::UnboundedReceiver<Written>,
-    lost: mpsc::UnboundedReceiver<Loss>,
-    kept: mpsc::UnboundedReceiver<Kept>,
-    resources: mpsc::UnboundedReceiver<Answered>,
 }
 
 struct Sidecar {
@@ -173,14 +142,19 @@ struct Sidecar {
     ids: Box<dyn Ids>,
     /// What the core asks for in this step.
     outputs: Vec<Output>,
+    /// Some of that was caused by what a client said.
+    outputs_of_client: bool,
     unsettled_bytes: usize,
     keeper: Keeper,
-    outbox: Outbox,
+    /// None where everything is in memory.
+    readers: Option<Readers>,
+    /// What changes while messages wait for what is read.
+    changes: Changes,
     resources: Resources,
     directories: Directories,
-    /// Set while the directories that a message names are looked at: nothing more is heard before it.
-    held: Option<Held>,
-    writer: Writer,
+    /// Where connections come in.
+    door: Door,
+    links: Links,
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
     done: Option<Exit>,
@@ -190,19 +164,22 @@ struct Sidecar {
     leave_by: Option<Instant>,
     /// We were asked to leave twice.
     leaves_at_once: bool,
+    /// Nobody can say anything any more.
+    input_has_ended: bool,
     /// The time that turns were given after the end of input is up.
     drained: bool,
 }
 
 impl Sidecar {
+    /// A loop that has not begun, and where what happens to it comes from.
     fn new(
         options: Options,
-        agents: Agents,
-        writer: Writer,
-        keeper: Keeper,
-        start: Start,
-        resources: Resources,
-    ) -> Self {
+        backends: Vec<Box<dyn Backend>>,
+        opened: Opened,
+        lost: mpsc::UnboundedReceiver<Loss>,
+    ) -> (Self, Events) {
+        let Opened { keeper, start, told: kept, readers } = opened;
+        let (agents, reports, met) = Agents::new(backends);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {
@@ -215,240 +192,148 @@ impl Sidecar {
             agents: described,
             replay_window: Window::default(),
             start,
-            idle_sessions_max: if keeper.reader().is_some() { IDLE_SESSIONS_MAX } else { usize::MAX },
+            limits: options.limits,
+            idle_sessions_max: if readers.is_empty() { usize::MAX } else { IDLE_SESSIONS_MAX },
         });
-        let edges = Edges::new(providers, options.assume_version);
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
             (Clock::Fixed, Box::new(CountedIds::default()))
         } else {
             (Clock::Real(std::time::Instant::now()), Box::new(RandomIds))
         };
-        Self {
-            outbox: Outbox::new(options.outbox),
+        let has_store = !readers.is_empty();
+        let (readers, read) = Readers::new(readers);
+        let (door, links) = Door::new(options.outbox);
+        let (directories, looked) = Directories::new();
+        let (resources, answered) = Resources::new();
+        let sidecar = Self {
+            edges: Edges::new(providers, options.assume_version),
             options,
             host,
-            edges,
             told: Vec::new(),
             fed: Vec::new(),
             agents,
             clock,
             ids,
             outputs: Vec::new(),
+            outputs_of_client: false,
             unsettled_bytes: 0,
             keeper,
+            readers: has_store.then_some(readers),
+            changes: Changes::default(),
             resources,
-            directories: Directories::default(),
-            held: None,
-            writer,
+            directories,
+            door,
+            links: Links::default(),
             timers: Vec::new(),
             done: None,
             unreadable: None,
             leave_by: None,
             leaves_at_once: false,
+            input_has_ended: false,
             drained: false,
-        }
+        };
+        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, lost })
     }
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
-        let mut batch = Vec::with_capacity(REPORTS_AT_ONCE);
-        let mut listening = true;
-        // Lines that were read; each is heard only while there is room for its answer.
-        let mut unheard = Vec::new().into_iter();
-        self.end_interrupted_turns();
-        self.feed(Input::Opened(STDIO));
-        self.settle();
+        self.end_interrupted_turns(&mut events).await;
+        self.begin();
         loop {
-            let due = self.outbox.due().map(Instant::from_std);
-            let next_timer = self.timers.iter().map(|&(at, _)| at).chain(self.leave_by).chain(due).min();
-            let reads = listening
-                && unheard.as_slice().is_empty()
-                && self.held.is_none()
-                && self.leave_by.is_none()
-                && self.has_room_for_clients();
-            let mut loss = None;
-            tokio::select! {
-                outcome = events.written.recv() => loss = self.hear_writer(outcome),
-                Some(kept) = events.kept.recv() => self.hear_keeper(kept),
-                Some((connection, frame)) = events.resources.recv() => {
-                    self.resources.answered();
-                    self.tell(connection, &frame);
-                }
-                findings = found(&mut self.held) => self.hear_findings(findings, &mut events).await,
-                batch = events.lines.recv(), if reads => match batch {
-                    Some(Ok(batch)) => unheard = batch.into_iter(),
-                    end => {
-                        listening = false;
-                        self.input_ended(end.and_then(Result::err));
-                    }
-                },
-                _ = events.reports.recv_many(&mut batch, REPORTS_AT_ONCE), if self.has_room_for_agents() => {
-                    for report in batch.drain(..) {
-                        self.hear_report(report);
-                    }
-                }
-                () = sleep_until(next_timer.unwrap_or_else(Instant::now)), if next_timer.is_some() => {
-                    if self.leave_by.is_some_and(|by| by <= Instant::now()) {
-                        return Ok(self.done.unwrap_or(Exit::Done));
-                    }
-                    self.fire_timers();
-                }
-                Some(noticed) = events.lost.recv() => loss = Some(noticed),
-            }
-            if self.options.deterministic && loss.is_none() {
-                loss = self.run_until_quiet(&mut events).await;
-            }
-            if loss.is_none() {
-                loss = self.hear_lines(&mut unheard, &mut events).await;
-            }
-            match loss {
-                None => {}
-                Some(Loss::Reader) => return Ok(Exit::Done),
-                Some(Loss::Writer(error)) => return Err(error).context("stdout cannot be written"),
-                Some(Loss::Parent) if self.leave("the parent process is gone") => return Ok(Exit::Done),
-                Some(Loss::Asked(signal)) if self.leave(signal) => return Ok(Exit::Done),
-                Some(Loss::Parent | Loss::Asked(_)) => {}
-            }
-            self.settle();
-            if self.drained && self.keeper.is_failing() {
-                bail!("the store took nothing to the end: what was not told is lost");
-            }
-            if self.has_room_for_clients() {
-                self.resources.start();
-            }
-            if let Some(exit) = self.finished() {
+            if let Some(exit) = self.turn(&mut events).await? {
                 return Ok(exit);
             }
         }
     }
 
-    /// Hears lines that were read, as far as there is room for what they are answered with.
-    async fn hear_lines(
-        &mut self,
-        unheard: &mut std::vec::IntoIter<Line>,
-        events: &mut Events,
-    ) -> Option<Loss> {
-        while self.leave_by.is_none() && self.held.is_none() && self.has_room_for_clients() {
-            let line = unheard.next()?;
-            self.hear_line(line, events).await;
-            if self.options.deterministic {
-                let loss = self.run_until_quiet(events).await;
-                if loss.is_some() {
-                    return loss;
-                }
-            } else if self.unsettled_bytes > CHUNK_BYTES {
-                self.end_step();
+    /// What is done last before anything is heard.
+    fn begin(&mut self) {
+        if let Some(readers) = &mut self.readers {
+            readers.begin();
+        }
+    }
+
+    /// Takes in what has happened, and what clients have said, and ends the step.
+    async fn turn(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
+        let event = events.next(self.wants()).await;
+        let mut exit = self.take_in(event)?;
+        if exit.is_none() && self.options.deterministic {
+            exit = self.run_until_quiet(events).await?;
+        }
+        if exit.is_none() {
+            exit = self.hear_clients(events).await?;
+        }
+        if exit.is_some() {
+            return Ok(exit);
+        }
+        self.settle();
+        if self.drained && self.keeper.is_failing() {
+            bail!("the store took nothing to the end: what was not told is lost");
+        }
+        self.start_resources();
+        let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
+        if self.input_has_ended && self.keeper.is_beyond_hope() && written {
+            bail!("the store took nothing any more: what was not told is lost");
+        }
+        Ok(self.finished())
+    }
+
+    fn wants(&self) -> Wants {
+        let held_back = self.links.iter().filter_map(|link| link.outbox.due()).min();
+        let timers = self.timers.iter().map(|&(at, _)| at);
+        Wants {
+            reports: self.has_room_for_agents(),
+            due: timers.chain(self.leave_by).chain(held_back.map(Instant::from_std)).min(),
+            unheard: self.leave_by.is_none() && self.has_clients_to_hear(),
+        }
+    }
+
+    /// Takes in one event. The one place where all of them are.
+    fn take_in(&mut self, event: Event) -> anyhow::Result<Option<Exit>> {
+        match event {
+            Event::Link(News::Opened(link)) => {
+                self.feed(Input::Opened(link.id));
+                self.links.insert(*link);
             }
+            Event::Link(News::Heard(connection)) => self.links.note_news(connection),
+            Event::Link(News::Written(connection, written)) => return self.hear_writer(connection, written),
+            Event::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
+            Event::Met(provider, met) => self.hear_meeting(provider, *met),
+            Event::Kept(kept) => self.hear_keeper(kept),
+            Event::Read(connection, read) => self.hear_reader(connection, read),
+            Event::Looked(connection, findings) => self.hear_findings(connection, findings),
+            Event::Resource((connection, frame)) => {
+                self.resources.answered();
+                self.answer(connection, &frame);
+            }
+            Event::Lost(loss) => return Ok(self.hear_loss(loss)),
+            Event::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
+                return Ok(Some(self.done.unwrap_or(Exit::Done)));
+            }
+            Event::Due => self.fire_timers(),
+            Event::Unheard => {}
         }
-        None
+        Ok(None)
     }
 
-    /// Nobody can say anything any more.
-    fn input_ended(&mut self, failure: Option<std::io::Error>) {
-        tracing::info!(?failure, "stdin has ended");
-        self.unreadable = failure;
-        self.drained = self.options.at_end == Shutdown::Cancel;
-        self.feed(Input::Shutdown(self.options.at_end));
-    }
-
-    /// How we leave, when nothing is left to do. A file system that does not answer is not waited for longer than
-    /// a turn.
-    fn finished(&mut self) -> Option<Exit> {
-        let exit = self.done.filter(|_| self.keeper.is_settled() && self.outbox.bytes() == 0)?;
-        if self.resources.is_idle() {
-            return Some(exit);
-        }
-        let patience = match self.options.at_end {
-            Shutdown::Drain(patience) => patience,
-            Shutdown::Cancel => LEAVE_WITHIN,
-        };
-        self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
-        None
-    }
-
+    /// Agents are held up while any client has too much waiting for it.
     fn has_room_for_agents(&self) -> bool {
-        !self.keeper.is_failing()
-            && self.outbox.has_room_for_agents(self.keeper.held_bytes() + self.unsettled_bytes)
+        let coming = self.coming_bytes();
+        self.keeper.has_room_for_agents(self.unsettled_bytes)
+            && self.links.iter().all(|link| link.outbox.has_room_for_agents(coming))
     }
 
-    fn has_room_for_clients(&self) -> bool {
-        self.outbox.has_room_for_clients(self.keeper.held_bytes() + self.unsettled_bytes)
+    /// What is on its way to clients and not in the queue of any, in bytes.
+    fn coming_bytes(&self) -> usize {
+        self.keeper.held_bytes() + self.unsettled_bytes
     }
 
-    /// What became of the chunk that was given to the writer: a reason to leave when it could not be written.
-    fn hear_writer(&mut self, outcome: Option<Written>) -> Option<Loss> {
-        match outcome {
-            Some(Written::Bytes(bytes)) => {
-                self.outbox.written(bytes);
-                self.writer.acknowledged();
-                None
-            }
-            Some(Written::Failed(error)) => Some(Loss::Writer(error)),
-            Some(Written::Gone) | None => Some(Loss::Reader),
-        }
-    }
-
-    /// Begins to leave; true when that was asked for before, so that we leave at once.
-    fn leave(&mut self, why: &str) -> bool {
-        tracing::info!(why, "leaving");
-        if self.leave_by.is_some() {
-            self.leaves_at_once = true;
-            return true;
-        }
-        self.leave_by = Some(Instant::now() + LEAVE_WITHIN);
-        self.feed(Input::Shutdown(Shutdown::Cancel));
-        // While what waits is written.
-        tokio::spawn(self.agents.stop());
-        false
-    }
-
-    async fn hear_line(&mut self, line: Line, events: &mut Events) {
-        let message = match line {
-            Line::Complete(line) => Incoming::parse(&line),
-            Line::Unterminated(line) => match Incoming::parse(&line) {
-                // Cut off in the middle: nobody has said it.
-                Incoming::Malformed { error, .. } => {
-                    tracing::warn!(%error, "the input ended inside a line, which was ignored");
-                    return;
-                }
-                message => message,
-            },
-            Line::TooLong => Incoming::Malformed {
-                id: None,
-                error: RpcError::invalid_request(format!(
-                    "a line is longer than {} bytes",
-                    self.options.line_bytes_max
-                )),
-            },
-        };
-        if let Some(client) = self.edges.stranger(&message) {
-            self.look_up_client(client);
-        }
-        let mut fed = std::mem::take(&mut self.fed);
-        self.edges.up(STDIO, message, &mut fed);
-        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
-        let named: BTreeSet<String> = fed.iter().flat_map(directories_in).collect();
-        if named.is_empty() {
-            self.hear_all(&mut fed, events).await;
-            self.fed = fed;
-        } else {
-            self.held = Some(self.directories.hold(fed, named));
-        }
-    }
-
-    /// The directories that a message names were looked at: now it can be heard.
-    async fn hear_findings(&mut self, findings: Findings, events: &mut Events) {
-        let Some(mut fed) = self.held.take().map(Held::into_messages) else { return };
-        self.feed(Input::Findings(findings));
-        self.hear_all(&mut fed, events).await;
-    }
-
-    async fn hear_all(&mut self, fed: &mut Vec<Incoming>, events: &mut Events) {
-        for message in fed.iter() {
-            self.prepare(message, events).await;
-        }
-        for message in fed.drain(..) {
-            self.feed(Input::Said(STDIO, message));
-        }
+    /// Begins with reading resources, for clients that have room for the answers.
+    fn start_resources(&mut self) {
+        let coming = self.coming_bytes();
+        let links = &mut self.links;
+        self.resources.start(|connection| {
+            links.get_mut(connection).is_none_or(|link| link.outbox.has_room_for_clients(coming))
+        });
     }
 
     fn hear_report(&mut self, report: Report) {
@@ -457,10 +342,23 @@ impl Sidecar {
         }
     }
 
+    fn hear_meeting(&mut self, provider: String, met: Meeting) {
+        if let Some((_, why)) = &met.failure {
+            tracing::info!(
+                agent = provider,
+                why,
+                "what an agent's sessions can be configured by is not known"
+            );
+        }
+        self.feed(Input::Met { provider, said: Box::new(met.said) });
+    }
+
     fn fire_timers(&mut self) {
         let now = Instant::now();
-        if self.outbox.due().is_some_and(|due| due <= now.into_std()) {
-            self.outbox.release();
+        for link in self.links.iter_mut() {
+            if link.outbox.due().is_some_and(|due| due <= now.into_std()) {
+                link.outbox.release();
+            }
         }
         let (due, later) = self.timers.drain(..).partition(|&(at, _)| at <= now);
         self.timers = later;
@@ -473,40 +371,37 @@ impl Sidecar {
     }
 
     /// Lets agents run until they wait for a client or a timer, or until there is a reason to leave.
-    async fn run_until_quiet(&mut self, events: &mut Events) -> Option<Loss> {
+    async fn run_until_quiet(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let mut quiet = 0;
         while quiet < QUIET_TURNS {
             self.end_step();
-            if let Ok(loss) = events.lost.try_recv() {
-                return Some(loss);
-            }
-            self.resources.start();
-            let waits = self.held.is_some() || !self.resources.is_idle();
-            if !self.keeper.is_settled() || !self.has_room_for_agents() || waits {
-                let loss = tokio::select! {
-                    Some((connection, frame)) = events.resources.recv() => {
-                        self.resources.answered();
-                        self.tell(connection, &frame);
-                        None
-                    }
-                    findings = found(&mut self.held) => { self.hear_findings(findings, events).await; None }
-                    Some(kept) = events.kept.recv() => { self.hear_keeper(kept); None }
-                    outcome = events.written.recv() => self.hear_writer(outcome),
-                    loss = events.lost.recv() => loss,
-                };
-                if loss.is_some() {
-                    return loss;
-                }
-                continue;
-            }
-            tokio::task::yield_now().await;
-            quiet += 1;
-            while let Ok(report) = events.reports.try_recv() {
-                self.hear_report(report);
-                quiet = 0;
+            self.start_resources();
+            let event = if self.waits_for_others() {
+                Some(events.next(Wants::default()).await)
+            } else {
+                tokio::task::yield_now().await;
+                quiet += 1;
+                events.now(Wants { reports: true, ..Wants::default() }).await
+            };
+            let Some(event) = event else { continue };
+            quiet = 0;
+            let exit = self.take_in(event)?;
+            if exit.is_some() {
+                return Ok(exit);
             }
         }
         self.settle();
-        None
+        Ok(None)
+    }
+
+    /// Whether something is under way that is neither an agent's nor a client's.
+    fn waits_for_others(&self) -> bool {
+        let reads = self.readers.as_ref().is_some_and(|readers| !readers.is_idle());
+        let holds = self.links.iter().any(|link| link.held.is_some());
+        !self.keeper.is_settled()
+            || !self.resources.is_idle()
+            || !self.has_room_for_agents()
+            || reads
+            || holds
     }
 }

@@ -14,16 +14,13 @@ use anyhow::Context;
 use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
-use tokio::sync::mpsc;
 use tokio_util::codec::Decoder;
 
-use super::codec::{Line, LineCodec};
+use super::codec::LineCodec;
+use super::link::{Lines, Receipts, Writer, Written};
 
 /// How much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;
-
-/// How many batches of lines may wait for the loop.
-const BATCHES_MAX: usize = 2;
 
 /// Lines shorter than this are copied together before they are written, so that one call writes many.
 const COPY_BELOW: usize = 64 << 10;
@@ -51,17 +48,12 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 3)
 }
 
-/// Lines that were read at once, or why nothing more can be read.
-pub type Batch = io::Result<Vec<Line>>;
-
-/// Reads lines on a thread of their own. The channel ends when the input does, or after its failure.
-pub fn read_lines(stdin: File, line_bytes_max: usize) -> mpsc::Receiver<Batch> {
-    let (sender, receiver) = mpsc::channel(BATCHES_MAX);
-    thread::spawn(move || read_all(stdin, LineCodec::new(line_bytes_max), &sender));
-    receiver
+/// Reads lines on a thread of their own, until the input ends or fails.
+pub fn read_lines(stdin: File, line_bytes_max: usize, heard: Lines) {
+    thread::spawn(move || read_all(stdin, LineCodec::new(line_bytes_max), &heard));
 }
 
-fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Batch>) {
+fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines) {
     let mut chunk = vec![0; READ_BYTES];
     let mut buffer = BytesMut::new();
     loop {
@@ -88,9 +80,10 @@ fn read_all(mut stdin: File, mut codec: LineCodec, batches: &mpsc::Sender<Batch>
             lines.push(line);
         }
         let stop = read == 0;
-        if (!lines.is_empty() && batches.blocking_send(Ok(lines)).is_err()) || stop {
+        let listens = lines.is_empty() || heard.say_from_thread(Ok(lines));
+        if !listens || stop {
             // When nobody listens any more, nobody wants to know.
-            failure.and_then(|error| batches.blocking_send(Err(error)).ok());
+            failure.map(|error| heard.say_from_thread(Err(error)));
             return;
         }
     }
@@ -103,69 +96,47 @@ fn is_an_end(error: &io::Error) -> bool {
     ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
 }
 
-/// What became of a chunk.
-#[derive(Debug)]
-pub enum Written {
-    /// So many bytes are out.
-    Bytes(usize),
-    /// Nobody reads any more.
-    Gone,
-    /// It is lost, although somebody may read: a full disk, for one.
-    Failed(io::Error),
-}
-
 /// A chunk of up to this size is written without the thread if the pipe takes it at once.
 const AT_ONCE_MAX: usize = 4 << 10;
 
-/// The way to the thread that writes. It is given one chunk at a time.
+/// The way to the thread that writes.
 #[derive(Debug)]
-pub struct Writer {
+pub struct Stdout {
     chunks: Sender<Vec<Bytes>>,
-    stdout: File,
-    busy: bool,
+    file: File,
 }
 
-impl Writer {
-    /// Writes on a thread of its own; what became of each chunk comes back on the channel.
+impl Stdout {
+    /// Writes on a thread of its own.
     ///
     /// # Errors
     /// When the process can open no more files.
-    pub fn start(stdout: File) -> io::Result<(Self, mpsc::UnboundedReceiver<Written>)> {
+    pub fn start(stdout: File, receipts: Receipts) -> io::Result<Self> {
         let (chunks, receiver) = std::sync::mpsc::channel();
-        let (acknowledge, acknowledged) = mpsc::unbounded_channel();
-        let writer = Self { chunks, stdout: stdout.try_clone()?, busy: false };
-        thread::spawn(move || write_all(stdout, &receiver, &acknowledge));
-        Ok((writer, acknowledged))
-    }
-
-    /// Whether the last chunk is still being written.
-    pub fn is_busy(&self) -> bool {
-        self.busy
-    }
-
-    /// Gives it the next chunk; it must not be busy. Returns how many bytes are out already: an answer to a
-    /// client that waits for it is spared the way over another thread.
-    pub fn write(&mut self, mut chunk: Vec<Bytes>) -> usize {
-        let mut written = 0;
-        if chunk.iter().map(Bytes::len).sum::<usize>() <= AT_ONCE_MAX {
-            let mut rest = Bytes::from(chunk.concat());
-            written = write_at_once(&self.stdout, &rest);
-            rest.advance(written);
-            chunk = if rest.is_empty() { Vec::new() } else { vec![rest] };
-        }
-        if !chunk.is_empty() {
-            self.busy = self.chunks.send(chunk).is_ok();
-        }
-        written
-    }
-
-    /// The last chunk is out.
-    pub fn acknowledged(&mut self) {
-        self.busy = false;
+        let writer = Self { chunks, file: stdout.try_clone()? };
+        thread::spawn(move || write_all(stdout, &receiver, &receipts));
+        Ok(writer)
     }
 }
 
-fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, acknowledge: &mpsc::UnboundedSender<Written>) {
+impl Writer for Stdout {
+    /// An answer to a client that waits for it is spared the way over another thread.
+    fn write(&mut self, mut chunk: Vec<Bytes>) -> usize {
+        let mut written = 0;
+        if chunk.iter().map(Bytes::len).sum::<usize>() <= AT_ONCE_MAX {
+            let mut rest = Bytes::from(chunk.concat());
+            written = write_at_once(&self.file, &rest);
+            rest.advance(written);
+            chunk = if rest.is_empty() { Vec::new() } else { vec![rest] };
+        }
+        if !chunk.is_empty() && self.chunks.send(chunk).is_err() {
+            tracing::debug!("the thread that writes has ended");
+        }
+        written
+    }
+}
+
+fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, receipts: &Receipts) {
     let mut buffer = Vec::new();
     for chunk in chunks {
         let bytes = chunk.iter().map(Bytes::len).sum();
@@ -176,7 +147,7 @@ fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, acknowledge: &mpsc
             Err(error) => Written::Failed(error),
         };
         let goes_on = matches!(outcome, Written::Bytes(_));
-        if acknowledge.send(outcome).is_err() || !goes_on {
+        if !receipts.tell(outcome) || !goes_on {
             return;
         }
     }

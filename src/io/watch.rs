@@ -1,14 +1,14 @@
 //! Those that we depend on: the reader of our stdout, and the process that started us.
 //!
-//! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while there is nothing to write and a sibling holds the
-//! pipe open.
+//! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while there is nothing to
+//! write and a sibling holds the pipe open.
 //! Never: decides what follows from it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getppid, Pid};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -20,8 +20,6 @@ const PARENT_EVERY: Duration = Duration::from_secs(1);
 pub enum Loss {
     /// Nobody can read what we write any more.
     Reader,
-    /// What we write gets lost, for another reason.
-    Writer(std::io::Error),
     /// The process that started us is gone.
     Parent,
     /// This signal asked us to leave.
@@ -35,48 +33,152 @@ pub fn parent() -> Option<Pid> {
 
 /// Watches from a thread of its own: the reader of `stdout` always, the parent if there is one to watch.
 pub fn start(stdout: OwnedFd, parent: Option<Pid>, losses: UnboundedSender<Loss>) {
-    thread::spawn(move || watch(&stdout, parent, &losses));
+    thread::spawn(move || {
+        if let Err(error) = watch(&stdout, parent, &losses) {
+            tracing::error!(%error, "neither the reader of stdout nor the parent can be watched");
+        }
+    });
 }
 
-fn watch(stdout: &OwnedFd, mut parent: Option<Pid>, losses: &UnboundedSender<Loss>) {
-    let handle = parent.and_then(handle_of);
+/// Tells that the parent is gone, once. Returns whether somebody listens.
+fn look_for(parent: &mut Option<Pid>, losses: &UnboundedSender<Loss>) -> bool {
+    let gone = parent.is_some() && getppid() != *parent;
+    if gone {
+        *parent = None;
+    }
+    !gone || losses.send(Loss::Parent).is_ok()
+}
+
+fn tell_that_the_reader_is_gone(losses: &UnboundedSender<Loss>) {
+    if losses.send(Loss::Reader).is_err() {
+        tracing::debug!("the process ends already");
+    }
+}
+
+/// By `poll`, which wakes nobody as long as all is well.
+#[cfg(target_os = "linux")]
+fn watch(stdout: &OwnedFd, mut parent: Option<Pid>, losses: &UnboundedSender<Loss>) -> io::Result<()> {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    use rustix::process::{pidfd_open, PidfdFlags};
+    // It becomes readable when the process ends. Old kernels have none.
+    let handle = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     let timeout = Timespec { tv_sec: PARENT_EVERY.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
     loop {
-        let gone = parent.is_some() && getppid() != parent;
-        if gone {
-            parent = None;
-            if losses.send(Loss::Parent).is_err() {
-                return;
-            }
+        if !look_for(&mut parent, losses) {
+            return Ok(());
         }
         let mut watched = vec![PollFd::new(stdout, PollFlags::empty())];
         if let (Some(_), Some(handle)) = (parent, &handle) {
-            watched.push(PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN));
+            watched.push(PollFd::new(handle, PollFlags::IN));
         }
         let timeout = (parent.is_some() && handle.is_none()).then_some(&timeout);
-        if let Err(error) = poll(&mut watched, timeout) {
-            if error != rustix::io::Errno::INTR {
-                tracing::error!(%error, "the reader of stdout cannot be watched");
-                return;
+        match poll(&mut watched, timeout) {
+            Ok(_) if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) => {
+                tell_that_the_reader_is_gone(losses);
+                return Ok(());
             }
-            continue;
-        }
-        if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
-            if losses.send(Loss::Reader).is_err() {
-                tracing::debug!("the process ends already");
-            }
-            return;
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// A handle that becomes readable when the process ends, where the system has such.
-#[cfg(target_os = "linux")]
-fn handle_of(process: Pid) -> Option<OwnedFd> {
-    rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).ok()
+#[cfg(not(target_os = "linux"))]
+fn watch(stdout: &OwnedFd, parent: Option<Pid>, losses: &UnboundedSender<Loss>) -> io::Result<()> {
+    watch_by_events(stdout, parent, losses)
 }
 
-#[cfg(not(target_os = "linux"))]
-fn handle_of(_process: Pid) -> Option<OwnedFd> {
-    None
+/// By the system's queue of events, where `poll` does not wake who waits for no data (macOS). It wakes also when the
+/// reader has made room.
+#[cfg(any(test, not(target_os = "linux")))]
+fn watch_by_events(
+    stdout: &OwnedFd,
+    mut parent: Option<Pid>,
+    losses: &UnboundedSender<Loss>,
+) -> io::Result<()> {
+    use std::os::fd::AsFd;
+    use tokio::io::{unix::AsyncFd, Interest};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // It is deprecated since it cannot demand that the file stays open as long as it is watched; this one does.
+        #[allow(deprecated)]
+        let reader = AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE);
+        let reader_is_gone = async {
+            match &reader {
+                Ok(reader) => loop {
+                    let mut ready = reader.ready(Interest::WRITABLE).await?;
+                    if ready.ready().is_write_closed() {
+                        return Ok(());
+                    }
+                    ready.clear_ready();
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "stdout is nothing that somebody reads");
+                    std::future::pending().await
+                }
+            }
+        };
+        let mut reader_is_gone = std::pin::pin!(reader_is_gone);
+        loop {
+            if !look_for(&mut parent, losses) {
+                return Ok(());
+            }
+            tokio::select! {
+                gone = &mut reader_is_gone => {
+                    gone.map_err(|error: io::Error| error)?;
+                    tell_that_the_reader_is_gone(losses);
+                    return Ok(());
+                }
+                () = tokio::time::sleep(PARENT_EVERY), if parent.is_some() => {}
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// The way of other systems; the tests of the whole program take that of the one that they run on.
+    #[test]
+    fn a_reader_that_leaves_is_noticed_by_events_too() {
+        use std::io::Write;
+        for (mut ours, theirs) in [pipe(), pair()] {
+            let (losses, mut lost) = tokio::sync::mpsc::unbounded_channel();
+            let watched = theirs.try_clone().unwrap();
+            let watching = thread::spawn(move || watch_by_events(&watched, None, &losses));
+            // It is full, and then it has room again; neither means anything.
+            let mut writer = std::fs::File::from(theirs);
+            writer.write_all(&[b'x'; 1000]).unwrap();
+            ours.as_mut().unwrap().read_exact(&mut [0; 1000]).unwrap();
+            assert!(!watching.is_finished() && lost.try_recv().is_err());
+            drop(ours.take());
+            watching.join().unwrap().unwrap();
+            assert!(matches!(lost.try_recv(), Ok(Loss::Reader)));
+        }
+    }
+
+    type Ends = (Option<Box<dyn Read>>, OwnedFd);
+
+    fn pipe() -> Ends {
+        let (reader, writer) = io::pipe().unwrap();
+        (Some(Box::new(reader)), writer.into())
+    }
+
+    fn pair() -> Ends {
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        (Some(Box::new(reader)), writer.into())
+    }
+
+    #[test]
+    fn a_parent_that_is_gone_is_noticed_by_events_too() {
+        let (losses, mut lost) = tokio::sync::mpsc::unbounded_channel();
+        let (reader, writer) = io::pipe().unwrap();
+        let watching = thread::spawn(move || watch_by_events(&writer.into(), Some(Pid::INIT), &losses));
+        assert!(matches!(lost.blocking_recv(), Some(Loss::Parent)));
+        drop(reader);
+        watching.join().unwrap().unwrap();
+    }
 }

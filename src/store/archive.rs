@@ -9,10 +9,11 @@ use std::path::Path;
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
 
+use super::mark::Mark;
 use super::reader::{find, list_all};
-use super::rows::{self, signed, unsigned};
+use super::rows::{self, unsigned};
 use super::sqlite::StoreError;
-use super::{schema, space, trash};
+use super::{agents, check, mend, schema, space, trash};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 
 /// Why something cannot be done to a session.
@@ -38,8 +39,8 @@ pub struct Entry {
     pub removed_at: Option<i64>,
     /// Its summary (JSON text); that of one which is damaged says so.
     pub summary: Bytes,
-    /// How many turns there are in its chats.
-    pub turns: u64,
+    /// How many turns there are in its chats; none when something in it is damaged.
+    pub turns: Option<u64>,
 }
 
 /// A chat, as far as it can be read.
@@ -57,20 +58,68 @@ pub struct Salvaged {
 #[derive(Debug)]
 pub struct Archive {
     connection: Connection,
+    /// Sequence numbers up to this one may have been told, as far as the mark beside the database knows.
+    told: u64,
 }
 
 impl Archive {
+    /// Whether a database was made at this place, as far as can be told without it.
+    pub fn was_at(path: &Path) -> bool {
+        !matches!(Mark::read(path), Ok(Mark::Absent))
+    }
+
     /// Opens a database and brings it up to date.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        schema::check(path)?;
-        let mut connection = schema::open(path)?;
+        let (mut connection, mark) = schema::open_or_make(path)?;
         let transaction = connection.transaction()?;
         schema::migrate(&transaction)?;
         transaction.commit()?;
-        Ok(Self { connection })
+        Ok(Self { connection, told: mark.reserved() })
+    }
+
+    /// Opens a database to look into it: nothing is changed, also in one of an older version.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn look_into(path: &Path) -> Result<Self, StoreError> {
+        let mark = Mark::read(path)
+            .map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
+        schema::refuse_what_is_lost(path, mark)?;
+        let (connection, version) = schema::look_into(path)?;
+        if version == 0 {
+            return Err(StoreError::Lost(path.display().to_string(), "holds nothing"));
+        }
+        if version < schema::NEWEST {
+            // Never committed: it ends with the connection.
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            if let Err(error) = schema::migrate(&connection) {
+                if !error.is_damage() {
+                    return Err(error);
+                }
+                connection.execute_batch("ROLLBACK")?;
+                let plan = mend::plan(&connection, Some(mark.reserved()))?;
+                connection.execute_batch("BEGIN IMMEDIATE")?;
+                mend::carry_out(&connection, &plan)?;
+                schema::migrate(&connection)?;
+            }
+        }
+        Ok(Self { connection, told: mark.reserved() })
+    }
+
+    /// What every agent has said of itself that was ever here, by its provider id; JSON text.
+    pub fn agents(&self) -> Vec<(String, Bytes)> {
+        agents::all(&self.connection)
+    }
+
+    /// Keeps what an agent has said of itself; JSON text.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
+        agents::put(&self.connection, provider, said)
     }
 
     /// Every session: the listed ones, newest first, then those in the trash, the newest removed first.
@@ -79,18 +128,10 @@ impl Archive {
     /// When the list cannot be read.
     pub fn list(&self) -> Result<Vec<Entry>, StoreError> {
         let entries = list_all(&self.connection)?.into_iter().map(|(key, removed_at, summary)| {
-            let chats = rows::chat_keys(&self.connection, key).unwrap_or_default();
-            let turns = chats.into_iter().map(|chat| self.turns_of(chat).unwrap_or(0)).sum();
+            let turns = check::turns(&self.connection, key).ok();
             Entry { key, removed_at, summary, turns }
         });
         Ok(entries.collect())
-    }
-
-    /// The completed turns of a chat, and the one that runs.
-    fn turns_of(&self, chat: ChatKey) -> Result<u64, StoreError> {
-        let sql = "SELECT running FROM chats WHERE key = ?1";
-        let running: bool = self.connection.query_row(sql, params![signed(chat.0)], |row| row.get(0))?;
-        Ok(rows::turns_there(&self.connection, chat)? + u64::from(running))
     }
 
     /// The session of this URI: the one that is listed, else the one in the trash that was removed last.
@@ -118,7 +159,7 @@ impl Archive {
     }
 
     fn removed(&self, uri: &str) -> Result<Vec<SessionKey>, StoreError> {
-        let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NOT NULL
+        let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at >= 0
             ORDER BY removed_at DESC, key DESC";
         self.keys(sql, uri)
     }
@@ -134,7 +175,7 @@ impl Archive {
     /// # Errors
     /// When something of it cannot be read.
     pub fn load(&self, key: SessionKey) -> Result<SavedSession, ArchiveError> {
-        rows::whole_session(&self.connection, key)?
+        rows::whole_session(&self.connection, key, &mut |_, _| true)?
             .ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))
     }
 
@@ -150,7 +191,7 @@ impl Archive {
     fn salvage_chat(&self, session: SessionKey, key: ChatKey) -> Result<Salvaged, StoreError> {
         let mut chat = rows::chat(&self.connection, session, key)?;
         let turns = chat.turns(&self.connection).collect();
-        let behind = match chat.actions(&self.connection) {
+        let behind = match chat.actions(&self.connection, &mut |_| true) {
             Ok(actions) => {
                 chat.saved.actions = actions;
                 None
@@ -169,7 +210,7 @@ impl Archive {
         let targets = chats.into_iter().map(Target::Chat).chain([Target::Session(key)]);
         let mut lines = Vec::new();
         for target in targets {
-            lines.extend(rows::actions_on(&self.connection, target, 0)?);
+            lines.extend(rows::actions_on(&self.connection, target, 0, &mut |_| true)?);
         }
         lines.sort_by_key(|line| line.server_seq);
         Ok(lines)
@@ -180,7 +221,7 @@ impl Archive {
     /// # Errors
     /// When it cannot be read.
     pub fn next_head(&self) -> Result<u64, StoreError> {
-        super::sqlite::last_reserved(&self.connection)
+        Ok(super::sqlite::last_reserved(&self.connection)?.max(self.told))
     }
 
     /// Brings a session out of the trash, with these rows in place of those that it has.

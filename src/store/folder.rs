@@ -2,13 +2,18 @@
 //!
 //! Owns: where it is unless somebody says otherwise, making it for us alone, and holding it against a second
 //! process with a lock of the operating system, which ends with the process that holds it, however that ends.
-//! Never: looks into the database.
+//! Never: looks into the database, except to see whose it is; changes a folder that is somebody else's, or that is
+//! only to be looked into.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::process::{geteuid, test_kill_process, Pid};
+
+use super::schema;
 use crate::places;
 
 /// Why a folder cannot be used.
@@ -36,6 +41,16 @@ pub enum FolderError {
         folder: String,
         /// What is wrong with it.
         what: &'static str,
+    },
+    /// It was there before us, others can look into it, and there is something else in it.
+    #[error(
+        "the state folder {folder} has another purpose: it is open to others (mode {mode:03o}), and no sessions are in it; it was left as it is: if it is meant for sessions, `chmod 700` it, else name a folder with --state-dir that is not there yet, or serve without one with --ephemeral"
+    )]
+    Open {
+        /// The folder.
+        folder: String,
+        /// Its mode.
+        mode: u32,
     },
     /// It cannot be made or opened.
     #[error(
@@ -65,8 +80,9 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Locked while it is open.
-    _lock: File,
+    was_held: bool,
+    /// Locked while it is open; none where nobody has ever held the folder, and it is only looked into.
+    _lock: Option<File>,
 }
 
 impl Folder {
@@ -76,7 +92,7 @@ impl Folder {
     /// See [`FolderError`].
     pub fn hold(path: &Path) -> Result<Self, FolderError> {
         if !path.exists() {
-            make(path).map_err(|error| FolderError::Io { folder: path.display().to_string(), error })?;
+            make(path).map_err(failed_on(path))?;
         }
         Self::hold_existing(path)
     }
@@ -86,51 +102,114 @@ impl Folder {
     /// # Errors
     /// See [`FolderError`].
     pub fn hold_existing(path: &Path) -> Result<Self, FolderError> {
-        let folder = path.display().to_string();
-        let failed = |error| FolderError::Io { folder: folder.clone(), error };
-        let us = rustix::process::geteuid().as_raw();
-        let is_link = fs::symlink_metadata(path).map_err(failed)?.is_symlink();
-        let owner = fs::metadata(path).map_err(failed)?.uid();
-        if owner != us {
-            let what =
-                if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
-            return Err(FolderError::Foreign { folder, what });
-        }
-        // Whatever the umask, and whoever made it.
-        fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(failed)?;
-        let mut lock = private_file(&path.join("lock")).map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                lock.read_to_string(&mut holder).map_err(failed)?;
-                let holder = match holder.trim() {
-                    "" => "another ahp-sidecar".to_owned(),
-                    process => format!("another ahp-sidecar (process {process})"),
-                };
-                return Err(FolderError::Held { folder, holder });
+        let failed = failed_on(path);
+        let mode = mode_of_ours(path)?;
+        if mode & 0o077 != 0 {
+            // Somebody has opened it since we made it, or has made it for us; else it has another purpose.
+            let is_shared = mode & STICKY != 0 || !is_empty(path).map_err(&failed)?;
+            if is_shared && !schema::is_in(path, geteuid().as_raw()) {
+                return Err(FolderError::Open { folder: path.display().to_string(), mode });
             }
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(&failed)?;
         }
-        lock.set_len(0).and_then(|()| lock.rewind()).map_err(failed)?;
-        write!(lock, "{}", std::process::id()).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        let mut lock = private_file(&path.join(LOCK)).map_err(&failed)?;
+        take(path, &mut lock, File::try_lock)?;
+        let was_held = lock.metadata().map_err(&failed)?.len() > 0;
+        lock.set_len(0).and_then(|()| lock.rewind()).map_err(&failed)?;
+        write!(lock, "{}", std::process::id()).map_err(&failed)?;
+        Ok(Self { path: path.to_owned(), was_held, _lock: Some(lock) })
     }
 
-    /// Whether this file is in the folder.
-    pub fn has(&self, name: &str) -> bool {
-        self.path.join(name).exists()
-    }
-
-    /// A file in the folder that only we can read, made if it is not there.
+    /// Keeps others from writing to a folder while it is looked into, and changes nothing in it.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// See [`FolderError`].
+    pub fn look_into(path: &Path) -> Result<Self, FolderError> {
+        mode_of_ours(path)?;
+        let lock = match File::open(path.join(LOCK)) {
+            Ok(mut lock) => {
+                take(path, &mut lock, File::try_lock_shared)?;
+                Some(lock)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed_on(path)(error)),
+        };
+        Ok(Self { path: path.to_owned(), was_held: lock.is_some(), _lock: lock })
+    }
+
+    /// Whether a process has held this folder before.
+    pub fn was_held(&self) -> bool {
+        self.was_held
+    }
+
+    /// Where this file is in the folder. One that is there can be read by us alone from now on.
+    ///
+    /// # Errors
+    /// When we cannot write to it.
     pub fn private_file(&self, name: &str) -> Result<PathBuf, FolderError> {
         let path = self.path.join(name);
-        private_file(&path)
-            .map_err(|error| FolderError::Io { folder: self.path.display().to_string(), error })?;
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => {
+                file.set_permissions(Permissions::from_mode(0o600)).map_err(failed_on(&self.path))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed_on(&self.path)(error)),
+        }
         Ok(path)
+    }
+}
+
+/// The name of the file that is locked while somebody holds the folder. It says who.
+const LOCK: &str = "lock";
+
+/// The bit of a folder's mode by which several users share it.
+const STICKY: u32 = 0o1000;
+
+fn is_empty(folder: &Path) -> io::Result<bool> {
+    Ok(fs::read_dir(folder)?.next().is_none())
+}
+
+fn failed_on(path: &Path) -> impl Fn(io::Error) -> FolderError {
+    let folder = path.display().to_string();
+    move |error| FolderError::Io { folder: folder.clone(), error }
+}
+
+/// The mode of a folder that belongs to us.
+fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
+    let failed = failed_on(path);
+    let is_link = fs::symlink_metadata(path).map_err(&failed)?.is_symlink();
+    let found = fs::metadata(path).map_err(&failed)?;
+    if found.uid() != geteuid().as_raw() {
+        let what = if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
+        return Err(FolderError::Foreign { folder: path.display().to_string(), what });
+    }
+    if !found.is_dir() {
+        return Err(failed(io::ErrorKind::NotADirectory.into()));
+    }
+    Ok(found.mode() & 0o7777)
+}
+
+/// Locks a folder, or says who has done so.
+fn take(
+    path: &Path,
+    lock: &mut File,
+    in_this_way: impl Fn(&File) -> Result<(), TryLockError>,
+) -> Result<(), FolderError> {
+    match in_this_way(lock) {
+        Ok(()) => Ok(()),
+        Err(TryLockError::Error(error)) => Err(failed_on(path)(error)),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            lock.read_to_string(&mut holder).map_err(failed_on(path))?;
+            // Who only looks into the folder leaves the name of the last one that held it.
+            let process = holder.trim().parse().ok().and_then(Pid::from_raw);
+            let lives = process.filter(|process| test_kill_process(*process) != Err(Errno::SRCH));
+            let holder = match lives {
+                None => "another ahp-sidecar".to_owned(),
+                Some(process) => format!("another ahp-sidecar (process {})", process.as_raw_nonzero()),
+            };
+            Err(FolderError::Held { folder: path.display().to_string(), holder })
+        }
     }
 }
 

@@ -1,20 +1,23 @@
 //! Where sessions outlive the process.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `rows`, `pack`, `clients`, `agents`, `trash` and `space`; and [`archive`], for people), and its
-//! stand-in for a host that keeps everything in memory ([`memory`]).
+//! `upgrade`, `mend`, `check`, `rows`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and [`archive`], for people),
+//! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
 mod agents;
 pub mod archive;
+mod check;
 mod clients;
 pub mod folder;
+mod mark;
 pub mod memory;
+mod mend;
 mod pack;
 pub mod reader;
 mod rows;
 mod schema;
-mod space;
+pub mod space;
 pub mod sqlite;
 mod trash;
 mod trials;
@@ -44,13 +47,25 @@ pub struct StoreOptions {
     pub window: Window,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
-    /// A session that has ended so many processes in a row is only to be read; never when 0.
+    /// A turn that has ended so many processes in a row is given up, and after as many more its session is left
+    /// alone; never when 0.
     pub deaths_max: u32,
+    /// How long a small commit takes where the disk is quick. After one that took longer, all are left for a while to
+    /// whoever can wait.
+    pub at_once_within: Duration,
+    /// How long a request may wait for something to be kept after all.
+    pub patience: Duration,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { window: Window::default(), trash: Duration::from_secs(30 * 24 * 60 * 60), deaths_max: 3 }
+        Self {
+            window: Window::default(),
+            trash: Duration::from_secs(30 * 24 * 60 * 60),
+            deaths_max: 3,
+            at_once_within: Duration::from_millis(2),
+            patience: Duration::from_secs(20),
+        }
     }
 }
 

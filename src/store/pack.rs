@@ -17,6 +17,9 @@ const ACTIONS_MAX: u64 = 1024;
 /// A row that has so many bytes takes no more.
 const BYTES_MAX: usize = 64 << 10;
 
+/// And one with so many bytes of lines, however small they are packed: they are unpacked together.
+const LINE_BYTES_MAX: u64 = 8 << 20;
+
 /// Actions that are being packed.
 #[derive(Debug)]
 pub(super) struct Pack<'a> {
@@ -44,7 +47,8 @@ impl<'a> Pack<'a> {
         let fits = target == self.target
             && line.server_seq == self.last + 1
             && line.server_seq - self.first < ACTIONS_MAX
-            && self.packed.len() < BYTES_MAX;
+            && self.packed.len() < BYTES_MAX
+            && self.line_bytes < LINE_BYTES_MAX;
         if fits {
             self.append(line);
         }
@@ -214,6 +218,11 @@ mod tests {
         assert!(!pack.take(Target::Root, &lines[2]), "a number is left out");
         let taken = lines[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
         assert_eq!((taken as u64 + 1, pack.last), (ACTIONS_MAX, 4 + ACTIONS_MAX));
+        let alike = lines_of(1, &vec![vec![b'x'; BYTES_MAX / 2]; 500]);
+        let mut pack = Pack::of(Target::Root, &alike[0]);
+        let taken = alike[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
+        let most = LINE_BYTES_MAX / (BYTES_MAX as u64 / 2);
+        assert_eq!(taken as u64 + 1, most, "lines that are packed small are unpacked together");
         let long = lines_of(1, &[vec![b'x'; BYTES_MAX], vec![b'y']]);
         assert!(!Pack::of(Target::Root, &long[0]).take(Target::Root, &long[1]));
     }

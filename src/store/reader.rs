@@ -7,12 +7,13 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use rusqlite::{params, Connection, OpenFlags};
+use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
 
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
-use super::{clients, schema, trash, trials, Listed};
-use crate::host::effects::{ActionLine, ChatKey, Page, Place, SavedSession, SessionKey, Target};
+use super::trials::{self, Verdict};
+use super::{clients, schema, trash, Listed};
+use crate::host::effects::{ActionLine, ChatKey, ChatRow, Page, Place, SavedSession, SessionKey, Target};
 use crate::host::log::Window;
 
 /// A connection that reads what is safe.
@@ -28,7 +29,7 @@ impl Reader {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(path: &Path, window: Window) -> Result<Self, StoreError> {
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::be_careful(&connection)?;
         // Opens every file now, so that reading goes on when they are moved away.
         connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
@@ -36,11 +37,12 @@ impl Reader {
     }
 
     /// The sessions with a turn that ran when their process ended, as far as they can be told, but for those
-    /// that are not taken up any more.
+    /// that are left alone. Each with how many processes in a row have ended while it was taken up, those with the
+    /// fewest first.
     ///
     /// # Errors
     /// When they cannot be looked for.
-    pub fn interrupted(&self) -> Result<Vec<SessionKey>, StoreError> {
+    pub fn interrupted(&self) -> Result<Vec<(u32, SessionKey)>, StoreError> {
         // Left to itself, SQLite may read every chat.
         let sql = "SELECT key FROM chats INDEXED BY chats_running WHERE running";
         let mut statement = self.connection.prepare(sql)?;
@@ -61,10 +63,12 @@ impl Reader {
         sessions.dedup();
         let mut taken_up = Vec::with_capacity(sessions.len());
         for session in sessions {
-            if !trials::is_quarantined(&self.connection, session)? {
-                taken_up.push(session);
+            let trial = trials::of(&self.connection, session)?;
+            if trial.verdict != Verdict::LeaveAlone {
+                taken_up.push((trial.deaths, session));
             }
         }
+        taken_up.sort_unstable();
         Ok(taken_up)
     }
 
@@ -87,16 +91,34 @@ impl Reader {
     /// A session with everything that belongs to it.
     ///
     /// # Errors
-    /// When it cannot be read, or something in it is damaged.
+    /// See [`Reader::load_sifted`].
     pub fn load(&self, key: SessionKey) -> Result<Option<SavedSession>, StoreError> {
+        self.load_sifted(key, |_, _| true)
+    }
+
+    /// A session with everything that belongs to it, but for actions on its chats that are not needed to take them
+    /// up.
+    ///
+    /// # Errors
+    /// When it cannot be read, something in it is damaged, or it is left alone.
+    pub fn load_sifted(
+        &self,
+        key: SessionKey,
+        mut is_needed: impl FnMut(&ChatRow, &Bytes) -> bool,
+    ) -> Result<Option<SavedSession>, StoreError> {
         // What it consists of must not change in between.
         let snapshot = self.connection.unchecked_transaction()?;
         if trash::has(&snapshot, key)? {
             return Ok(None);
         }
-        let quarantined = trials::is_quarantined(&snapshot, key)?;
-        let saved = rows::whole_session(&snapshot, key)?;
-        Ok(saved.map(|saved| SavedSession { quarantined, ..saved }))
+        let trial = trials::of(&snapshot, key)?;
+        let deaths = match trial.verdict {
+            Verdict::TakeUp => 0,
+            Verdict::GiveUp => trial.deaths,
+            Verdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
+        };
+        let saved = rows::whole_session(&snapshot, key, &mut is_needed)?;
+        Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
     }
 
     /// A page of the list of sessions. One that is damaged is listed as that.
@@ -107,10 +129,9 @@ impl Reader {
         let snapshot = self.connection.unchecked_transaction()?;
         match list_by(&snapshot, page, "INDEXED BY sessions_by_time") {
             // The index is damaged: without it, it takes longer.
-            Ok(None) | Err(StoreError::Damaged(_)) => {
-                list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default)
-            }
-            listed => listed.map(Option::unwrap_or_default),
+            Err(error) if !error.is_damage() => Err(error),
+            Ok(Some(listed)) => Ok(listed),
+            Ok(None) | Err(_) => list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default),
         }
     }
 
@@ -160,12 +181,25 @@ impl Reader {
 
 /// The session that a URI names: its own or that of one of its chats.
 pub(super) fn find(connection: &Connection, uri: &str) -> Result<Option<SessionKey>, StoreError> {
-    let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL
-        UNION ALL SELECT s.key FROM chats c JOIN sessions s ON s.key = c.session
-        WHERE c.uri = ?1 AND s.removed_at IS NULL";
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(params![uri])?;
-    let key = rows.next()?.map(|row| row.get(0)).transpose()?;
+    match find_by(connection, uri, "INDEXED BY sessions_by_uri", "INDEXED BY chats_by_uri") {
+        // An index is damaged: without it, it takes longer.
+        Err(error) if error.is_damage() => find_by(connection, uri, "NOT INDEXED", "NOT INDEXED"),
+        found => found,
+    }
+}
+
+fn find_by(
+    connection: &Connection,
+    uri: &str,
+    way: &str,
+    way_of_chats: &str,
+) -> Result<Option<SessionKey>, StoreError> {
+    let sql = format!(
+        "SELECT key FROM sessions {way} WHERE uri = ?1 AND removed_at IS NULL
+        UNION ALL SELECT s.key FROM chats c {way_of_chats} JOIN sessions s ON s.key = c.session
+        WHERE c.uri = ?1 AND s.removed_at IS NULL"
+    );
+    let key = connection.prepare_cached(&sql)?.query_row(params![uri], |row| row.get(0)).optional()?;
     Ok(key.map(|key| SessionKey(unsigned(key))))
 }
 
@@ -196,8 +230,8 @@ fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Lis
             String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
         let summary = match rows::summary(connection, key) {
             Ok(Some(summary)) if summary.modified_at == modified_at => {
-                if trials::is_quarantined(connection, key)? {
-                    trials::quarantined_summary(&summary.json)
+                if trials::of(connection, key)?.verdict == Verdict::LeaveAlone {
+                    trials::summary_of_one_left_alone(&summary.json)
                 } else {
                     summary.json
                 }
@@ -215,8 +249,9 @@ fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Lis
 /// Every session with the time of its removal and its summary: the listed ones, newest first, then those in
 /// the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
+    // A time before 1970 says that it is being removed for good.
     let sql = "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED
-        ORDER BY removed_at IS NOT NULL, removed_at DESC, modified_at DESC, key DESC";
+        WHERE ifnull(removed_at, 0) >= 0 ORDER BY removed_at IS NOT NULL, removed_at DESC, modified_at DESC, key DESC";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
     let mut all = Vec::new();

@@ -327,29 +327,61 @@ pub(super) fn put_progress(connection: &Connection, chat: ChatKey, progress: u64
     Ok(())
 }
 
+/// Says whether an action that a chat's row does not know of is needed to take the chat up.
+pub(super) type Sieve<'a> = &'a mut dyn FnMut(&ChatRow, &Bytes) -> bool;
+
 /// A session with everything that belongs to it, listed or removed.
 pub(super) fn whole_session(
     connection: &Connection,
     key: SessionKey,
+    sieve: Sieve<'_>,
 ) -> Result<Option<SavedSession>, StoreError> {
     let Some(row) = session(connection, key)? else { return Ok(None) };
-    let chats = chat_keys(connection, key)?;
-    check_chats(connection, key, chats.len())?;
-    let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat)).collect::<Result<_, _>>()?;
-    Ok(Some(SavedSession { row, chats, quarantined: false }))
+    let chats = all_chat_keys(connection, key)?;
+    let chats =
+        chats.into_iter().map(|chat| whole_chat(connection, key, chat, sieve)).collect::<Result<_, _>>()?;
+    Ok(Some(SavedSession { row, chats, deaths: 0 }))
 }
 
-/// The chats of a session.
+/// The chats of a session: as many as its row tells. Where the index does not have all of them, they are looked
+/// for without it.
+pub(super) fn all_chat_keys(connection: &Connection, key: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
+    let sound = |chats: Vec<ChatKey>| check_chats(connection, key, chats.len()).map(|()| chats);
+    let by = |way| chat_keys_by(connection, key, way).and_then(sound);
+    by(BY_SESSION).or_else(|error| if error.is_damage() { by("NOT INDEXED") } else { Err(error) })
+}
+
+const BY_SESSION: &str = "INDEXED BY chats_by_session";
+
+/// The chats of a session, as far as they can be found.
 pub(super) fn chat_keys(connection: &Connection, session: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT key FROM chats WHERE session = ?1 ORDER BY key")?;
+    let by = |way| chat_keys_by(connection, session, way);
+    by(BY_SESSION).or_else(|error| if error.is_damage() { by("NOT INDEXED") } else { Err(error) })
+}
+
+fn chat_keys_by(connection: &Connection, session: SessionKey, way: &str) -> Result<Vec<ChatKey>, StoreError> {
+    let sql = format!("SELECT key FROM chats {way} WHERE session = ?1 ORDER BY key");
+    let mut statement = connection.prepare_cached(&sql)?;
     let keys = statement.query_map(params![signed(session.0)], |row| Ok(ChatKey(unsigned(row.get(0)?))))?;
     keys.collect::<Result<_, _>>().map_err(damaged_if(|| format!("the session {}", session.0)))
 }
 
-fn whole_chat(connection: &Connection, session: SessionKey, key: ChatKey) -> Result<SavedChat, StoreError> {
+fn whole_chat(
+    connection: &Connection,
+    session: SessionKey,
+    key: ChatKey,
+    sieve: Sieve<'_>,
+) -> Result<SavedChat, StoreError> {
     let mut chat = chat(connection, session, key)?;
     chat.saved.turns = chat.turns(connection).collect::<Result<_, _>>()?;
-    chat.saved.actions = chat.actions(connection)?;
+    let row = &chat.saved.row;
+    let mut sifted = false;
+    chat.saved.actions = chat.actions(connection, &mut |line| {
+        let is_needed = sieve(row, line);
+        sifted |= !is_needed;
+        is_needed
+    })?;
+    chat.saved.sifted = sifted;
     Ok(chat.saved)
 }
 
@@ -388,7 +420,10 @@ pub(super) fn chat(connection: &Connection, session: SessionKey, key: ChatKey) -
     if chat_sum(&row, turns) != of_row || row.session != session || progress_sum != of_progress {
         return Err(StoreError::Damaged(format!("the chat {}", row.uri)));
     }
-    Ok(Chat { saved: SavedChat { row, turns: Vec::new(), actions: Vec::new(), progress }, turns })
+    Ok(Chat {
+        saved: SavedChat { row, turns: Vec::new(), actions: Vec::new(), sifted: false, progress },
+        turns,
+    })
 }
 
 impl Chat {
@@ -418,30 +453,36 @@ impl Chat {
             .ok_or_else(|| StoreError::Damaged(name()))
     }
 
-    /// The lines of the actions that its row does not know of; none when nothing runs in it.
-    pub(super) fn actions(&self, connection: &Connection) -> Result<Vec<Bytes>, StoreError> {
+    /// The lines of the actions that its row does not know of and that are needed; none when nothing runs in it.
+    pub(super) fn actions(
+        &self,
+        connection: &Connection,
+        is_needed: &mut dyn FnMut(&Bytes) -> bool,
+    ) -> Result<Vec<Bytes>, StoreError> {
         let chat = &self.saved.row;
         if !chat.running {
             return Ok(Vec::new());
         }
-        let lines = actions_on(connection, Target::Chat(chat.key), chat.as_of)
+        let lines = actions_on(connection, Target::Chat(chat.key), chat.as_of, is_needed)
             .map_err(|error| error.on(|| format!("what runs in the chat {}", chat.uri)))?;
         Ok(lines.into_iter().map(|action| action.line).collect())
     }
 }
 
-/// The actions on a channel after a number, oldest first.
+/// The actions on a channel after a number, oldest first, of those that are needed.
 pub(super) fn actions_on(
     connection: &Connection,
     target: Target,
     after: u64,
+    is_needed: &mut dyn FnMut(&Bytes) -> bool,
 ) -> Result<Vec<ActionLine>, StoreError> {
     let sql = format!("{ACTIONS_BEHIND} AND channel = ?2 ORDER BY last");
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(params![signed(after), channel_of(target)])?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next()? {
-        lines.extend(actions(row)?.1.into_iter().filter(|action| action.server_seq > after));
+        let behind = actions(row)?.1.into_iter().filter(|action| action.server_seq > after);
+        lines.extend(behind.filter(|action| is_needed(&action.line)));
     }
     Ok(lines)
 }

@@ -4,14 +4,17 @@
 //! this program did not write or does not know, before anything is written.
 //! Never: looks at rows.
 
-use std::fs;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::sqlite::StoreError;
+use super::mark::{self, Mark};
+use super::sqlite::{log_of, StoreError};
 use super::{space, upgrade};
 
 /// What tells our databases from those of others: "AHPS".
@@ -22,7 +25,7 @@ const APPLICATION_ID: i64 = 0x4148_5053;
 const PAGE_BYTES: u32 = 16 << 10;
 
 /// How long another reader of the database is waited for.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// A step from one version to the next.
 enum Step {
@@ -63,7 +66,7 @@ pub(super) const VERSION_1: &str = "
         seq INTEGER PRIMARY KEY, channel INTEGER NOT NULL, sum INTEGER NOT NULL, line BLOB NOT NULL
     );
     -- Sessions that may have ended the process, how often, whether they are being tried now, and whether they
-    -- are not tried any more.
+    -- are given up (1) or left alone (2).
     CREATE TABLE trials (
         session INTEGER PRIMARY KEY, deaths INTEGER NOT NULL, open INTEGER NOT NULL, given_up INTEGER NOT NULL
     );
@@ -75,25 +78,86 @@ const VERSION_3: &str = "
 ";
 
 /// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database
-/// nor to its log.
-pub(super) fn check(path: &Path) -> Result<(), StoreError> {
+/// nor to its log. Returns its version: 0 when nothing is in it, none when that cannot be told without writing.
+pub(super) fn check(path: &Path) -> Result<Option<i64>, StoreError> {
     if fs::metadata(path).map_or(true, |file| file.len() == 0) {
-        return Ok(());
+        return Ok(Some(0));
     }
-    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.busy_timeout(BUSY)?;
     // Else the last connection that closes writes the log into the database.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     match version_of(&connection, path) {
         // A process ended while it was making the database: only who may write can clean up.
-        Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::ReadOnly) => Ok(()),
-        other => other.map(|_| ()),
+        Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::ReadOnly) => Ok(None),
+        other => other.map(Some),
     }
+}
+
+/// Opens a database to write to it, or makes an empty one where none has ever been. Every commit is synced until
+/// told otherwise. Also returns the mark that was found beside it.
+pub(super) fn open_or_make(path: &Path) -> Result<(Connection, Mark), StoreError> {
+    let unmarked = |error| StoreError::Mark(mark::path_of(path).display().to_string(), error);
+    let mark = Mark::read(path).map_err(unmarked)?;
+    refuse_what_is_lost(path, mark)?;
+    let version = check(path)?;
+    if version == Some(0) {
+        if matches!(mark, Mark::Made { .. }) {
+            return Err(StoreError::Lost(path.display().to_string(), "holds nothing any more"));
+        }
+        Mark::Making.put(path).map_err(unmarked)?;
+        make_private(path).map_err(unmarked)?;
+    }
+    Ok((open(path)?, mark))
+}
+
+/// Refuses a place where a store was that is gone.
+pub(super) fn refuse_what_is_lost(path: &Path, mark: Mark) -> Result<(), StoreError> {
+    let lost = |how| Err(StoreError::Lost(path.display().to_string(), how));
+    let bytes_of = |path: &Path| fs::metadata(path).map(|file| file.len());
+    let was_made = matches!(mark, Mark::Made { .. });
+    // An older version, which left no mark, was writing into it.
+    let was_written = || mark == Mark::Absent && bytes_of(&log_of(path)).is_ok_and(|bytes| bytes > 0);
+    match bytes_of(path) {
+        Ok(0) if was_made || was_written() => lost("is empty"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && (was_made || was_written()) => {
+            lost("is gone")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is a store of ours in this folder, or the mark of one, which belong to this user.
+pub(super) fn is_in(folder: &Path, user: u32) -> bool {
+    let is_theirs =
+        |path: &Path| fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.uid() == user);
+    let database = folder.join(super::sqlite::FILE_NAME);
+    if is_theirs(&mark::path_of(&database)) {
+        return true;
+    }
+    let mut header = Vec::new();
+    let mut read = || fs::File::open(&database)?.take(100).read_to_end(&mut header);
+    let expected = u32::try_from(APPLICATION_ID).unwrap_or_default().to_be_bytes();
+    is_theirs(&database) && read().is_ok() && (header.is_empty() || header.get(68..72) == Some(&expected[..]))
+}
+
+/// Makes an empty file that only we can read, whatever the umask.
+fn make_private(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))
+}
+
+/// A connection to the file of this path. No name means anything else: neither a URI with options nor memory.
+pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
+    let named = |error| StoreError::Gone(path.display().to_string(), error);
+    // SQLite takes what begins with `file:` for a URI. No absolute path does.
+    let path = std::path::absolute(path).map_err(named)?;
+    Ok(Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?)
 }
 
 /// Opens a database that was checked, to write to it. Every commit is synced until told otherwise.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
-    let connection = Connection::open(path)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     be_careful(&connection)?;
     version_of(&connection, path)?;
     // Only a database that is made now heeds these two.
@@ -101,13 +165,34 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     space::prepare(&connection)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
+    // On macOS a sync leaves what is written in the memory of the drive, unless it is told not to. Other systems do not
+    // need to be told.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    space::limit_log(&connection)?;
     Ok(connection)
+}
+
+/// Opens a database to look into it, and changes nothing that anybody sees. Returns its version.
+pub(super) fn look_into(path: &Path) -> Result<(Connection, usize), StoreError> {
+    let had_log = fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0);
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // The last connection that closes removes the files that it has made, and writes a log into the database.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, had_log)?;
+    be_careful(&connection)?;
+    let version = version_of(&connection, path)?;
+    Ok((connection, usize::try_from(version).unwrap_or(0)))
 }
 
 /// Waits for others, and has SQLite look for damage in each page that it reads.
 pub(super) fn be_careful(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY)?;
+    wait_for_others(connection)?;
     connection.pragma_update(None, "cell_size_check", true)
+}
+
+/// Waits for others who lock the database.
+pub(super) fn wait_for_others(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)
 }
 
 /// Makes the database, or brings it up to date; to be called in a transaction. Returns the version that it
@@ -115,6 +200,16 @@ pub(super) fn be_careful(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) fn migrate(connection: &Connection) -> Result<usize, StoreError> {
     migrate_by(STEPS, connection)
 }
+
+/// What a database of this version consists of: an empty one, in memory.
+pub(super) fn model(version: usize) -> Result<Connection, StoreError> {
+    let connection = Connection::open_in_memory()?;
+    migrate_by(STEPS.get(..version).unwrap_or(STEPS), &connection)?;
+    Ok(connection)
+}
+
+/// The newest version.
+pub(super) const NEWEST: usize = STEPS.len();
 
 fn migrate_by(steps: &[Step], connection: &Connection) -> Result<usize, StoreError> {
     let before = usize::try_from(pragma(connection, "user_version")?).unwrap_or(usize::MAX);
@@ -186,6 +281,18 @@ mod tests {
         drop(transaction);
         assert_eq!(version(&connection), 1);
         assert!(connection.prepare("SELECT size FROM things").is_err(), "half a step was kept");
+    }
+
+    /// It cannot be seen elsewhere than on macOS, and does no harm there.
+    #[test]
+    fn a_sync_reaches_the_disk_on_macos_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, "").unwrap();
+        let connection = open(&path).unwrap();
+        for name in ["fullfsync", "checkpoint_fullfsync"] {
+            assert_eq!(pragma(&connection, name).unwrap(), 1, "{name}");
+        }
     }
 
     #[test]

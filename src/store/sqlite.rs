@@ -8,17 +8,22 @@
 //! anybody, and each life of a host begins with a new block. So no number ever means two things, even when a
 //! loss of power takes the newest commits, which need not be synced, away.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{params, Connection, ErrorCode};
+use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
 use rustix::process::{getrlimit, Resource};
 
+use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
-use super::{agents, clients, pack, schema, space, trash, trials, StoreOptions};
+use super::space::Due;
+use super::{agents, clients, mend, pack, schema, space, trash, trials, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
@@ -29,8 +34,19 @@ pub const FILE_NAME: &str = "sessions.sqlite";
 /// How many sequence numbers are reserved at once.
 const BLOCK: u64 = 1 << 20;
 
+/// From so many pages on, the write-ahead log is written into the database.
+const LOG_PAGES_MAX: u32 = 1000;
+
+/// A commit of more records than these is not tried at once.
+const RECORDS_AT_ONCE_MAX: usize = 8;
+
+/// After a commit at once that took long, nothing is committed at once for so long, and for so many times the time that
+/// it took: no more than a small share of all time goes into such commits.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+const SLOW_FOR_TIMES: u32 = 100;
+
 /// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
-const LEAP: u64 = 1 << 40;
+pub(super) const LEAP: u64 = 1 << 40;
 
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +60,25 @@ pub enum StoreError {
     /// A row is not what was written.
     #[error("{0} is damaged: it is not what was written")]
     Damaged(String),
+    /// A store was here, and is not any more.
+    #[error(
+        "{0} {1}, although sessions were kept in it; nothing was changed: put a copy of it back, or remove the folder to begin anew"
+    )]
+    Lost(String, &'static str),
+    /// What is damaged cannot be made again.
+    #[error(
+        "{0}; nothing was removed: `ahp-sidecar sessions list` and `sessions export URI` still read what can be read, and `sessions restore --from FILE` brings it into another folder"
+    )]
+    BeyondMending(Box<StoreError>),
+    /// The mark beside it cannot be read or written.
+    #[error("{0} cannot be read or written: {1}{limit}", limit = file_limit_now())]
+    Mark(String, io::Error),
+    /// Taking up what ran in a session has ended so many processes in a row that it is not tried any more.
+    #[error(
+        "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
+        `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
+    )]
+    LeftAlone(u32),
     /// A file of it was moved or removed while it was open.
     #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
     Gone(String, io::Error),
@@ -53,6 +88,59 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether something in the database is not what was written, or not there any more.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged(_) => true,
+            Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => matches!(
+                failure.code,
+                // The last is said of a table or an index that is missing.
+                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
+            ),
+            Self::Sqlite(error) => matches!(
+                error,
+                rusqlite::Error::SqlInputError { .. }
+                    | rusqlite::Error::FromSqlConversionFailure(..)
+                    | rusqlite::Error::IntegralValueOutOfRange(..)
+                    | rusqlite::Error::Utf8Error(..)
+                    | rusqlite::Error::InvalidColumnType(..)
+            ),
+            _ => false,
+        }
+    }
+
+    /// The same, saying of damage what can still be done.
+    fn beyond_mending(self) -> Self {
+        if self.is_damage() {
+            Self::BeyondMending(Box::new(self))
+        } else {
+            self
+        }
+    }
+
+    /// Whether what failed fails again however often it is tried: not so where there may be room again, or where what
+    /// is locked or away may come back.
+    pub fn is_for_good(&self) -> bool {
+        match self {
+            Self::Gone(..) | Self::Mark(..) => false,
+            Self::Sqlite(error) => !matches!(
+                error.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                        | ErrorCode::FileLockingProtocolFailed
+                        | ErrorCode::OutOfMemory
+                        | ErrorCode::OperationInterrupted
+                        | ErrorCode::OperationAborted
+                )
+            ),
+            _ => true,
+        }
+    }
+
     /// The same, saying of damage what it was found in.
     pub(super) fn on(self, what: impl Fn() -> String) -> Self {
         match self {
@@ -69,7 +157,15 @@ fn file_limit(error: &rusqlite::Error) -> String {
         error.sqlite_error_code(),
         Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull | ErrorCode::CannotOpen)
     );
-    match getrlimit(Resource::Fsize).current.filter(|_| may_be_it) {
+    if may_be_it {
+        file_limit_now()
+    } else {
+        String::new()
+    }
+}
+
+fn file_limit_now() -> String {
+    match getrlimit(Resource::Fsize).current {
         Some(bytes) => {
             format!(" (no file of this process may be larger than {bytes} bytes, see `ulimit -f`)")
         }
@@ -82,11 +178,22 @@ fn file_limit(error: &rusqlite::Error) -> String {
 pub struct Writer {
     connection: Connection,
     files: Vec<OpenFile>,
+    path: PathBuf,
     /// Numbers up to this one are reserved.
     reserved: u64,
     options: StoreOptions,
     /// What was written since old actions were last removed; none when that is not known.
     unpruned: Option<Unpruned>,
+    /// Something was kept since damage was last mended.
+    may_mend: bool,
+    /// Damaged sessions in the trash, which are not removed from it.
+    stays: BTreeSet<SessionKey>,
+    /// How many pages the write-ahead log has had after the last commit.
+    log_pages: Arc<AtomicU32>,
+    /// The log was written into the database: the next commit may begin it anew, which syncs it.
+    log_may_begin: bool,
+    /// Until when the disk is taken for slow.
+    slow_until: Option<Instant>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -95,39 +202,68 @@ struct Unpruned {
     bytes: usize,
 }
 
+impl Unpruned {
+    fn and(mut self, records: &[Record]) -> Self {
+        for record in records {
+            if let Record::Action(_, line) = record {
+                self.actions += 1;
+                self.bytes += line.line.len();
+            }
+        }
+        self
+    }
+
+    /// Whether no action is too old for the window, as far as these go.
+    fn fits(self, window: &Window) -> bool {
+        self.actions <= window.actions_max && self.bytes <= window.bytes_max
+    }
+}
+
 impl Writer {
-    /// Opens the database, makes it or brings it up to date, begins a new life of the sequence, and empties
-    /// the trash of what is old.
+    /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence. What is damaged
+    /// and can be made again is.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
-        schema::check(path)?;
-        let mut connection = schema::open(path)?;
-        let transaction = connection.transaction()?;
-        let version = schema::migrate(&transaction)?;
-        let head = last_reserved(&transaction)?;
-        let start = Start {
-            head,
-            last_key: last_key(&transaction)?,
-            sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
-            continues: version > 0,
-            agents: rows::number(&transaction, "agents")?.and_then(|sum| u32::try_from(sum).ok()),
-            said: agents::all(&transaction),
-        };
-        rows::put_life(&transaction, head)?;
-        trials::begin_life(&transaction, options.deaths_max)?;
-        let reserved = head + BLOCK;
-        rows::put_number(&transaction, "reserved", reserved)?;
-        transaction.commit()?;
+        let (mut connection, mark) = schema::open_or_make(path).map_err(StoreError::beyond_mending)?;
+        let begun = begin(&mut connection, &options, mark.reserved()).or_else(|error| {
+            if !error.is_damage() {
+                return Err(error);
+            }
+            tracing::error!(%error, "the store is damaged: what can be made again is made again");
+            mend_all(&mut connection, Some(mark.reserved()))?;
+            begin(&mut connection, &options, mark.reserved())
+        });
+        let start = begun.map_err(StoreError::beyond_mending)?;
+        let reserved = start.head + BLOCK;
+        let made = Mark::Made { reserved };
+        let marked = if matches!(mark, Mark::Made { .. }) { made.update(path) } else { made.put(path) };
+        marked.map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
         connection.pragma_update(None, "synchronous", "normal")?;
+        let log_pages = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&log_pages);
+        // In place of SQLite's own, which writes the log into the database in the middle of a commit.
+        connection.wal_hook(Some(move |_: &mut _, pages| {
+            count.store(u32::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
+            Ok(())
+        }))?;
         let files =
             [path.to_owned(), log_of(path)].into_iter().map(OpenFile::of).collect::<Result<_, _>>()?;
-        // What cannot be removed now is removed another time.
-        if let Err(error) = trash::purge_old(&mut connection, unix_ms(), options.trash) {
-            tracing::warn!(%error, "the trash cannot be emptied");
-        }
-        Ok((Self { connection, files, reserved, options, unpruned: None }, start))
+        let writer = Self {
+            connection,
+            files,
+            path: path.to_owned(),
+            reserved,
+            options,
+            unpruned: None,
+            may_mend: true,
+            stays: BTreeSet::new(),
+            log_pages,
+            log_may_begin: true,
+            slow_until: None,
+        };
+        Ok((writer, start))
     }
 
     /// Keeps records in one transaction: all of them, or none.
@@ -136,17 +272,17 @@ impl Writer {
     /// When nothing was kept.
     pub fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.files.iter().try_for_each(OpenFile::check)?;
-        let last = records.iter().filter_map(|record| match record {
-            Record::Action(_, line) => Some(line.server_seq),
-            _ => None,
-        });
-        let reserve_up_to =
-            last.max().filter(|last| last + BLOCK / 2 > self.reserved).map(|last| last + BLOCK);
+        let reserve_up_to = self.reserve_for(records);
         let sync = reserve_up_to.is_some() || records.contains(&Record::Sync);
         if sync {
             self.connection.pragma_update(None, "synchronous", "full")?;
         }
-        let written = self.write(records, reserve_up_to);
+        let mut written = self.write(records, reserve_up_to);
+        if written.as_ref().is_err_and(StoreError::is_damage) && std::mem::take(&mut self.may_mend) {
+            tracing::error!("the store is damaged: what can be made again is made again");
+            written = mend_all(&mut self.connection, None).and_then(|()| self.write(records, reserve_up_to));
+        }
+        self.may_mend |= written.is_ok();
         if written.is_err() {
             // Where no file may grow, the next attempt has the room that the log takes now.
             space::empty_log(&self.connection)
@@ -159,18 +295,101 @@ impl Writer {
             );
         }
         written?;
-        self.reserved = reserve_up_to.unwrap_or(self.reserved);
+        self.log_may_begin = false;
+        if let Some(reserved) = reserve_up_to {
+            self.reserved = reserved;
+            Mark::Made { reserved }.update(&self.path).unwrap_or_else(
+                |error| tracing::warn!(%error, "the mark beside the store cannot be written"),
+            );
+        }
         self.prune(records);
         Ok(())
     }
 
-    /// Gives a little of the disk space back that nothing needs any more, but for what old actions have left: new
-    /// ones take it. Returns whether there is more.
+    /// Does a little of what can be done while nothing else is to do: removes for good what has been in the trash
+    /// for long enough, then gives disk space back that nothing needs any more, but for what old actions have left:
+    /// new ones take it. Returns when there is something to do again.
     ///
     /// # Errors
     /// When that fails; nothing is lost then.
-    pub fn give_back_some(&self) -> Result<bool, StoreError> {
-        space::give_back_some(&self.connection, self.options.window.bytes_max)
+    pub fn tidy_some(&mut self) -> Result<Due, StoreError> {
+        self.log_may_begin = true;
+        if trash::purge_some(&mut self.connection, unix_ms(), self.options.trash, &mut self.stays)?
+            || space::give_back_some(&self.connection, self.options.window.bytes_max)?
+        {
+            return Ok(Due::Now);
+        }
+        space::shorten_log(&self.connection, &log_of(&self.path))
+    }
+
+    /// Empties the log, when nothing more will be kept.
+    pub fn finish(&self) {
+        if let Err(error) = space::cut_log(&self.connection) {
+            tracing::debug!(%error, "the log cannot be emptied");
+        }
+    }
+
+    /// Keeps a few records if that takes nothing but writing them into the system's cache of the disk: nothing is
+    /// synced, removed, or waited for. Returns whether they are kept; if not, nothing was.
+    pub fn commit_at_once(&mut self, records: &[Record]) -> bool {
+        let begin = Instant::now();
+        let is_small = records.len() <= RECORDS_AT_ONCE_MAX
+            && records.iter().all(|record| matches!(record, Record::Action(..) | Record::Progress(..)));
+        let unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
+        let is_pruned = unpruned.is_some_and(|unpruned| unpruned.fits(&self.options.window));
+        let is_slow = self.slow_until.is_some_and(|until| begin < until);
+        let has_log = !self.log_may_begin && self.log_pages.load(Ordering::Relaxed) < LOG_PAGES_MAX;
+        if !is_small || !is_pruned || is_slow || !has_log || self.reserve_for(records).is_some() {
+            return false;
+        }
+        let is_kept = self.write_without_waiting(records).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a commit is left to the thread that can wait");
+            false
+        });
+        let took = begin.elapsed();
+        if took > self.options.at_once_within {
+            let pause = took.saturating_mul(SLOW_FOR_TIMES).saturating_add(SLOW_FOR);
+            self.slow_until = begin.checked_add(pause);
+        }
+        if is_kept {
+            self.unpruned = unpruned;
+        }
+        is_kept
+    }
+
+    /// Writes the write-ahead log into the database when it is long.
+    pub fn empty_long_log(&mut self) {
+        if self.log_pages.load(Ordering::Relaxed) < LOG_PAGES_MAX {
+            return;
+        }
+        self.log_may_begin = true;
+        if let Err(error) = space::empty_log(&self.connection) {
+            tracing::warn!(%error, "the log cannot be written into the database");
+        }
+    }
+
+    /// The last of the numbers to be reserved before these records may be told.
+    fn reserve_for(&self, records: &[Record]) -> Option<u64> {
+        let last = records.iter().filter_map(|record| match record {
+            Record::Action(_, line) => Some(line.server_seq),
+            _ => None,
+        });
+        last.max().filter(|last| last + BLOCK / 2 > self.reserved).map(|last| last + BLOCK)
+    }
+
+    /// Returns false when another program is at the database.
+    fn write_without_waiting(&mut self, records: &[Record]) -> Result<bool, StoreError> {
+        self.files.iter().try_for_each(OpenFile::check)?;
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let written = self.write(records, None);
+        schema::wait_for_others(&self.connection)?;
+        match written {
+            Ok(()) => Ok(true),
+            Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Lets the database grow to so many pages only, until told otherwise.
@@ -199,19 +418,10 @@ impl Writer {
     /// life, which does not know how many there are. The records are safe by now: what fails here is done
     /// another time.
     fn prune(&mut self, records: &[Record]) {
-        let lines = || {
-            records.iter().filter_map(|record| match record {
-                Record::Action(_, line) => Some(line.line.len()),
-                _ => None,
-            })
-        };
         let window = self.options.window;
-        if let Some(unpruned) = &mut self.unpruned {
-            unpruned.actions += lines().count();
-            unpruned.bytes += lines().sum::<usize>();
-            if unpruned.actions <= window.actions_max && unpruned.bytes <= window.bytes_max {
-                return;
-            }
+        self.unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
+        if self.unpruned.is_some_and(|unpruned| unpruned.fits(&window)) {
+            return;
         }
         self.unpruned = Some(Unpruned::default());
         if let Err(error) = remove_old_actions(&mut self.connection, &window) {
@@ -249,25 +459,108 @@ impl OpenFile {
 }
 
 /// The write-ahead log beside a database.
-fn log_of(path: &Path) -> PathBuf {
+pub(super) fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     log.into()
 }
 
+/// Begins a life: no number that may have been told before is told again in it.
+fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
+    let transaction = connection.transaction()?;
+    let version = schema::migrate(&transaction)?;
+    mend::check_complete(&transaction)?;
+    let reserved = last_reserved(&transaction)?;
+    if told > reserved {
+        tracing::warn!(
+            "the store is older than the last one that was used here, or its newest changes are lost: clients are told states anew"
+        );
+    }
+    let head = reserved.max(told);
+    let start = Start {
+        head,
+        last_key: last_key(&transaction)?,
+        sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
+        continues: version > 0,
+        agents: last_agents(&transaction)?,
+        said: agents::all(&transaction),
+    };
+    rows::put_life(&transaction, head)?;
+    trials::begin_life(&transaction, options.deaths_max)?;
+    rows::put_number(&transaction, "reserved", head + BLOCK)?;
+    mend::probe(&transaction)?;
+    transaction.commit()?;
+    Ok(start)
+}
+
+/// Makes again what can be made again. Where damaged pages are in the way of that, the rest of the database is written
+/// anew first, when a life begins.
+fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
+    let plan = mend::plan(connection, told)?;
+    let Err(error) = in_transaction(connection, |now| mend::carry_out(now, &plan)) else { return Ok(()) };
+    // What was rolled back is still in the schema that the connection knows.
+    connection.execute_batch("PRAGMA writable_schema = RESET")?;
+    if told.is_none() || !error.is_damage() {
+        return Err(error);
+    }
+    tracing::error!(%error, "the store is written anew");
+    in_transaction(connection, |now| mend::forget_all(now, &plan))?;
+    connection.execute_batch("VACUUM")?;
+    in_transaction(connection, |now| mend::make_all(now, &plan))
+}
+
+fn in_transaction(
+    connection: &mut Connection,
+    work: impl FnOnce(&Connection) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    work(&transaction)?;
+    Ok(transaction.commit()?)
+}
+
+/// What the agents of the life before were; none when that is not known.
+fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
+    match rows::number(connection, "agents") {
+        Err(StoreError::Damaged(what)) => {
+            tracing::warn!(what, "a damaged row: clients are told the agents anew");
+            Ok(None)
+        }
+        found => Ok(found?.and_then(|sum| u32::try_from(sum).ok())),
+    }
+}
+
+/// Refuses an empty database in a folder that a process has held before. Whoever makes one leaves a mark first, but
+/// older versions did not.
+///
+/// # Errors
+/// When it is such a one.
+pub fn refuse_what_was_cut(path: &Path) -> Result<(), StoreError> {
+    let is_empty = fs::metadata(path).is_ok_and(|file| file.len() == 0);
+    if is_empty && matches!(Mark::read(path), Ok(Mark::Absent)) {
+        return Err(StoreError::Lost(path.display().to_string(), "is empty"));
+    }
+    Ok(())
+}
+
 /// The last number that was reserved.
 pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> {
-    match rows::number(connection, "reserved") {
-        Err(StoreError::Damaged(what)) => {
-            tracing::error!(
-                what,
-                "a damaged row: the sequence goes on far behind every number that was given"
-            );
-            let known = "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
-            Ok(number(connection, known)? + LEAP)
+    let lost = match rows::number(connection, "reserved") {
+        Ok(Some(reserved)) => return Ok(reserved),
+        Err(StoreError::Damaged(what)) => what,
+        Err(error) => return Err(error),
+        Ok(None) => {
+            let sql = "SELECT EXISTS (SELECT 1 FROM lives) OR EXISTS (SELECT 1 FROM actions)
+                OR EXISTS (SELECT 1 FROM sessions)";
+            if number(connection, sql)? == 0 {
+                return Ok(0);
+            }
+            "the number `reserved` is missing".to_owned()
         }
-        found => Ok(found?.unwrap_or(0)),
-    }
+    };
+    tracing::error!(lost, "a damaged row: the sequence goes on far behind every number that was given");
+    let known =
+        "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
+    Ok(number(connection, known)?.saturating_add(LEAP))
 }
 
 /// The last key that was given, to sessions that are gone too.

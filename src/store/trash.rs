@@ -1,12 +1,15 @@
 //! Sessions that were removed, until they are gone for good.
 //!
-//! Owns: putting sessions into the trash and out of it, and removing what belongs to one.
-//! Never: begins a transaction that spans more than one session.
+//! Owns: putting sessions into the trash and out of it, and removing what belongs to one, at once or a little at a
+//! time.
+//! Never: begins a transaction that takes long, or reads what was said in a session to remove it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rusqlite::{params, Connection, OptionalExtension};
 
+use super::check;
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
 use crate::host::effects::{ChatKey, SessionKey};
@@ -68,26 +71,86 @@ fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Removes for good what has been in the trash for so long. What cannot be read stays, until a person says
-/// otherwise.
-pub(super) fn purge_old(connection: &mut Connection, now_ms: i64, after: Duration) -> Result<(), StoreError> {
-    let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
-    let until = now_ms.saturating_sub(after);
-    let sql = "SELECT key FROM sessions WHERE removed_at IS NOT NULL AND removed_at <= ?1";
-    let old: Vec<SessionKey> = connection
-        .prepare(sql)?
-        .query_map(params![until], |row| Ok(SessionKey(unsigned(row.get(0)?))))?
-        .collect::<Result<_, _>>()?;
-    for key in old {
+/// The time of removal of a session that is being removed for good, a little at a time. It cannot be brought back.
+const GOING: i64 = -1;
+
+/// So many bytes of turns are removed at once, or one turn.
+const BYTES_AT_ONCE: i64 = 4 << 20;
+
+/// So many turns are removed at once.
+const TURNS_AT_ONCE: u64 = 1000;
+
+/// So many sessions are looked at at once.
+const SESSIONS_AT_ONCE: u32 = 16;
+
+/// Removes for good a little of what has been in the trash for so long. Returns whether there is more. What is
+/// damaged stays, until a person says otherwise; `stays` has what this life has found so far.
+pub(super) fn purge_some(
+    connection: &mut Connection,
+    now_ms: i64,
+    after: Duration,
+    stays: &mut BTreeSet<SessionKey>,
+) -> Result<bool, StoreError> {
+    let going = removed(connection, "removed_at < 0", 0, 1)?;
+    if let Some(key) = going.first() {
         let transaction = connection.transaction()?;
-        match rows::whole_session(&transaction, key) {
-            Ok(_) => purge(&transaction, key)?,
-            Err(error) => {
-                tracing::warn!(%error, "a damaged session stays in the trash");
-                continue;
-            }
-        }
+        purge_a_little(&transaction, *key)?;
         transaction.commit()?;
+        return Ok(true);
     }
-    Ok(())
+    let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+    let limit = SESSIONS_AT_ONCE.saturating_add(u32::try_from(stays.len()).unwrap_or(u32::MAX));
+    let until = now_ms.saturating_sub(after);
+    let mut old = removed(connection, "removed_at BETWEEN 0 AND ?1", until, limit)?;
+    old.retain(|key| !stays.contains(key));
+    let transaction = connection.transaction()?;
+    for key in &old {
+        if let Err(error) = check::turns(&transaction, *key) {
+            tracing::warn!(%error, "a damaged session stays in the trash");
+            stays.insert(*key);
+            continue;
+        }
+        // From now on it is nobody's, so nobody sees half of it.
+        transaction
+            .prepare_cached("UPDATE sessions SET removed_at = ?2 WHERE key = ?1")?
+            .execute(params![signed(key.0), GOING])?;
+    }
+    transaction.commit()?;
+    Ok(!old.is_empty())
+}
+
+/// Some sessions in the trash, the oldest first.
+fn removed(
+    connection: &Connection,
+    condition: &str,
+    until: i64,
+    limit: u32,
+) -> Result<Vec<SessionKey>, StoreError> {
+    let sql = format!(
+        "SELECT key FROM sessions WHERE removed_at IS NOT NULL AND {condition} AND ?1 = ?1
+        ORDER BY removed_at LIMIT ?2"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let keys = statement.query_map(params![until, limit], |row| Ok(SessionKey(unsigned(row.get(0)?))))?;
+    Ok(keys.collect::<Result<_, _>>()?)
+}
+
+/// Removes the last turns of a session, and itself when there are none.
+fn purge_a_little(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
+    for chat in rows::chat_keys(connection, key)? {
+        // Its length is read, not what is in it.
+        let mut statement = connection.prepare_cached(
+            "SELECT place, length(body) FROM turns WHERE chat = ?1 ORDER BY place DESC LIMIT ?2",
+        )?;
+        let mut last = statement.query(params![signed(chat.0), signed(TURNS_AT_ONCE)])?;
+        let (mut bytes, mut keep) = (0, None);
+        while let Some(row) = last.next()?.filter(|_| bytes < BYTES_AT_ONCE) {
+            keep = Some(unsigned(row.get(0)?));
+            bytes += row.get::<_, i64>(1).unwrap_or(BYTES_AT_ONCE);
+        }
+        if let Some(keep) = keep {
+            return rows::cut_turns(connection, chat, keep);
+        }
+    }
+    purge(connection, key)
 }

@@ -5,7 +5,7 @@
 
 use ahp_types::state::SessionStatus;
 use bytes::Bytes;
-use rusqlite::{params, Connection};
+use rusqlite::{params, Connection, OptionalExtension};
 use serde_json::Value;
 
 use super::rows::signed;
@@ -13,14 +13,40 @@ use super::sqlite::StoreError;
 use crate::host::effects::SessionKey;
 use crate::wire::rpc::to_json;
 
-/// Counts the process that ended before this one against every session that was on trial in it, and puts
-/// those that are to be taken up now on trial. To be called once in the life of a process, before any is.
+/// What is to become of a session whose turn ran when its process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Its turn is ended, and may be resumed.
+    TakeUp,
+    /// It has ended the process too often: its turn is ended for good.
+    GiveUp,
+    /// That has ended the process just as often: nothing is done with it.
+    LeaveAlone,
+}
+
+/// How a session has fared.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trial {
+    /// So many processes in a row have ended while it was on trial.
+    pub(super) deaths: u32,
+    pub(super) verdict: Verdict,
+}
+
+/// Counts the process that ended before this one against every session that was on trial in it, judges them by how
+/// often that may happen, and puts those with a turn that is to be ended now on trial; but for those that have ended
+/// a process before: they are to be put on trial one by one, so that each is judged by itself. To be called once in
+/// the life of a process, before any is taken up.
 pub(super) fn begin_life(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
+    // Where no turn runs, it was ended, and the process outlived that; it may have ended before this was noted.
+    let over = "session NOT IN (SELECT session FROM chats INDEXED BY chats_running WHERE running)";
+    connection.execute(&format!("DELETE FROM trials WHERE given_up AND {over}"), [])?;
+    connection.execute(&format!("UPDATE trials SET open = 0 WHERE {over}"), [])?;
     connection.execute("UPDATE trials SET deaths = deaths + open, open = 0", [])?;
-    connection.execute("UPDATE trials SET given_up = (?1 > 0 AND deaths >= ?1)", params![deaths_max])?;
+    let sql = &format!("UPDATE trials SET given_up = iif(?1 = 0 OR {over}, 0, min(deaths / ?1, 2))");
+    connection.execute(sql, params![deaths_max])?;
     connection.execute(
         "INSERT INTO trials SELECT DISTINCT session, 0, 1, 0 FROM chats INDEXED BY chats_running WHERE running
-            ON CONFLICT (session) DO UPDATE SET open = NOT given_up",
+            ON CONFLICT (session) DO UPDATE SET open = (deaths = 0)",
         [],
     )?;
     Ok(())
@@ -48,15 +74,22 @@ pub(super) fn end(connection: &Connection, session: SessionKey) -> Result<(), St
     Ok(())
 }
 
-/// Whether a session is not taken up any more.
-pub(super) fn is_quarantined(connection: &Connection, session: SessionKey) -> Result<bool, StoreError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM trials WHERE session = ?1 AND given_up)";
+/// How a session has fared so far.
+pub(super) fn of(connection: &Connection, session: SessionKey) -> Result<Trial, StoreError> {
+    let sql = "SELECT deaths, given_up FROM trials WHERE session = ?1";
     let mut statement = connection.prepare_cached(sql)?;
-    Ok(statement.query_row(params![signed(session.0)], |row| row.get(0))?)
+    let found = statement.query_row(params![signed(session.0)], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (deaths, given_up): (u32, u32) = found.optional()?.unwrap_or_default();
+    let verdict = match given_up {
+        0 => Verdict::TakeUp,
+        1 => Verdict::GiveUp,
+        _ => Verdict::LeaveAlone,
+    };
+    Ok(Trial { deaths, verdict })
 }
 
-/// The summary of a session that is not taken up any more: it and its chats failed, and nothing runs in it.
-pub(super) fn quarantined_summary(summary: &[u8]) -> Bytes {
+/// The summary of a session that is left alone: it and its chats failed, and nothing runs in it.
+pub(super) fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
     let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
     let failed = |status: &Value| {

@@ -153,12 +153,16 @@ pub struct Choice {
 /// # Errors
 /// `-32005` when nothing that is offered is served; `-32602` when it is no offer.
 pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Choice, RpcError> {
+    let older = params.get("protocolVersion");
     if let Some(offer) = params.get("protocolVersions") {
-        let offered: Vec<String> = serde_json::from_value(offer.clone())
+        let offered: Vec<Value> = serde_json::from_value(offer.clone())
             .map_err(|why| RpcError::invalid_params(format_args!("`protocolVersions`: {why}")))?;
-        return negotiate_list(params, &offered, assumed);
+        let chosen = negotiate_list(params, &offered, assumed);
+        if chosen.is_ok() || older.is_none() {
+            return chosen;
+        }
     }
-    let Some(offer) = params.get("protocolVersion") else {
+    let Some(offer) = older else {
         return Err(RpcError::invalid_params("missing field `protocolVersions`"));
     };
     match offer {
@@ -177,12 +181,30 @@ pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Choice, Rp
     }
 }
 
-fn negotiate_list(params: &Object, offered: &[String], assumed: Option<Dialect>) -> Result<Choice, RpcError> {
-    // The newest crate knows what a version number is.
-    negotiate_protocol_version(offered)
-        .map_err(|why| RpcError::invalid_params(format_args!("`protocolVersions`: {why}")))?;
-    let highest = offered
-        .iter()
+/// An entry that is no version counts as one that is not served, as long as others are versions.
+fn negotiate_list(params: &Object, offered: &[Value], assumed: Option<Dialect>) -> Result<Choice, RpcError> {
+    let mut wrong = None;
+    let mut versions: Vec<&str> = Vec::new();
+    for offer in offered {
+        // The newest crate knows what a version number is.
+        let version = offer.as_str().ok_or_else(|| format!("`{offer}` is no text"));
+        let known = version.and_then(|version| match negotiate_protocol_version(&[version.to_owned()]) {
+            Ok(_) => Ok(version),
+            Err(why) => Err(why.to_string()),
+        });
+        match known {
+            Ok(version) => versions.push(version),
+            Err(why) => wrong = wrong.or(Some(why)),
+        }
+    }
+    if let (Some(why), true) = (&wrong, versions.is_empty()) {
+        return Err(RpcError::invalid_params(format_args!("`protocolVersions`: {why}")));
+    }
+    if let Some(why) = wrong {
+        tracing::warn!(why, "an entry of `protocolVersions` was passed over");
+    }
+    let highest = versions
+        .into_iter()
         .filter_map(|version| {
             let mut parts = version.split('.').map(|part| part.parse::<u64>().ok());
             let (major, minor, patch) = (parts.next()??, parts.next()??, parts.next()??);
@@ -190,7 +212,7 @@ fn negotiate_list(params: &Object, offered: &[String], assumed: Option<Dialect>)
         })
         .max_by_key(|(number, ..)| *number);
     let Some((_, dialect, version)) = highest else { return Err(unsupported()) };
-    let mut choice = Choice { dialect, answer: Value::String(version.clone()), doubtful: false };
+    let mut choice = Choice { dialect, answer: version.into(), doubtful: false };
     // All crates since 0.2.0 show an offer of 0.1.0 in their examples, which has no `channel`: who copied that
     // speaks a later version, most likely a late one.
     if dialect == Dialect::V0_1_0 && params.contains_key("channel") {
@@ -309,12 +331,23 @@ mod tests {
     fn offers_that_are_too_old_too_new_or_no_versions_are_told_apart() {
         assert_eq!(choose_from(&[]), Err(-32005));
         assert_eq!(choose_from(&["0.0.9", "2.0.0", "0.10.0"]), Err(-32005));
-        assert_eq!(choose_from(&["1.0.0", "1.0"]), Err(-32602));
+        assert_eq!(choose_from(&["1.0"]), Err(-32602));
+        assert_eq!(choose_from(&["zebra", "9.9.9"]), Err(-32005));
         assert_eq!(choose_from(&["1.0.0-rc.1"]), Err(-32602));
         assert_eq!(choose_from(&["01.0.0"]), Err(-32602));
         assert_eq!(choose(json!({ "protocolVersion": 2 })), Err(-32005));
         assert_eq!(choose(json!({ "protocolVersion": "1" })), Err(-32602));
         assert_eq!(choose(json!({})), Err(-32602));
+    }
+
+    #[test]
+    fn an_entry_that_is_no_version_does_not_spoil_the_others() {
+        assert_eq!(choose_from(&["1.0", "zebra", "0.9.0"]), Ok((Dialect::V0_9_0, json!("0.9.0"))));
+        let mixed = json!({ "protocolVersions": [5, null, "0.3.0"] });
+        assert_eq!(choose(mixed), Ok((Dialect::V0_3_0, json!("0.3.0"))));
+        let both = json!({ "protocolVersion": 1, "protocolVersions": ["2.0.0"] });
+        assert_eq!(choose(both), Ok((Dialect::Integer, json!(1))));
+        assert_eq!(choose(json!({ "protocolVersion": 2, "protocolVersions": ["zebra"] })), Err(-32005));
     }
 
     #[test]

@@ -15,15 +15,16 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Scene, Step, Told};
+use super::step::{Call, Notice, Said, Scene, Step, Told};
 use crate::host::reduce::tool_call_id;
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 
 /// See the module.
 pub struct Draft;
 
 /// What the id of a call ends in, where the permission that is asked for is that to keep its result.
-const RESULT: &str = "#result";
+pub(super) const RESULT: &str = "#result";
 
 /// The members of the actions that are told as they are.
 const MEMBERS: [&str; 10] =
@@ -47,7 +48,8 @@ impl Step for Draft {
             "in which order the text and the tool calls of a turn came",
             "what a turn that is over had thought",
             "a tool call before its input is complete, and what it produces before it is done",
-            "questions, queued and steering messages, and that turns were taken back",
+            "questions: where no other client is there to answer, they are declined",
+            "queued and steering messages, and that turns were taken back",
             "what a permission can be answered besides yes and no",
             "that a summary changes: the list must be fetched again",
             "read and archived flags, activities, settings, and everything else that its page does not name",
@@ -55,6 +57,8 @@ impl Step for Draft {
     }
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        // Whichever is its first: that it is of this version may be found out late.
+        call.aside = Some(Aside::SeesNoQuestions);
         match call.method.as_str() {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,
@@ -65,12 +69,11 @@ impl Step for Draft {
         Ok(())
     }
 
-    fn action_up(&self, told: &mut Told, scene: &mut Scene<'_>) {
-        match told.name() {
-            "session/permissionResolved" => answer_of_permission(&mut told.action, scene.chat),
-            "session/modelChanged" => model_of_id(&mut told.action),
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        match said.name() {
+            "session/modelChanged" => model_of_id(&mut said.action),
             "session/turnStarted" => {
-                if let Some(Value::Object(message)) = told.action.get_mut("userMessage") {
+                if let Some(Value::Object(message)) = said.action.get_mut("userMessage") {
                     uris_of_paths(message);
                 }
             }
@@ -476,29 +479,6 @@ fn call_before(told: &Told, chat: Option<&ChatState>) -> Object {
 
 fn call_id(told: &Told) -> &str {
     node::text(&told.action, "toolCallId").unwrap_or_default()
-}
-
-/// Makes of the answer to a permission that of the tool call that asked.
-fn answer_of_permission(action: &mut Object, chat: Option<&ChatState>) {
-    let request = node::text(action, "requestId").unwrap_or_default();
-    let (call, of_result) = match request.strip_suffix(RESULT) {
-        Some(call) => (call.to_owned(), true),
-        None => (request.to_owned(), false),
-    };
-    let approved = is(action, "approved");
-    action.remove("requestId");
-    action.insert("toolCallId".to_owned(), call.into());
-    if !action.contains_key("turnId") {
-        let running = chat.and_then(|chat| chat.active_turn.as_ref()).map(|turn| turn.id.clone());
-        action.extend(running.map(|id| ("turnId".to_owned(), id.into())));
-    }
-    if of_result {
-        action.insert("type".to_owned(), "session/toolCallResultConfirmed".into());
-        return;
-    }
-    action.insert("type".to_owned(), "session/toolCallConfirmed".into());
-    let (member, value) = if approved { ("confirmed", "user-action") } else { ("reason", "denied") };
-    action.insert(member.to_owned(), value.into());
 }
 
 // Objects.

@@ -18,11 +18,13 @@ use serde_json::Value;
 
 use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
 use super::lane::Lane;
+use super::names;
 use super::node::{self, Object};
 use super::step::Reply;
 use crate::host::effects::{ConnectionId, Record};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
+use crate::wire::names::Named;
 use crate::wire::rpc::{Incoming, Params, RequestId};
 use crate::wire::uris;
 
@@ -56,19 +58,20 @@ struct Peer {
     open: bool,
     /// Another version may be meant; what comes next may tell.
     doubtful: bool,
+    /// That was assumed, and logged.
+    is_assumed: bool,
     client_id: String,
     /// What the client calls the root channel.
     root: String,
-    /// Channels that the client subscribed to, as the core names them.
-    shown: BTreeSet<String>,
-    /// Channels that were subscribed to for its sake besides.
-    shadows: BTreeSet<String>,
+    /// Channels that the client subscribed to, as the core names them, each with the number of the request that
+    /// did it: requests are answered out of order.
+    shown: BTreeMap<String, u64>,
+    /// Channels that were subscribed to for its sake besides, likewise.
+    shadows: BTreeMap<String, u64>,
     /// Requests that are on their way, by the number that the core was given for the first.
     batches: BTreeMap<u64, Batch>,
     /// Actions that are on their way, as the client said them.
     said: VecDeque<(i64, Object)>,
-    /// Actions that wait until no turn runs in a chat.
-    deferred: Vec<(String, Object)>,
 }
 
 /// A client's request, and the requests that the core gets instead of it.
@@ -81,8 +84,12 @@ struct Batch {
     reply: Reply,
     /// The channels that the client asks for, as the core names them.
     asked: Vec<String>,
+    /// The same as the client spells them.
+    spelled: Vec<String>,
     /// The channels that are asked for besides.
     besides: Vec<String>,
+    /// What of that was given up before it was answered.
+    given_up: BTreeSet<String>,
     /// What the core has answered so far, in the order of asking.
     answers: Vec<Result<Bytes, RpcError>>,
     wants: usize,
@@ -95,13 +102,13 @@ impl Default for Peer {
             answer: Value::Null,
             open: false,
             doubtful: false,
+            is_assumed: false,
             client_id: String::new(),
             root: uris::ROOT.to_owned(),
-            shown: BTreeSet::new(),
-            shadows: BTreeSet::new(),
+            shown: BTreeMap::new(),
+            shadows: BTreeMap::new(),
             batches: BTreeMap::new(),
             said: VecDeque::new(),
-            deferred: Vec::new(),
         }
     }
 }
@@ -115,7 +122,7 @@ impl Peer {
     /// Whether what the core tells on a channel is for the client. All of it, unless channels were subscribed to
     /// that it did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
-        !self.dialect.has_summaries_in_states() || self.shown.contains(channel)
+        !self.dialect.has_summaries_in_states() || self.shown.contains_key(channel)
     }
 
     /// The core's name of the root channel for the client's.
@@ -133,6 +140,13 @@ impl Peer {
             }
             self.said.push_back((seq, params));
         }
+    }
+
+    /// Whether a channel is subscribed to, or will be when what is on its way is answered.
+    fn follows(&self, channel: &String) -> bool {
+        let is_asked = |batch: &Batch| batch.asked.contains(channel) || batch.besides.contains(channel);
+        let mut batches = self.batches.values().filter(|batch| !batch.given_up.contains(channel));
+        self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
     }
 
     fn root_down(&self, uri: &str) -> String {
@@ -160,14 +174,28 @@ impl Edges {
         }
     }
 
-    /// The client id of a `reconnect` whose version is not known here, but may be in the store.
-    pub fn stranger(&self, message: &Incoming) -> Option<String> {
-        let Incoming::Request { method, params, .. } = message else { return None };
-        if method != Method::Reconnect.name() {
-            return None;
+    /// What a message names, called as the core may call it. The channels may be more than the message turns out to
+    /// mean: what old spellings stand for is known for sure only when it is translated, which is when it is heard.
+    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
+        let mut named = Named::of(message);
+        let peer = self.peers.get(&connection);
+        // The version of a client that comes, or comes back, is not known yet.
+        let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
+        if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
+            let lanes = self.lanes.values().filter(|lane| !lane.dialect().names_channels());
+            let mut spelled: BTreeSet<String> = lanes
+                .flat_map(|lane| named.channels.iter().filter_map(|uri| lane.names.known(uri)))
+                .collect();
+            spelled.extend(named.channels.iter().filter_map(|uri| names::plain_name(&self.providers, uri)));
+            named.channels.extend(spelled);
         }
-        let client_id = params.read::<ClientId>().ok()?.client_id;
-        (!self.clients.contains_key(&client_id)).then_some(client_id)
+        named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
+        named
+    }
+
+    /// Whether it is not known here, but may be in the store, which version this client spoke last.
+    pub fn is_stranger(&self, client_id: &str) -> bool {
+        !self.clients.contains_key(client_id)
     }
 
     /// Remembers which version a client spoke last.
@@ -278,15 +306,17 @@ impl Edges {
         if !peer.doubtful || matches!(method, "initialize" | "ping") {
             return;
         }
+        let Some(dialect) = integer_sign(method, params) else {
+            if !std::mem::replace(&mut peer.is_assumed, true) {
+                tracing::warn!(
+                    client = peer.client_id,
+                    "a client of version 1 does not show which; until it does, that of the crate 0.1.0 is assumed \
+                     (--assume-version)"
+                );
+            }
+            return;
+        };
         peer.doubtful = false;
-        let told = integer_sign(method, params);
-        let dialect = told.unwrap_or(Dialect::Integer);
-        if told.is_none() {
-            tracing::warn!(
-                client = peer.client_id,
-                "a client of version 1 does not show which; taken for that of the crate 0.1.0 (--assume-version)"
-            );
-        }
         if dialect != peer.dialect {
             let client_id = peer.client_id.clone();
             let taken_for = self.lanes.remove(&peer.dialect);
@@ -308,16 +338,10 @@ impl Edges {
                 continue;
             }
             let told: BTreeSet<&String> =
-                of_lane.flat_map(|peer| peer.shown.iter().chain(&peer.shadows)).collect();
+                of_lane.flat_map(|peer| peer.shown.keys().chain(peer.shadows.keys())).collect();
             lane.retain(|channel| told.contains(&channel.to_owned()));
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ClientId {
-    client_id: String,
 }
 
 /// Whether a message of the newest version calls the root channel something else than the core does: those

@@ -46,8 +46,6 @@ pub struct Lane {
 #[derive(Debug, Default)]
 pub struct Spoken {
     server_seq: u64,
-    /// The chat that it changes, and whether a turn runs in it now.
-    pub chat: Option<(String, bool)>,
     /// Whose action it is.
     pub origin: Option<Origin>,
     /// What is told, in order.
@@ -155,7 +153,15 @@ impl Lane {
         let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
         (
             Chain::to(self.dialect),
-            Scene { chat, is_read, active, directories, names: &mut self.names, client_id },
+            Scene {
+                chat,
+                is_read,
+                active,
+                directories,
+                knows_chats: !self.dialect.has_turns_in_sessions(),
+                names: &mut self.names,
+                client_id,
+            },
         )
     }
 
@@ -221,7 +227,6 @@ impl Lane {
         // Text that streams is the same in every version that has chats.
         if action.delta.is_some() && !self.dialect.has_turns_in_sessions() {
             let Some(channel) = self.apply(&action.line) else { return spoken };
-            spoken.chat = Some((channel.clone(), true));
             let line = Line { delta: action.delta, ..Line::of(action.line.clone()) };
             spoken.lines.push(SpokenLine { shown_on: channel, line });
             return spoken;
@@ -229,14 +234,11 @@ impl Lane {
         let Some(envelope) = read::<Envelope>(&action.line) else { return spoken };
         spoken.origin = envelope.origin.clone();
         self.follow_clients(&envelope);
-        let channel = envelope.channel.clone();
         for (shown_on, envelope) in self.envelopes(envelope, false) {
             let bytes = notification_line("action", &to_json(&envelope));
             spoken.lines.push(SpokenLine { shown_on, line: Line::of(bytes) });
         }
         self.apply(&action.line);
-        let chat = chat_of(&channel);
-        spoken.chat = self.chats.get(&chat).map(|known| (chat, known.state().active_turn.is_some()));
         spoken
     }
 

@@ -4,24 +4,44 @@
 //! Never: forgets a name while it is in use, so that a session is called the same in every place.
 //!
 //! The spelling of a client alone does not tell whether a session is held as `ahp-session:/<id>` or, because
-//! a client of a later version made it so, under the very same name. Until it was told of (in a list, a
-//! notification or a state), the first is taken for it.
+//! a client of a later version made it so, under the very same name; nor whether it is that provider's. Until it
+//! was told of (in a list, a notification or a state), it is guessed: a guess is never kept against what is told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// The scheme of sessions since 0.2.0.
 const SCHEME: &str = "ahp-session";
 
-/// The spellings that were used so far.
+/// So many guesses are remembered, to answer in a client's own words about what is not there.
+const GUESSES_MAX: usize = 256;
+
+/// The spellings of the sessions that were told of.
 #[derive(Debug, Default)]
 pub struct Names {
     /// The providers that there are, the default one first.
     providers: Vec<String>,
     client_of: HashMap<String, String>,
     core_of: HashMap<String, String>,
+    /// What clients called sessions that were not told of; the newest last.
+    guesses: VecDeque<Guess>,
     /// The session that was removed last. Its name is kept until another one is: there may be connections
     /// that have not been told of it yet.
     gone: Option<String>,
+}
+
+/// A session that was not told of.
+#[derive(Debug, Clone)]
+struct Guess {
+    client: String,
+    core: String,
+    /// Its client is making it.
+    is_made: bool,
+}
+
+/// The session's name since 0.2.0, if this is how it was spelled before: with one of these providers as its scheme.
+pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
+    let (scheme, path) = uri.split_once(':')?;
+    providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
 }
 
 impl Names {
@@ -30,9 +50,9 @@ impl Names {
         Self { providers, ..Self::default() }
     }
 
-    /// Whether there is such a provider.
-    pub fn is_provider(&self, name: &str) -> bool {
-        self.providers.iter().any(|provider| provider == name)
+    /// The core's name of what clients are known to call `uri`.
+    pub fn known(&self, uri: &str) -> Option<String> {
+        self.core_of.get(uri).cloned()
     }
 
     /// The core's name of what a client calls `uri`.
@@ -40,23 +60,22 @@ impl Names {
         if let Some(core) = self.core_of.get(uri) {
             return core.clone();
         }
-        match uri.split_once(':') {
-            Some((scheme, path)) if self.is_provider(scheme) => {
-                let core = format!("{SCHEME}:{path}");
-                // The same id under another provider is another session.
-                if self.client_of.contains_key(&core) {
-                    self.keep(uri);
-                    return uri.to_owned();
-                }
-                self.learn(&core, uri);
-                core
-            }
-            Some((SCHEME, _)) => {
-                self.keep(uri);
-                uri.to_owned()
-            }
-            _ => uri.to_owned(),
+        let guessed = self.guesses.iter().find(|guess| guess.client == uri && guess.is_made);
+        if let Some(guess) = guessed.filter(|guess| !self.client_of.contains_key(&guess.core)) {
+            return guess.core.clone();
         }
+        let Some(core) = plain_name(&self.providers, uri) else {
+            if is_plain(uri) {
+                self.guess(uri, uri, false);
+            }
+            return uri.to_owned();
+        };
+        // The same id under another provider is another session.
+        if self.client_of.contains_key(&core) {
+            return uri.to_owned();
+        }
+        self.guess(uri, &core, false);
+        core
     }
 
     /// All that a client may mean by `uri`, where nothing was told of its sessions yet.
@@ -70,12 +89,21 @@ impl Names {
         }
     }
 
-    /// Clients of this version call the session as they did when they made it: its scheme is no provider of
-    /// ours, or another one than it is made with.
-    pub fn keep(&mut self, uri: &str) {
-        if !self.client_of.contains_key(uri) && !self.core_of.contains_key(uri) {
-            self.learn(uri, uri);
+    /// A client makes a session of this name, and this provider: it is held under the very same name where the
+    /// scheme says another provider, or where the id is that of another session.
+    pub fn make(&mut self, uri: &str, provider: Option<&str>) {
+        if self.core_of.contains_key(uri) {
+            return;
         }
+        let scheme = uri.split_once(':').map_or("", |(scheme, _)| scheme);
+        let core = plain_name(&self.providers, uri);
+        let is_taken = |core: &String| {
+            let mut made = self.guesses.iter().filter(|guess| guess.is_made && guess.client != uri);
+            self.client_of.contains_key(core) || made.any(|guess| guess.core == *core)
+        };
+        let is_own = provider.is_none_or(|provider| provider == scheme);
+        let core = core.filter(|core| is_own && !is_taken(core)).unwrap_or_else(|| uri.to_owned());
+        self.guess(uri, &core, true);
     }
 
     /// Learns what clients call these sessions, each with its provider. What is held under the clients' own
@@ -96,9 +124,20 @@ impl Names {
             return client.clone();
         }
         let Some((SCHEME, path)) = uri.split_once(':') else {
-            self.learn(uri, uri);
+            if provider.is_some() {
+                self.learn(uri, uri);
+            }
             return uri.to_owned();
         };
+        let guessed = self.guesses.iter().rev().find(|guess| guess.core == uri);
+        if let (None, Some(guess)) = (provider, guessed) {
+            return guess.client.clone();
+        }
+        // Its client calls it as all are called since 0.2.0.
+        if guessed.is_some_and(|guess| guess.client == uri) {
+            self.learn(uri, uri);
+            return uri.to_owned();
+        }
         let Some(scheme) = provider.or(self.providers.first().map(String::as_str)) else {
             return uri.to_owned();
         };
@@ -133,6 +172,17 @@ impl Names {
         for (core, client) in &other.client_of {
             self.learn(core, client);
         }
+        for Guess { client, core, is_made } in &other.guesses {
+            self.guess(client, core, *is_made);
+        }
+    }
+
+    fn guess(&mut self, client: &str, core: &str, is_made: bool) {
+        self.guesses.retain(|guess| guess.client != client);
+        if self.guesses.len() == GUESSES_MAX {
+            self.guesses.pop_front();
+        }
+        self.guesses.push_back(Guess { client: client.to_owned(), core: core.to_owned(), is_made });
     }
 
     /// Both directions stay each other's opposite.
@@ -150,6 +200,7 @@ impl Names {
         if self.gone.as_deref() == Some(core) {
             self.gone = None;
         }
+        self.guesses.retain(|guess| guess.client != client && guess.core != core);
     }
 }
 
@@ -197,12 +248,38 @@ mod tests {
     #[test]
     fn one_id_of_two_providers_is_two_sessions() {
         let mut names = names();
+        names.make("script:/1", None);
+        names.make("other:/1", None);
         assert_eq!(names.up("script:/1"), "ahp-session:/1");
         assert_eq!(names.up("other:/1"), "other:/1");
+        assert_eq!(names.down("ahp-session:/1", Some("script")), "script:/1");
         assert_eq!(names.down("other:/1", Some("other")), "other:/1");
         names.meet([("ahp-session:/3", Some("script")), ("script:/3", Some("script"))].into_iter());
         assert_eq!(names.down("script:/3", None), "script:/3");
         assert_eq!(names.down("ahp-session:/3", None), "ahp-session:/3");
+    }
+
+    #[test]
+    fn what_is_not_there_takes_no_name_away() {
+        let mut names = names();
+        assert_eq!(names.candidates("other:/1"), ["ahp-session:/1", "other:/1"]);
+        assert_eq!(names.candidates("script:/1"), ["ahp-session:/1", "script:/1"]);
+        names.meet([("ahp-session:/1", Some("script"))].into_iter());
+        assert_eq!(names.down("script:/1", None), "script:/1");
+        assert_eq!(names.down("ahp-session:/1", None), "script:/1");
+        assert_eq!(names.up("script:/1"), "ahp-session:/1");
+        assert_eq!(names.up("other:/1"), "other:/1");
+    }
+
+    #[test]
+    fn a_session_that_is_being_made_is_called_so_at_once() {
+        let mut names = names();
+        names.make("script:/1", Some("other"));
+        assert_eq!(names.up("script:/1"), "script:/1");
+        names.make("ahp-session:/2", None);
+        assert_eq!(names.down("ahp-session:/2", Some("script")), "ahp-session:/2");
+        names.make("other:/3", Some("other"));
+        assert_eq!(names.up("other:/3"), "ahp-session:/3");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::node::{self, Node, Object};
 use super::{
     draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
 };
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 
 /// What a client asks: a request or a notification on its way up.
@@ -24,6 +25,8 @@ pub struct Call {
     pub method: String,
     /// Its params.
     pub params: Object,
+    /// What it means besides.
+    pub aside: Option<Aside>,
     /// How the answer is made from that of the core.
     pub reply: Reply,
 }
@@ -41,14 +44,29 @@ pub enum Reply {
         /// At most so many.
         limit: Option<usize>,
     },
-    /// It is the core's; when that is no error, the chat is told which model and agent its next message is
-    /// for.
-    Selects {
-        /// The chat.
-        chat: String,
-        /// The draft that says it.
-        draft: Value,
-    },
+}
+
+/// A client's action on its way up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// The channel that it is about.
+    pub channel: String,
+    /// The action.
+    pub action: Object,
+    /// What it means besides.
+    pub aside: Option<Aside>,
+}
+
+impl Said {
+    /// The action's name.
+    pub fn name(&self) -> &str {
+        node::text(&self.action, "type").unwrap_or_default()
+    }
+
+    /// Gives the action another name.
+    pub fn rename(&mut self, name: &str) {
+        self.action.insert("type".to_owned(), name.into());
+    }
 }
 
 /// An action on its way down.
@@ -104,6 +122,8 @@ pub struct Scene<'a> {
     pub active: &'a [Value],
     /// The directories of that session before the action; none when they are not known.
     pub directories: &'a [Value],
+    /// Clients of this version know that a session has chats.
+    pub knows_chats: bool,
     /// What clients of this version call sessions.
     pub names: &'a mut Names,
     /// Who says it, on the way up.
@@ -132,8 +152,9 @@ pub trait Step: Sync {
         Ok(())
     }
 
-    /// Changes a client's action.
-    fn action_up(&self, _told: &mut Told, _scene: &mut Scene<'_>) {}
+    /// Changes a client's action. Of what it changes nothing is known here: what depends on that is left to the
+    /// core, as an [`Aside`].
+    fn action_up(&self, _said: &mut Said, _scene: &mut Scene<'_>) {}
 
     /// Changes a piece of a state or an action. Every piece inside of it is changed already.
     fn node_down(&self, _node: Node, _object: &mut Object) {}
@@ -198,8 +219,8 @@ impl Chain {
     }
 
     /// Takes an action up.
-    pub fn action_up(self, told: &mut Told, scene: &mut Scene<'_>) {
-        self.0.iter().rev().for_each(|step| step.action_up(told, scene));
+    pub fn action_up(self, said: &mut Said, scene: &mut Scene<'_>) {
+        self.0.iter().rev().for_each(|step| step.action_up(said, scene));
     }
 
     /// Takes an action down, to all that is told instead of it: often itself, sometimes nothing.

@@ -10,9 +10,11 @@ use percent_encoding::percent_decode_str;
 use serde_json::{json, Value};
 
 use super::dialect::Dialect;
+use super::draft::RESULT;
 use super::names::Names;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Scene, Shot, Step, Told};
+use super::step::{Call, Notice, Said, Scene, Shot, Step, Told};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -76,6 +78,11 @@ impl Step for V0_1_0 {
         }
         if call.method == "createSession" {
             name_provider(&mut call.params, scene.names);
+            if let Some(Value::Object(fork)) = call.params.get_mut("fork") {
+                if let Some(Value::String(session)) = fork.get_mut("session") {
+                    *session = scene.names.up(session);
+                }
+            }
             if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
                 plugins_of_references(client);
             }
@@ -91,19 +98,21 @@ impl Step for V0_1_0 {
         Ok(())
     }
 
-    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
         for member in ["session", "terminal"] {
-            told.action.remove(member);
+            said.action.remove(member);
         }
         for member in ["userMessage", "message", "userSuggestion"] {
-            if let Some(Value::Object(message)) = told.action.get_mut(member) {
+            if let Some(Value::Object(message)) = said.action.get_mut(member) {
                 resources_of_files(message);
             }
         }
-        match told.name() {
-            "session/customizationToggled" => node::rename(&mut told.action, "uri", "id"),
+        match said.name() {
+            // The pages' text calls `toolCallConfirmed` so, as the page before them did.
+            "session/permissionResolved" => answer_of_permission(said),
+            "session/customizationToggled" => node::rename(&mut said.action, "uri", "id"),
             "session/activeClientChanged" => {
-                if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
+                if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
                     plugins_of_references(client);
                 }
             }
@@ -230,6 +239,25 @@ impl Step for V0_1_0 {
     }
 }
 
+/// Makes of the answer to a permission that of the tool call that asked. It may leave out which turn it is about.
+fn answer_of_permission(said: &mut Said) {
+    let action = &mut said.action;
+    node::rename(action, "requestId", "toolCallId");
+    let request = node::text(action, "toolCallId").unwrap_or_default();
+    let (call, name) = match request.strip_suffix(RESULT) {
+        Some(call) => (call.to_owned(), "session/toolCallResultConfirmed"),
+        None => (request.to_owned(), "session/toolCallConfirmed"),
+    };
+    if name == "session/toolCallConfirmed" {
+        let approved = action.get("approved").and_then(Value::as_bool).unwrap_or_default();
+        let (member, value) = if approved { ("confirmed", "user-action") } else { ("reason", "denied") };
+        action.entry(member).or_insert_with(|| value.into());
+    }
+    action.insert("toolCallId".to_owned(), call.into());
+    said.rename(name);
+    said.aside = Some(Aside::InRunningTurn);
+}
+
 /// Says which channel an action is about, as it says itself: what names neither a session nor a terminal is
 /// about the root.
 fn name_target(params: &mut Object) {
@@ -244,13 +272,9 @@ fn name_target(params: &mut Object) {
 fn name_provider(params: &mut Object, names: &mut Names) {
     let Some(uri) = node::text(params, "channel").map(str::to_owned) else { return };
     let Some((scheme, _)) = uri.split_once(':') else { return };
-    match node::text(params, "provider") {
-        Some(provider) if provider != scheme => names.keep(&uri),
-        Some(_) => {}
-        None if scheme.starts_with("ahp-") => {}
-        None => {
-            params.insert("provider".to_owned(), scheme.into());
-        }
+    names.make(&uri, node::text(params, "provider"));
+    if node::text(params, "provider").is_none() && !scheme.starts_with("ahp-") {
+        params.insert("provider".to_owned(), scheme.into());
     }
 }
 

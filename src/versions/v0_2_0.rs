@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Scene, Step, Told};
+use super::step::{Said, Scene, Step, Told};
 
 /// See the module.
 pub struct V0_2_0;
@@ -23,10 +23,10 @@ impl Step for V0_2_0 {
         &["session/mcpServerStateChanged", "changeset/operationStatusChanged"]
     }
 
-    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
-        node::rename(&mut told.action, "userMessage", "message");
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        node::rename(&mut said.action, "userMessage", "message");
         for member in ["message", "userSuggestion"] {
-            if let Some(Value::Object(message)) = told.action.get_mut(member) {
+            if let Some(Value::Object(message)) = said.action.get_mut(member) {
                 message.entry("origin").or_insert_with(|| json!({ "kind": "user" }));
             }
         }

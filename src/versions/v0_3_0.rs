@@ -6,7 +6,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::names::rename_in;
 use super::node::{self, Node, Object};
-use super::step::{Call, Scene, Shot, Step, Told};
+use super::step::{Call, Said, Scene, Shot, Step, Told};
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -95,15 +95,15 @@ impl Step for V0_3_0 {
         Ok(())
     }
 
-    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
-        let Some(name) = told.name().strip_prefix("session/").filter(|name| MOVED.contains(name)) else {
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        let Some(name) = said.name().strip_prefix("session/").filter(|name| MOVED.contains(name)) else {
             return;
         };
         let name = format!("chat/{name}");
-        told.channel = uris::default_chat_of(&told.channel);
-        told.action.insert("type".to_owned(), name.into());
+        said.channel = uris::default_chat_of(&said.channel);
+        said.action.insert("type".to_owned(), name.into());
         // Who says a message could be anything.
-        if let Some(Value::Object(message)) = told.action.get_mut("message") {
+        if let Some(Value::Object(message)) = said.action.get_mut("message") {
             let known =
                 message.get("origin").and_then(|origin| origin.get("kind")).is_some_and(Value::is_string);
             if !known {

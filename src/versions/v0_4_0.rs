@@ -1,28 +1,22 @@
 //! 0.4.0, as it differs from 0.5.0: a session's state holds its summary, with times as numbers; the model and
 //! the agent are chosen for a session, not for a message; and there is one active client.
 //!
-//! What such a client chooses is the model of the chat's draft to the newest version. What it is shown is the
-//! choice of the draft, else that of the last message.
+//! What such a client chooses is what the core calls selected in the session's own chat. What it is shown is what is
+//! selected there: by the draft, else by the last message.
 
 use ahp_types::state::{ChatState, Message};
 use jiff::Timestamp;
-use serde_json::{json, Value};
+use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Chain, Notice, Reply, Scene, Shot, Step, Told};
+use super::step::{Call, Chain, Notice, Said, Scene, Shot, Step, Told};
+use crate::wire::asides::{Aside, Change, Selection};
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
 /// See the module.
 pub struct V0_4_0;
-
-/// What is chosen for the next message.
-#[derive(Debug, Default, Clone, PartialEq)]
-struct Choice {
-    model: Option<Value>,
-    agent: Option<Value>,
-}
 
 impl Step for V0_4_0 {
     fn dialect(&self) -> Dialect {
@@ -36,6 +30,9 @@ impl Step for V0_4_0 {
             "active clients but the first",
             "progress notifications",
             "settings that are no text: they are shown as text",
+            "that no model is selected any more, where a newer client takes turns or a draft back",
+            "the selected model and agent in the list of sessions: a session's own state has them",
+            "a model or agent that is selected for one chat only: what is shown is the session's",
         ]
     }
 
@@ -49,55 +46,27 @@ impl Step for V0_4_0 {
     }
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
-        let chat = match call.method.as_str() {
-            "createSession" => node::text(&call.params, "channel").map(uris::default_chat_of),
-            "createChat" => node::text(&call.params, "chat").map(str::to_owned),
-            _ => return Ok(()),
-        };
-        let chosen = Choice {
-            model: call.params.remove("model").filter(|model| !model.is_null()),
-            agent: call.params.remove("agent").filter(|agent| !agent.is_null()),
-        };
-        if chosen != Choice::default() {
-            let draft = chosen.clone().put_into(None);
-            // Refused now rather than when it is too late.
-            if let Err(why) = serde_json::from_value::<Message>(draft.clone()) {
-                return Err(RpcError::invalid_params(format_args!("`model` or `agent`: {why}")));
-            }
-            if let Some(Value::Object(message)) = call.params.get_mut("initialMessage") {
-                chosen.choose_for(message);
-            }
-            call.reply = Reply::Selects { chat: chat.unwrap_or_default(), draft };
+        if matches!(call.method.as_str(), "createSession" | "createChat") {
+            let mut take = |member| call.params.remove(member).filter(|value: &Value| !value.is_null());
+            let selection = Selection { model: take("model"), agent: take("agent") };
+            call.aside = Some(Aside::Begins { selection, fork: None });
         }
         Ok(())
     }
 
-    fn action_up(&self, told: &mut Told, scene: &mut Scene<'_>) {
-        let current = scene.chat.map(Choice::of).unwrap_or_default();
-        match told.name() {
+    fn action_up(&self, said: &mut Said, scene: &mut Scene<'_>) {
+        let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
+        match said.name() {
             "session/modelChanged" => {
-                let model = Some(told.action.get("model").cloned().unwrap_or_default());
-                select(told, Choice { model, ..current }, scene.chat);
+                said.aside = Some(select(Change::Model(member("model").unwrap_or_default()), scene));
             }
-            "session/agentChanged" => {
-                let agent = told.action.get("agent").filter(|agent| !agent.is_null()).cloned();
-                select(told, Choice { agent, ..current }, scene.chat);
-            }
-            "session/activeClientChanged" => become_active(told, scene),
-            // Where it is not active there is nothing to change, and the core says so.
+            "session/agentChanged" => said.aside = Some(select(Change::Agent(member("agent")), scene)),
+            "session/activeClientChanged" => become_active(said, scene.client_id),
             "session/activeClientToolsChanged" => {
-                let own = own_among(scene.active, scene.client_id);
-                if let (Some(mut client), Some(tools)) = (own.cloned(), told.action.remove("tools")) {
-                    client["tools"] = tools;
-                    told.action.insert("type".to_owned(), "session/activeClientSet".into());
-                    told.action.insert("activeClient".to_owned(), client);
-                }
+                said.aside = Some(Aside::OffersTools(member("tools").unwrap_or_default()));
             }
-            "chat/turnStarted" | "chat/pendingMessageSet" => {
-                if let Some(Value::Object(message)) = told.action.get_mut("message") {
-                    current.choose_for(message);
-                }
-            }
+            "chat/turnStarted" | "chat/pendingMessageSet" => said.aside = Some(Aside::Follows),
+            "chat/truncated" => said.aside = Some(Aside::KeepsSelection),
             _ => {}
         }
     }
@@ -133,10 +102,10 @@ impl Step for V0_4_0 {
     }
 
     fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
-        let choices: Vec<(String, Choice)> = shots
+        let choices: Vec<(String, Selection)> = shots
             .iter()
             .filter(|shot| Node::of_state(&shot.state) == Node::Chat)
-            .map(|shot| (shot.channel.clone(), Choice::in_state(&shot.state)))
+            .map(|shot| (shot.channel.clone(), selection_in(&shot.state)))
             .collect();
         for shot in shots.iter_mut().filter(|shot| Node::of_state(&shot.state) == Node::Session) {
             let Some(mut summary) = shot.summary.clone() else { continue };
@@ -171,66 +140,30 @@ impl Step for V0_4_0 {
     }
 }
 
-impl Choice {
-    /// That of a draft, and where it says nothing that of the last message.
-    fn between(draft: &Value, said: &Value) -> Self {
-        let of = |member| {
-            let given = draft.get(member).filter(|chosen| !chosen.is_null());
-            given.or_else(|| said.get(member).filter(|chosen| !chosen.is_null())).cloned()
-        };
-        Self { model: of("model"), agent: of("agent") }
-    }
-
-    fn of(chat: &ChatState) -> Self {
-        Self::between(&draft_of(chat), &said_last(chat))
-    }
-
-    fn in_state(state: &Object) -> Self {
-        let last = state.get("turns").and_then(Value::as_array).and_then(|turns| turns.last());
-        let said = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
-        Self::between(state.get("draft").unwrap_or(&Value::Null), said.unwrap_or(&Value::Null))
-    }
-
-    /// What is chosen is chosen for this message too, unless it says otherwise.
-    fn choose_for(self, message: &mut Object) {
-        for (member, chosen) in [("model", self.model), ("agent", self.agent)] {
-            if let (false, Some(chosen)) = (message.contains_key(member), chosen) {
-                message.insert(member.to_owned(), chosen);
-            }
-        }
-    }
-
-    /// The draft with this choice.
-    fn put_into(self, draft: Option<&Message>) -> Value {
-        let mut draft = match draft.map(serde_json::to_value) {
-            Some(Ok(draft)) => draft,
-            _ => json!({ "text": "", "origin": { "kind": "user" } }),
-        };
-        for (member, chosen) in [("model", self.model), ("agent", self.agent)] {
-            if let (Some(draft), Some(chosen)) = (draft.as_object_mut(), chosen) {
-                draft.insert(member.to_owned(), chosen);
-            }
-        }
-        draft
-    }
+/// What is selected in a chat's state, as this version shows it.
+fn selection_in(state: &Object) -> Selection {
+    let last = state.get("turns").and_then(Value::as_array).and_then(|turns| turns.last());
+    let said = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
+    Selection::of(state.get("draft").unwrap_or(&Value::Null), said.unwrap_or(&Value::Null))
 }
 
-fn draft_of(chat: &ChatState) -> Value {
-    serde_json::to_value(&chat.draft).unwrap_or_default()
+/// A message as this version shows it, as far as it says what is selected; null when there is none.
+fn shown(message: Option<&Message>) -> Value {
+    let mut message = serde_json::to_value(message).unwrap_or_default();
+    if let Value::Object(message) = &mut message {
+        V0_4_0.node_down(Node::Message, message);
+    }
+    message
 }
 
 fn said_last(chat: &ChatState) -> Value {
     let running = chat.active_turn.as_ref().map(|turn| &turn.message);
-    serde_json::to_value(running.or(chat.turns.last().map(|turn| &turn.message))).unwrap_or_default()
+    shown(running.or(chat.turns.last().map(|turn| &turn.message)))
 }
 
-/// Makes of a client's choice the draft that says it.
-fn select(told: &mut Told, choice: Choice, chat: Option<&ChatState>) {
-    let draft = choice.put_into(chat.and_then(|chat| chat.draft.as_ref()));
-    told.channel = uris::default_chat_of(&told.channel);
-    told.action = Object::new();
-    told.action.insert("type".to_owned(), "chat/draftChanged".into());
-    told.action.insert("draft".to_owned(), draft);
+/// Another model or agent is selected for the session. Where chats are known, that is for all of them.
+fn select(change: Change, scene: &Scene<'_>) -> Aside {
+    Aside::Selects { change, for_all_chats: scene.knows_chats }
 }
 
 /// What tells a session that something else is chosen now, because of what happened on its default chat.
@@ -238,17 +171,16 @@ fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
     let null = Value::Null;
     let member = |name| told.action.get(name).unwrap_or(&null);
-    let (draft, said) = (chat.map(draft_of), chat.map(said_last));
-    let (draft, said) = (draft.unwrap_or_default(), said.unwrap_or_default());
-    let before = Choice::between(&draft, &said);
+    let draft = shown(chat.and_then(|chat| chat.draft.as_ref()));
+    let said = chat.map(said_last).unwrap_or_default();
+    let before = Selection::of(&draft, &said);
     let after = match told.name() {
-        "chat/draftChanged" => Choice::between(member("draft"), &said),
-        "chat/turnStarted" => Choice::between(&draft, member("message")),
+        "chat/draftChanged" => Selection::of(member("draft"), &said),
+        "chat/turnStarted" => Selection::of(&draft, member("message")),
         _ => {
             let kept = node::text(&told.action, "turnId")
                 .and_then(|id| chat.and_then(|chat| chat.turns.iter().find(|turn| turn.id == id)));
-            let said = serde_json::to_value(kept.map(|turn| &turn.message)).unwrap_or_default();
-            Choice::between(&draft, &said)
+            Selection::of(&draft, &shown(kept.map(|turn| &turn.message)))
         }
     };
     let mut all = Vec::new();
@@ -268,35 +200,14 @@ fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     all
 }
 
-fn client_id(client: &Value) -> Option<&str> {
-    client.get("clientId").and_then(Value::as_str)
-}
-
-fn own_among<'a>(active: &'a [Value], own: &str) -> Option<&'a Value> {
-    active.iter().find(|client| client_id(client) == Some(own))
-}
-
-/// Makes of a client's taking part, or not any more, what it means where there may be several.
-///
-/// What would change nothing is acknowledged, and then its sender takes it for true: that nobody is active, or
-/// that it is while it is shown another one. Both must be refused, so they are left as what cannot be.
-fn become_active(told: &mut Told, scene: &mut Scene<'_>) {
-    let (active, me) = (scene.active, scene.client_id);
-    if !told.action.get("activeClient").is_some_and(Value::is_object) {
-        let somebody = active.first().and_then(client_id).unwrap_or(me);
-        let gone = if own_among(active, me).is_some() { me } else { somebody };
-        told.action.insert("type".to_owned(), "session/activeClientRemoved".into());
-        told.action.insert("clientId".to_owned(), gone.into());
-        return;
+/// A client's taking part, or not any more, where there may be several.
+fn become_active(said: &mut Said, me: &str) {
+    said.aside = Some(Aside::KnowsOneClient);
+    if said.action.get("activeClient").is_some_and(Value::is_object) {
+        return said.rename("session/activeClientSet");
     }
-    let mut set = told.clone();
-    set.action.insert("type".to_owned(), "session/activeClientSet".into());
-    let mut newest = set.clone();
-    Chain::to(Dialect::V0_5_0).action_up(&mut newest, scene);
-    let is_same = own_among(active, me) == newest.action.get("activeClient");
-    if !is_same || active.first().and_then(client_id) == Some(me) {
-        *told = set;
-    }
+    said.rename("session/activeClientRemoved");
+    said.action.insert("clientId".to_owned(), me.into());
 }
 
 /// Tells which client is the active one now: the first of those that there are.

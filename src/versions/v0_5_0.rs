@@ -17,7 +17,7 @@ impl Step for V0_5_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["what a session waits for; its status says that it does"]
+        &["what a session waits for; its status says that it does", "filters of the list of sessions"]
     }
 
     fn lacks(&self) -> &'static [&'static str] {

@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Scene, Step, Told};
+use super::step::{Said, Scene, Step, Told};
 
 /// See the module.
 pub struct V0_5_2;
@@ -26,18 +26,18 @@ impl Step for V0_5_2 {
         &["chat/toolCallAuthRequired", "chat/toolCallAuthResolved"]
     }
 
-    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
         // The host puts its own clock's in.
-        match told.name() {
+        match said.name() {
             "chat/turnStarted" => {
-                told.action.entry("startedAt").or_insert_with(|| "1970-01-01T00:00:00Z".into());
+                said.action.entry("startedAt").or_insert_with(|| "1970-01-01T00:00:00Z".into());
             }
             "chat/turnCancelled" => {
-                told.action.entry("duration").or_insert_with(|| 0.into());
+                said.action.entry("duration").or_insert_with(|| 0.into());
             }
             "changeset/filesReviewedChanged" => {
-                told.action.insert("type".to_owned(), "changeset/filesReviewChanged".into());
-                node::rename(&mut told.action, "fileIds", "files");
+                said.action.insert("type".to_owned(), "changeset/filesReviewChanged".into());
+                node::rename(&mut said.action, "fileIds", "files");
             }
             _ => {}
         }

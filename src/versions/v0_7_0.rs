@@ -6,7 +6,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::lane::replaced;
 use super::node::{self, Node, Object};
-use super::step::{Notice, Scene, Step, Told};
+use super::step::{Notice, Said, Scene, Step, Told};
 
 /// See the module.
 pub struct V0_7_0;
@@ -24,10 +24,10 @@ impl Step for V0_7_0 {
         &["session/workingDirectoryReplaced"]
     }
 
-    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
-        if told.name() == "session/customizationToggled" && !told.action.contains_key("enablement") {
-            let enabled = told.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
-            told.action.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        if said.name() == "session/customizationToggled" && !said.action.contains_key("enablement") {
+            let enabled = said.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
+            said.action.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Scene, Step, Told};
+use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -37,8 +38,15 @@ impl Step for V0_8_0 {
     }
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
-        if call.method == "createSession" && call.params.get("fork").is_some_and(|fork| !fork.is_null()) {
-            return Err(RpcError::invalid_params("`fork`: sessions are not forked here"));
+        if call.method == "createSession" {
+            let from = call.params.remove("fork").filter(|fork| !fork.is_null());
+            match &mut call.aside {
+                Some(Aside::Begins { fork, .. }) => *fork = from,
+                aside if from.is_some() => {
+                    *aside = Some(Aside::Begins { selection: Selection::default(), fork: from });
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{Node, Object};
-use super::step::{Call, Notice, Scene, Step, Told};
+use super::step::{Call, Notice, Said, Scene, Step};
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -61,8 +61,8 @@ impl Step for V0_9_0 {
         changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
-    fn action_up(&self, told: &mut Told, _scene: &mut Scene<'_>) {
-        if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
             name_plugins(client);
         }
     }

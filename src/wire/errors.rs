@@ -41,6 +41,12 @@ impl RpcError {
         Self::new(rpc::PARSE_ERROR, format!("not valid JSON: {detail}"))
     }
 
+    /// Whether the message itself is refused, whatever there is in the host: it is no request, or asks for what is not
+    /// served.
+    pub fn is_about_the_message(&self) -> bool {
+        [rpc::PARSE_ERROR, rpc::INVALID_REQUEST, rpc::METHOD_NOT_FOUND].contains(&self.code)
+    }
+
     /// The line is JSON but not a request that can be served now.
     pub fn invalid_request(detail: impl AsRef<str>) -> Self {
         Self::new(rpc::INVALID_REQUEST, detail)

@@ -126,10 +126,6 @@ pub struct ReconnectParams {
     pub last_seen_server_seq: i64,
     /// The channels that it wants to go on with.
     pub subscriptions: Vec<String>,
-    /// The states are for others: the client may go on with those that it has. Not of the protocol: so
-    /// `versions` asks for what some translations need to know.
-    #[serde(default)]
-    pub only_looks: bool,
 }
 
 /// `listSessions`.
@@ -140,9 +136,6 @@ pub struct ListSessionsParams {
     pub limit: Option<i64>,
     /// Where the page before ended.
     pub cursor: Option<String>,
-    /// Just these sessions, as far as they are in memory. Not of the protocol: so `versions` asks for what
-    /// older versions put into a session's state.
-    pub only: Option<Vec<String>>,
 }
 
 /// `resolveSessionConfig`.

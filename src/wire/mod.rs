@@ -1,12 +1,15 @@
 //! Shapes on the wire, and nothing that acts.
 //!
 //! Owns: what a line is ([`rpc`]), which methods exist ([`methods`]), which errors we give
-//! ([`errors`]), how channels are named ([`uris`]), and what may stand in a message for people ([`text`]). The
-//! types of the protocol itself are those of the crate `ahp-types`.
+//! ([`errors`]), what a message means besides its params ([`asides`]), how channels are called ([`uris`]), what a message
+//! names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
+//! of the crate `ahp-types`.
 //! Never: decides anything about state, does I/O, or knows another module of ours.
 
+pub mod asides;
 pub mod errors;
 pub mod methods;
+pub mod names;
 pub mod rpc;
 pub mod text;
 pub mod uris;

@@ -13,6 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use super::asides::Aside;
 use super::errors::RpcError;
 
 /// Arrays and objects may be nested this deep in a line, also inside members that nobody reads.
@@ -39,21 +40,39 @@ impl RequestId {
     }
 }
 
-/// Params as they came, not read yet.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Params(Option<Bytes>);
+/// Params as they came, not read yet, and what the message means besides.
+#[derive(Clone, Default, PartialEq)]
+pub struct Params {
+    json: Option<Bytes>,
+    aside: Option<Box<Aside>>,
+}
 
 /// There may be a token among them, so nothing of them is shown.
 impl fmt::Debug for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Params({} bytes)", self.0.as_ref().map_or(0, Bytes::len))
+        write!(f, "Params({} bytes)", self.json.as_ref().map_or(0, Bytes::len))
     }
 }
 
 impl Params {
     /// Params from JSON text.
     pub fn from_json(json: impl Into<Bytes>) -> Self {
-        Self(Some(json.into()))
+        Self { json: Some(json.into()), aside: None }
+    }
+
+    /// The same params, with what the message means besides.
+    pub fn with(self, aside: Option<Aside>) -> Self {
+        Self { aside: aside.map(Box::new), ..self }
+    }
+
+    /// What the message means besides. Nothing that came on a wire has that.
+    pub fn aside(&self) -> Option<&Aside> {
+        self.aside.as_deref()
+    }
+
+    /// Their JSON text; nothing when there are none.
+    pub fn as_json(&self) -> &[u8] {
+        self.json.as_deref().unwrap_or_default()
     }
 
     /// Reads them as `T`. `null` stands for none, as some libraries write it.
@@ -61,7 +80,7 @@ impl Params {
     /// # Errors
     /// `-32602`, naming the field that does not fit.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
-        let json: &[u8] = self.0.as_deref().filter(|json| *json != b"null").unwrap_or(b"{}");
+        let json: &[u8] = self.json.as_deref().filter(|json| *json != b"null").unwrap_or(b"{}");
         match json.first() {
             Some(b'{') => {}
             Some(b'[') => return Err(RpcError::invalid_params("`params` must be an object, not an array")),
@@ -178,7 +197,7 @@ impl Envelope<'_> {
         if self.answer {
             return malformed(id, "a message has either a `method` or a `result` or `error`");
         }
-        let params = Params(self.params.map(slice));
+        let params = Params { json: self.params.map(slice), aside: None };
         match (self.id, id) {
             (None, _) => Incoming::Notification { method, params },
             (Some(_), Some(id)) => Incoming::Request { id, method, params },

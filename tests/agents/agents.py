@@ -23,6 +23,10 @@ class Agent:
     write: tuple = ()
     # It asks the user this: {question} with {answer} among the answers.
     question: tuple = ()
+    # What it has the model call a client's tool `look`; nothing: such tools do not reach it.
+    client_tool: str = ""
+    # It can be told of others later.
+    hears_of_late_tools: bool = True
     # It asks before it runs a command or changes a file: what it calls to allow that once.
     once: str = ""
     # How a turn ends in which the model fails.
@@ -34,6 +38,9 @@ class Agent:
     shows: frozenset = frozenset()
     # It keeps one session at a time.
     one_session: bool = False
+    # Without its key: the way to log in that a key goes with, what its environment lacks then, and files in its home
+    # that are others.
+    key: tuple = ()
     # It plays a scene of its own, whatever it is asked.
     fixed: bool = False
 
@@ -77,6 +84,7 @@ AGENTS = {
         question=("AskUserQuestion", {"questions": [{
             "question": "{question}", "header": "Asks", "multiSelect": False,
             "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
+        client_tool="mcp__ahpclient__look",
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "opencode": Agent(
@@ -100,6 +108,7 @@ AGENTS = {
         read=("read", {"filePath": "{file}"}),
         edit=("edit", {"filePath": "{file}", "oldString": "{old}", "newString": "{new}"}),
         write=("write", {"filePath": "{file}", "content": "{new}\n"}),
+        client_tool="ahpclient_look",
         shows=frozenset({"usage", "output", "change"}),
     ),
     "codex": Agent(
@@ -112,7 +121,12 @@ AGENTS = {
                                 "justification": "It is a test"}),
         edit=PATCH,
         write=NEW_FILE,
+        # It offers it when the model has searched for it.
+        client_tool="!mcp__ahpclient/look",
         failure="chat/turnComplete",
+        key=("api-key", ["FAKE_KEY"], {
+            ".codex/config.toml": codex_toml("on-request", "read-only").replace(
+                'env_key = "FAKE_KEY"', "requires_openai_auth = true")}),
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "copilot": Agent(
@@ -145,6 +159,7 @@ AGENTS = {
         edit=("replace", {"file_path": "{file}", "instruction": "Change it", "old_string": "{old}",
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
+        client_tool="mcp_ahpclient_look",
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
         shows=frozenset({"usage", "change"}),
@@ -158,6 +173,9 @@ AGENTS = {
         read=("read_file", {"file_path": "{file}"}),
         edit=("edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
+        # It offers it when the model has searched for it.
+        client_tool="!mcp__ahpclient__look",
+        hears_of_late_tools=False,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "zed-codex": Agent(
@@ -169,6 +187,7 @@ AGENTS = {
         shell=("exec_command", {"cmd": "{command}"}),
         edit=PATCH,
         write=NEW_FILE,
+        client_tool="mcp__ahpclient/look",
         shows=frozenset({"usage", "output", "change"}),
     ),
     "pi": Agent(

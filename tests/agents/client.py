@@ -36,6 +36,12 @@ class Turn:
         return self.texts["markdown"]
 
     @property
+    def running(self):
+        """The calls that wait for this client."""
+        return [call for call in self.calls.values() if call.get("contributor") and call["told"][-1] in (
+            "chat/toolCallReady", "chat/toolCallConfirmed") and (call.get("confirmed") or call.get("approved"))]
+
+    @property
     def asked(self):
         return [call for call in self.calls.values() if call.get("options")]
 
@@ -72,7 +78,7 @@ class Turn:
 class Chat:
     """A session of its own, in a folder of its own."""
 
-    def __init__(self, host, name):
+    def __init__(self, host, name, *tools):
         self.host, self.name = host, name
         self.session = f"ahp-session:/{name}"
         encoded = base64.urlsafe_b64encode(self.session.encode()).decode().rstrip("=")
@@ -81,7 +87,7 @@ class Chat:
         os.makedirs(self.work)
         self.turns = 0
         host.ask("createSession", channel=self.session, provider=host.name,
-                 workingDirectories=["file://" + self.work])
+                 workingDirectories=["file://" + self.work], **({"activeClient": self.client(tools)} if tools else {}))
         self.follow()
 
     def follow(self):
@@ -100,19 +106,28 @@ class Chat:
         params = {"channel": channel or self.channel, "clientSeq": 1, "action": action}
         self.host.say(method="dispatchAction", params=params)
 
-    def begin(self, text):
+    def begin(self, text, **more):
         self.turns += 1
         turn = Turn(f"t{self.turns}")
         self.dispatch(type="chat/turnStarted", turnId=turn.name, startedAt="2026-01-01T00:00:00Z",
-                      message={"text": text, "origin": {"kind": "user"}})
+                      message={"text": text, "origin": {"kind": "user"}, **more})
         return turn
 
-    def turn(self, text, **doing):
-        return self.finish(self.begin(text), **doing)
+    def turn(self, text, attachments=None, **doing):
+        more = {"attachments": attachments} if attachments else {}
+        return self.finish(self.begin(text, **more), **doing)
 
-    def finish(self, turn, allow=True, answer=None, cancel=None):
+    def offer(self, *tools):
+        """Offers tools of this client in the session."""
+        self.dispatch(self.session, type="session/activeClientSet", activeClient=self.client(tools))
+
+    def client(self, tools):
+        return {"clientId": "real", "tools": tools}
+
+    def finish(self, turn, allow=True, answer=None, cancel=None, carry_out=None):
         """Hears a turn to its end; what it asks to do is allowed this once, refused, or (None) not decided, and its
-        questions are answered so. It is cancelled as soon as `cancel` says so of it."""
+        questions are answered so. It is cancelled as soon as `cancel` says so of it. Its calls of this client's tools are
+        carried out by `carry_out`."""
         silent_since = time.monotonic()
         while turn.ending is None:
             try:
@@ -126,10 +141,27 @@ class Chat:
                 cancel = None
             elif action["type"] == "chat/toolCallReady" and action.get("options") and allow is not None:
                 self.decide(turn, action, allow)
+            elif carry_out and turn.running:
+                for call in turn.running:
+                    call["told"].append("carried out")
+                    result = {"success": True, "pastTenseMessage": "Done", "content": [
+                        {"type": "text", "text": carry_out(call["toolName"], call["toolInput"])}]}
+                    self.dispatch(type="chat/toolCallComplete", turnId=turn.name, toolCallId=call["toolCallId"],
+                                  result=result)
             elif action["type"] == "chat/inputRequested" and answer is not None:
                 self.answer(action["request"], answer)
         self.judge(turn)
         return turn
+
+    def hear_and_allow(self, turn):
+        """The next action, if one comes soon; what is asked is allowed this once."""
+        try:
+            action = self.hear(turn, LOOK_AGAIN)
+        except queue.Empty:
+            return
+        assert turn.ending is None, turn
+        if action["type"] == "chat/toolCallReady" and action.get("options"):
+            self.decide(turn, action, True)
 
     def finish_next(self):
         """Hears the turn that begins by itself to its end."""
@@ -254,9 +286,19 @@ class Host:
 
     def kill(self):
         """Ends it as nobody should; nothing of the agent may be left soon."""
-        self.process.kill()
+        self.die("killed")
+
+    def die(self, death):
+        """Ends it in one of three ways; nothing of the agent may be left soon."""
+        if death == "killed":
+            self.process.kill()
+        elif death == "asked to leave":
+            self.process.terminate()
+        else:
+            self.process.stdin.close()
         self.process.wait(timeout=HUNG)
-        self.process.stdin.close()
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
         killed = time.monotonic()
         while self.left():
             assert time.monotonic() < killed + OUTLIVED, f"left behind: {self.left()}"

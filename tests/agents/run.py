@@ -8,6 +8,7 @@ is all. What the host said and logged is in FOLDER/run/NAME afterwards.
 Skips, with a word, when node, npm or a package is not to be had.
 """
 
+import dataclasses
 import json
 import os
 import platform
@@ -76,7 +77,7 @@ def check(program, name, folder, path, url):
     host = Host(program, name, agent, os.path.join(folder, "run", name), binaries, path, url)
     try:
         started = time.monotonic()
-        for seen in Scenes(host, agent, url, lambda name: Chat(host, name)).run():
+        for seen in Scenes(host, agent, url, lambda *told: Chat(host, *told)).run():
             print(f"{name}: {seen} ({time.monotonic() - started:.1f} s)", flush=True)
             started = time.monotonic()
     finally:
@@ -87,6 +88,33 @@ def check(program, name, folder, path, url):
     assert agent.fixed or "hello from the model" in said, said
     assert not host.left(), f"left behind: {host.left()}"
     print(f"{name}: answers the example of the README ({time.monotonic() - started:.1f} s)", flush=True)
+
+
+def log_in(program, name, folder, path, url):
+    """Has an agent without its key be given one by a client; says how that was."""
+    agent = AGENTS[name]
+    way, lacks, files = agent.key
+    environment = {key: value for key, value in agent.environment.items() if key not in lacks}
+    agent = dataclasses.replace(agent, environment=environment, files={**agent.files, **files})
+    binaries = os.path.join(folder, "npm", name, "node_modules", ".bin")
+    path = os.pathsep.join([binaries, path])
+    host = Host(program, name, agent, os.path.join(folder, "run", name + "-key"), binaries, path, url)
+    try:
+        missing = Chat(host, "missing")
+        while missing.session_state()["lifecycle"] == "creating":
+            time.sleep(0.1)
+        error = missing.session_state()["creationError"]
+        assert error["errorType"] == "authRequired", error
+        resource = f"acp-login:/{name}/{way.replace('-', '%2D')}"
+        host.ask("authenticate", channel="ahp-root://", resource=resource, token="sk-test")
+        turn = Chat(host, "with-key").turn("SAY let in\\n")
+        assert turn.ending["type"] == "chat/turnComplete" and "let in" in turn.text, turn
+        print(f"{name}: works with a key that a client gives; without: {error['message'][:120]}", flush=True)
+        host.end()
+    finally:
+        if not host.process.stdin.closed:
+            host.process.stdin.close()
+        host.process.wait()
 
 
 def main():
@@ -107,7 +135,10 @@ def main():
         model = subprocess.Popen([sys.executable, os.path.join(HERE, "fake_llm.py"), "--port", "0"],
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
-            check(program, name, folder, path, json.loads(model.stdout.readline())["url"])
+            url = json.loads(model.stdout.readline())["url"]
+            check(program, name, folder, path, url)
+            if AGENTS[name].key:
+                log_in(program, name, folder, path, url)
         except Missing as missing:
             print(f"{name}: skipped: {missing}", flush=True)
         except (AssertionError, queue.Empty) as error:

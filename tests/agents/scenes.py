@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import time
+import urllib.parse
 import urllib.request
 
 from agents import filled
+from client import HUNG
 
 
 class Scenes:
@@ -40,6 +43,11 @@ class Scenes:
         """The sizes of what the model was asked, side jobs left out."""
         with urllib.request.urlopen(self.url + "/fake/requests") as answer:
             return [request["bytes"] for request in json.load(answer) if request.get("tools")]
+
+    def last_bodies(self):
+        """What the model was asked last, as text in which nothing is escaped."""
+        with urllib.request.urlopen(self.url + "/fake/bodies") as answer:
+            return json.dumps(json.load(answer), ensure_ascii=False)
 
     def see(self, what, seen):
         if seen:
@@ -93,6 +101,26 @@ class Scenes:
         assert not self.agent.once or turn.asked, turn
         return "changes a file, and makes one"
 
+    def makes_a_file(self):
+        # Some agents do without the host where a folder is behind a link.
+        assert os.path.realpath(self.main.work) == self.main.work, self.main.work
+        name = "a new file \u00e4.txt"
+        turn = self.complete(self.main.turn(self.call(self.agent.write, file=self.path(name), new="neu")))
+        assert self.read(name) == "neu\n", turn
+        return "makes a file with a space in its name, in a plain folder"
+
+    def is_given_a_file(self):
+        name = "look at \u00e4 this.txt"
+        with open(self.path(name), "w") as opened:
+            opened.write("what-it-holds\n")
+        uri = "file://" + urllib.parse.quote(self.path(name))
+        attachment = {"type": "resource", "label": name, "uri": uri, "contentType": "text/plain"}
+        self.complete(self.main.turn("SAY seen\\n", attachments=[attachment]))
+        asked = self.last_bodies()
+        assert self.path(name) in asked or "what-it-holds" in asked, uri
+        held = "its content" if "what-it-holds" in asked else "its path"
+        return f"is given a file with a space in its name: its model sees {held}"
+
     def refused_edit(self):
         if not self.agent.once:
             return None
@@ -108,6 +136,39 @@ class Scenes:
         turn = self.complete(self.main.turn(ask, answer="this-one"))
         assert "Which one?" in json.dumps(turn.questions) and "this-one" in turn.text, turn
         return "asks the user, and is answered"
+
+    def uses_a_clients_tool(self):
+        """A tool of a client is offered from the beginning, and another one comes later."""
+        schema = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+        look, see = ({"name": name, "description": f"To {name}.", "inputSchema": schema} for name in ("look", "see"))
+        chat = self.chat("tools", look)
+        if not self.agent.client_tool:
+            self.complete(chat.turn("SAY hello"))
+            told = (chat.session_state().get("_meta") or {}).get("acp.clientTools", {}).get(chat.channel)
+            assert told and told["tools"] == ["look"], told
+            return f"is not reached by a client's tools, which is said: {told['why']}"
+        asks = [self.client_tool(chat, "look", "the beginning")]
+        if self.agent.hears_of_late_tools:
+            chat.offer(look, see)
+            # Some do not ask for them again, and are given this time.
+            time.sleep(2)
+            asks.append(self.client_tool(chat, "see", "the end"))
+        turn = chat.turn(self.call((self.agent.client_tool, {"at": "once"})), cancel=lambda turn: turn.running)
+        assert turn.ending["type"] == "chat/turnCancelled", turn
+        turn = self.complete(chat.turn("SAY still well"))
+        assert turn.text.count("still well") == 1, turn
+        return f"has a client carry out its tools ({'asks' if all(asks) else 'does not ask'}), and is cancelled in that"
+
+    def client_tool(self, chat, name, at):
+        """The agent calls a client's tool; whether it asks before."""
+        tool = self.agent.client_tool.replace("look", name)
+        script = self.call((tool, {"at": at})) + "\nSAY it said {result}"
+        turn = self.complete(chat.turn(script, carry_out=lambda name, input: f"{name} at {at}"))
+        own = [call for call in turn.calls.values() if name in json.dumps(call)]
+        assert len(own) == 1 and json.loads(own[0]["toolInput"]) == {"at": at}, turn
+        assert own[0]["contributor"]["clientId"] == "real" and own[0]["success"], turn
+        assert f"{name} at {at}" in turn.text, turn
+        return bool(own[0].get("options"))
 
     def is_change(self, call, file, text):
         """A change is shown, as text or as a file."""
@@ -230,6 +291,30 @@ class Scenes:
         assert turn.text.count("even now") == 1, turn
         return "does not outlive a host that is killed, and goes on with the next"
 
+    def gets_away(self):
+        """What gets away from its group, its session and its parent outlives no death of the host."""
+        if not os.path.isdir("/proc"):
+            return None
+        for death in ("killed", "asked to leave", "told no more"):
+            mark = self.path("away")
+            away = f"setsid sleep 4321 >/dev/null 2>&1 & nohup sleep 4322 >/dev/null 2>&1 & "\
+                   f"(setsid sleep 4323 >/dev/null 2>&1 &) ; touch {mark}; sleep 4324"
+            turn = self.main.begin(self.call(self.agent.shell, command=away))
+            begun = time.monotonic()
+            while not os.path.exists(mark):
+                self.main.hear_and_allow(turn)
+                assert time.monotonic() < begun + HUNG, turn
+            found = [number for number in (4321, 4322, 4323) if self.runs(f"sleep {number}")]
+            self.host.die(death)
+            os.remove(mark)
+            self.host.start()
+            self.main.follow()
+            assert found, "nothing got away"
+        return f"leaves nothing behind that got away, however its host dies ({len(found)} of 3 ran)"
+
+    def runs(self, command):
+        return any(command in line for _, line in self.host.left())
+
     def ends(self):
         self.host.end()
         assert self.shown == self.agent.shows, f"shown: {sorted(self.shown)}"
@@ -265,8 +350,9 @@ class Scenes:
 
 
 USUAL = [
-    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.refused_edit,
-    Scenes.asks_the_user, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
+    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.makes_a_file,
+    Scenes.is_given_a_file, Scenes.refused_edit,
+    Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
-    Scenes.goes_on, Scenes.is_cut, Scenes.ends,
+    Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
 ]

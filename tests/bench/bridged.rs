@@ -4,6 +4,7 @@
 //! Never: lets the agent make anything up while it is measured, or parses what is not looked at.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -33,22 +34,30 @@ const SESSION: &str = "bench-session";
 /// Adds the rows.
 pub fn measure(table: &mut Table) -> Outcome<()> {
     let (mut direct, mut bridged) = (Vec::new(), Vec::new());
-    let (mut direct_drips, mut bridged_drips) = (Vec::new(), Vec::new());
+    let (mut direct_drips, mut bridged_drips, mut stored_drips) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RACES {
         direct.push(blast_directly()?);
         bridged.push(blast_through_the_bridge()?);
         direct_drips.push(drip_directly()?);
-        bridged_drips.push(drip_through_the_bridge()?);
+        bridged_drips.push(drip_through_the_bridge(None)?);
+        let folder = super::stored::folder()?;
+        stored_drips.push(drip_through_the_bridge(Some(folder.path()))?);
     }
     let (direct, bridged) = (median(direct), median(bridged));
     table.row("chunks a second, from an ACP agent's pipe", per_second(CHUNKS, direct), "", "")?;
     table.row("chunks a second, through the bridge", per_second(CHUNKS, bridged), "200,000", "")?;
     let added = bridged.saturating_sub(direct) / u32::try_from(CHUNKS)?;
     table.row("  which adds to each", microseconds(added), "", "")?;
-    let (direct, bridged) = (median(direct_drips), median(bridged_drips));
+    let direct = median(direct_drips);
     table.row("a chunk alone, from the agent's pipe", microseconds(direct), "", "")?;
-    table.row("a chunk alone, through the bridge", microseconds(bridged), "", "")?;
-    table.row("  which adds", microseconds(bridged.saturating_sub(direct)), "100 µs", "")
+    for (place, times, aim) in
+        [("--ephemeral", bridged_drips, "25 µs"), ("--state-dir", stored_drips, "60 µs")]
+    {
+        let time = median(times);
+        table.row(&format!("a chunk alone, through the bridge, {place}"), microseconds(time), "", "")?;
+        table.row("  which adds", microseconds(time.saturating_sub(direct)), aim, "")?;
+    }
+    Ok(())
 }
 
 /// The time from the first chunk to the last, as the agent's parent reads them.
@@ -70,7 +79,7 @@ fn blast_directly() -> Outcome<Duration> {
 
 /// The time from the first chunk to the last, as a client of the program reads them.
 fn blast_through_the_bridge() -> Outcome<Duration> {
-    let mut client = bridge("blast")?;
+    let mut client = bridge("blast", None)?;
     client.line_with(b"\"chat/responsePart\"")?;
     let start = Instant::now();
     let (mut lines, mut bytes) = (DeltaLines::default(), CHUNK_BYTES);
@@ -95,9 +104,9 @@ fn drip_directly() -> Outcome<Duration> {
     Ok(median(times))
 }
 
-/// The same, as a client of the program reads it.
-fn drip_through_the_bridge() -> Outcome<Duration> {
-    let mut client = bridge("drip")?;
+/// The same, as a client of the program reads it, which keeps it in this folder, if anywhere.
+fn drip_through_the_bridge(folder: Option<&Path>) -> Outcome<Duration> {
+    let mut client = bridge("drip", folder)?;
     client.line_with(b"\"chat/responsePart\"")?;
     let mut times = Vec::new();
     while times.len() < DRIPS - 1 {
@@ -118,10 +127,13 @@ fn age(line: &[u8], before: &[u8]) -> Outcome<Duration> {
 }
 
 /// A client of the program that has told the agent behind it what to do.
-fn bridge(what: &str) -> Outcome<Client> {
+fn bridge(what: &str, folder: Option<&Path>) -> Outcome<Client> {
     let program = std::env::current_exe()?;
     let agent = format!("agent={} {AGENT}", shell_words::quote(&program.to_string_lossy()));
-    let mut client = Client::open_with(["--ephemeral", "--agent", &agent])?;
+    let mut client = match folder {
+        Some(folder) => Client::open_with(["--state-dir", &folder.to_string_lossy(), "--agent", &agent])?,
+        None => Client::open_with(["--ephemeral", "--agent", &agent])?,
+    };
     client.say(
         br#"{"jsonrpc":"2.0","id":2,"method":"createSession","params":{"channel":"ahp-session:/s","provider":"agent"}}
 "#,

@@ -25,6 +25,9 @@ const PAGE: usize = 50;
 const LISTS: usize = 100;
 /// How often deltas are streamed without a store and with one, in turns.
 const RACES: usize = 3;
+/// How many deltas are streamed while a ping goes every so often.
+const STREAMED: usize = 5_000_000;
+const PING_EVERY: Duration = Duration::from_millis(10);
 /// How many deltas the turn has that a kill interrupts, and how often that is done.
 const INTERRUPTED_DELTAS: usize = 100_000;
 const KILLS: usize = 5;
@@ -48,6 +51,15 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
     table.row("deltas a second, --state-dir", per_second(DELTAS, stored), "", "")?;
     let share = ephemeral.as_secs_f64() / stored.as_secs_f64() * 100.0;
     table.row("  of --ephemeral", format!("{share:.0} %"), "70 %", "")?;
+    let folder = folder()?;
+    for (place, mut client) in
+        [("--ephemeral", Client::open()?), ("--state-dir", Client::open_in(folder.path())?)]
+    {
+        let (p50, p99, count) = pings_while_it_streams(&mut client)?;
+        let measure = format!("ping while deltas stream, {place}, p50");
+        table.row(&measure, format!("{} of {count}", milliseconds(p50)), "", "")?;
+        table.row("  p99", milliseconds(p99), "5 ms", "")?;
+    }
     let per_million = bytes as f64 / DELTAS as f64;
     let text = format!("{per_million:.1} MB ({DELTA_BYTES} MB of text)");
     table.row("on disk after a million deltas", text, "", "")?;
@@ -56,7 +68,8 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
     Ok(())
 }
 
-fn folder() -> Outcome<TempDir> {
+/// A folder beside the build.
+pub fn folder() -> Outcome<TempDir> {
     Ok(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?)
 }
 
@@ -134,6 +147,37 @@ fn race() -> Outcome<Raced> {
         bytes = size(folder.path())?;
     }
     Ok(Raced { ephemeral: median(ephemeral), stored: median(stored), bytes })
+}
+
+/// The times that half and all but one in a hundred pings stay within while deltas stream as fast as they can and are
+/// read as fast, and how many pings there were.
+fn pings_while_it_streams(client: &mut Client) -> Outcome<(Duration, Duration, usize)> {
+    client.create("s")?;
+    client.subscribe(CHAT)?;
+    client.start_turn(CHAT, &format!("/stream {STREAMED} {DELTA_BYTES}"))?;
+    client.line_with(b"chat/responsePart")?;
+    let pong = memchr::memmem::Finder::new(b"\"id\":7");
+    let (mut times, mut asked, mut pause) = (Vec::new(), None, Instant::now());
+    loop {
+        if asked.is_none() && pause.elapsed() > PING_EVERY {
+            client.say(client::PING)?;
+            asked = Some(Instant::now());
+        }
+        let line = client.line()?;
+        if memchr::memmem::find(line, b"\"chat/turnComplete\"").is_some() {
+            break;
+        }
+        // An answer is short; text need not be searched.
+        if line.len() < 100 && pong.find(line).is_some() {
+            times.extend(asked.take().map(|asked: Instant| asked.elapsed()));
+            pause = Instant::now();
+        }
+    }
+    times.sort();
+    if times.is_empty() {
+        return Err("no ping was answered".into());
+    }
+    Ok((times[times.len() / 2], times[times.len() * 99 / 100], times.len()))
 }
 
 /// What a folder occupies after a checkpoint.

@@ -91,6 +91,7 @@ impl Stage {
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         let mut stage = Self {
             host: Host::new(config),
@@ -145,7 +146,7 @@ impl Stage {
         let mut fed = Vec::new();
         self.edges.up(connection, Incoming::parse(&line.to_owned().into()), &mut fed);
         for message in fed {
-            self.feed(Input::Said(connection, message));
+            self.feed(Input::said(connection, message));
         }
     }
 

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, RunId, Timer, TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, PermissionKind, PermissionOption, RunId,
+    Timer, ToolGate, ToolOutcome, TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -70,6 +71,12 @@ impl World {
 
     /// A client begins a turn in which the agent calls `look`; returns the run.
     fn call(&mut self, connection: ConnectionId, turn: &str) -> RunId {
+        let run = self.start(connection, turn);
+        self.want(run);
+        run
+    }
+
+    fn start(&mut self, connection: ConnectionId, turn: &str) -> RunId {
         let message = json!({ "text": "go", "origin": { "kind": "user" } });
         let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
         self.dispatch(connection, CHAT, action);
@@ -77,7 +84,11 @@ impl World {
             Command::StartTurn { run, .. } => Some(run),
             _ => None,
         });
-        let run = run.expect("a run was started");
+        run.expect("a run was started")
+    }
+
+    /// The agent waits for what comes of its call.
+    fn want(&mut self, run: RunId) {
         let event = TurnEvent::ClientTool {
             id: "call".to_owned(),
             name: "look".to_owned(),
@@ -85,7 +96,6 @@ impl World {
             message: "Look".into(),
         };
         self.feed(Input::Agent(self.chat, Event::Turn(run, event)));
-        run
     }
 
     fn deliver(&mut self, connection: ConnectionId, turn: &str) {
@@ -234,4 +244,88 @@ fn a_client_with_another_connection_is_there() {
     };
     assert_eq!(leave(BACK, &mut world), 2);
     assert_eq!(leave(ConnectionId(4), &mut world), 1);
+}
+
+/// A call that the agent began before it wants the result: with a permission, or without.
+#[test]
+fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks() {
+    let begin = |world: &mut World| {
+        let run = world.start(ONE, "t");
+        let started = TurnEvent::ClientToolStarted { id: "call".to_owned(), name: "look".to_owned() };
+        world.feed(Input::Agent(world.chat, Event::Turn(run, started)));
+        run
+    };
+    let ask = |world: &mut World, run| {
+        let option = PermissionOption { id: "yes".to_owned(), label: None, kind: PermissionKind::AllowOnce };
+        let asks = TurnEvent::ToolReady {
+            id: "call".to_owned(),
+            input: "{}".to_owned(),
+            message: "Look".into(),
+            gate: ToolGate::Ask(vec![option]),
+        };
+        world.feed(Input::Agent(world.chat, Event::Turn(run, asks)));
+    };
+    let decide = |world: &mut World, approved: bool| {
+        let action = json!({ "type": "chat/toolCallConfirmed", "turnId": "t", "toolCallId": "call",
+                             "approved": approved, "selectedOptionId": approved.then_some("yes") });
+        world.dispatch(ONE, CHAT, action);
+    };
+
+    // It does not run before the agent wants the result.
+    let mut world = World::new();
+    let run = begin(&mut world);
+    assert_eq!(world.session()["inputNeeded"], Value::Null);
+    world.want(run);
+    assert_eq!(world.owner(), "one");
+    world.deliver(ONE, "t");
+    assert_eq!(world.told(), Some(true));
+
+    // The client is done before the agent wants the result: it is told once.
+    let mut world = World::new();
+    let run = begin(&mut world);
+    ask(&mut world, run);
+    decide(&mut world, true);
+    world.deliver(ONE, "t");
+    assert_eq!(world.told(), Some(true));
+    world.outputs.clear();
+    world.want(run);
+    assert_eq!(world.commands(), []);
+
+    // The agent wants the result of what the user looks at yet, and then does not allow.
+    let mut world = World::new();
+    let run = begin(&mut world);
+    ask(&mut world, run);
+    world.want(run);
+    let waits = world.session()["inputNeeded"][0]["kind"].clone();
+    assert_eq!((world.told(), waits), (None, json!("toolConfirmation")));
+    decide(&mut world, false);
+    let denied = |command: &Command| matches!(command, Command::Permission { approved: false, .. });
+    assert!(world.commands().iter().any(denied));
+    assert_eq!(world.told(), None);
+
+    // The client that it was to run on has left, while nothing ran.
+    let mut world = World::new();
+    let run = begin(&mut world);
+    let removed = json!({ "type": "session/activeClientRemoved", "clientId": "one" });
+    world.dispatch(ONE, SESSION, removed);
+    assert_eq!(world.told(), Some(false));
+    world.outputs.clear();
+    world.want(run);
+    assert_eq!(world.told(), None);
+
+    // The agent ends the call without having wanted the result: nobody is to carry it out, not even for a moment.
+    let mut world = World::new();
+    let run = begin(&mut world);
+    world.outputs.clear();
+    let outcome = ToolOutcome {
+        success: false,
+        message: "No".into(),
+        content: Vec::new(),
+        error: Some("no".to_owned()),
+    };
+    let done = TurnEvent::ToolDone { id: "call".to_owned(), outcome, review: false };
+    world.feed(Input::Agent(world.chat, Event::Turn(run, done)));
+    let told = format!("{:?}", world.outputs);
+    assert!(told.contains("toolCallComplete") && !told.contains("toolClientExecution"), "{told}");
+    assert!(!told.contains("not-needed"), "{told}");
 }

@@ -39,7 +39,7 @@ async fn until(
 
 #[tokio::test]
 async fn an_answer_that_comes_with_a_steering_message_is_heard() {
-    let (mut agents, mut reports) = Agents::new(vec![Box::new(Script)]);
+    let (mut agents, mut reports, _) = Agents::new(vec![Box::new(Script)]);
     agents.carry_out(
         CHAT,
         Command::Open(OpenConversation {
@@ -52,6 +52,7 @@ async fn an_answer_that_comes_with_a_steering_message_is_heard() {
             history: Vec::new(),
             handle: None,
             copy_of: None,
+            client_tools: Vec::new(),
         }),
     );
     let script = r#"/question [{"kind":"text","id":"name","message":"Who?"}]"#;

@@ -88,7 +88,7 @@ impl World {
         self.edges.up(connection, Incoming::parse(&message.to_string().into()), &mut fed);
         self.edges.take_records();
         for message in fed {
-            self.feed(Input::Said(connection, message));
+            self.feed(Input::said(connection, message));
         }
     }
 
@@ -204,7 +204,7 @@ fn a_model_that_is_chosen_for_a_chat_is_its_next_messages() {
     let params = json!({ "channel": SESSION, "chat": "ahp-chat:/c", "model": { "id": "m" } });
     assert!(world.ask(OLD, "createChat", params)["error"].is_null());
     while let Some((connection, message)) = world.edges.take_later() {
-        world.feed(Input::Said(connection, message));
+        world.feed(Input::said(connection, message));
     }
     let state = world.ask(NEW, "subscribe", json!({ "channel": "ahp-chat:/c" }));
     assert_eq!(state["result"]["snapshot"]["state"]["draft"]["model"]["id"], "m", "{state}");

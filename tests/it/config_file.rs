@@ -25,8 +25,9 @@ fn agents(environment: &[(&str, &Path)], arguments: &[&str]) -> Vec<String> {
     let root = process.next()["result"]["snapshots"][0]["state"].take();
     process.end();
     assert_eq!(process.wait().code(), Some(0));
-    let agents = root["agents"].as_array().unwrap().iter().skip(1);
-    agents.map(|agent| agent["provider"].as_str().unwrap().to_owned()).collect()
+    let agents = root["agents"].as_array().unwrap().iter();
+    let names = agents.map(|agent| agent["provider"].as_str().unwrap().to_owned());
+    names.filter(|name| name != "script").collect()
 }
 
 /// Makes the file below a folder for configuration, with one agent.

@@ -36,7 +36,7 @@ fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
         let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let message = Incoming::parse(&line.to_string().into());
         assert!(!format!("{message:?}").contains(SECRET));
-        feed(*second, Input::Said(CLIENT, message));
+        feed(*second, Input::said(CLIENT, message));
     }
     assert!(!format!("{outputs:?} {core:?}").contains(SECRET));
     let answered = outputs.iter().filter_map(|output| match output {

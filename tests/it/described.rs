@@ -58,6 +58,7 @@ impl World {
             replay_window: Window::default(),
             start,
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         });
         let mut world = Self { host, chat: ChatKey(0), kept: Vec::new() };
         world.feed(Input::Opened(CLIENT));
@@ -70,7 +71,7 @@ impl World {
     fn with_session(mut self) -> Self {
         let created = json!({ "channel": "ahp-session:/s" });
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "createSession", "params": created });
-        let outputs = self.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+        let outputs = self.feed(Input::said(CLIENT, Incoming::parse(&message.to_string().into())));
         let opened = outputs.iter().find_map(|output| match output {
             Output::Agent(chat, _) => Some(*chat),
             _ => None,
@@ -93,7 +94,7 @@ impl World {
 
     fn ask(&mut self, method: &str, params: Value) -> Result<Value, String> {
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let outputs = self.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+        let outputs = self.feed(Input::said(CLIENT, Incoming::parse(&message.to_string().into())));
         let answer = outputs.into_iter().find_map(|output| match output {
             Output::Frame(_, Frame::Result { result, .. }) => Some(Ok(result)),
             Output::Frame(_, Frame::Error { error, .. }) => Some(Err(error.message)),
@@ -245,7 +246,7 @@ fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
     let change = json!({ "channel": "ahp-session:/s", "clientSeq": 1,
         "action": { "type": "session/configChanged", "config": { "mode": "code" } } });
     let message = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": change });
-    let outputs = world.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+    let outputs = world.feed(Input::said(CLIENT, Incoming::parse(&message.to_string().into())));
     let number = outputs.iter().find_map(|output| match output {
         Output::Agent(_, command) => match &**command {
             Command::Configure { number, changed, .. } => {
@@ -277,7 +278,7 @@ fn only_what_an_agent_has_changed_by_itself_is_for_the_other_chats() {
     let turn = json!({ "channel": "ahp-chat:/other", "clientSeq": 1, "action": { "type": "chat/turnStarted",
         "turnId": "t", "message": { "text": "Hello", "origin": { "kind": "user" } } } });
     let message = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": turn });
-    let outputs = world.feed(Input::Said(CLIENT, Incoming::parse(&message.to_string().into())));
+    let outputs = world.feed(Input::said(CLIENT, Incoming::parse(&message.to_string().into())));
     let other = outputs.iter().find_map(|output| match output {
         Output::Agent(chat, _) => Some(*chat),
         _ => None,

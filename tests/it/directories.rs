@@ -5,8 +5,8 @@
 //! Never: makes a directory.
 
 use ahp_sidecar::backend::{script::Script, Backend};
-use ahp_sidecar::host::directories_in;
-use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output};
+use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output, Recalled};
+use ahp_sidecar::wire::names::Named;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::state::AgentCapabilities;
 use serde_json::{json, Value};
@@ -41,9 +41,9 @@ impl World {
     /// Says a message. Every directory that it names is there.
     fn say(&mut self, message: Value) {
         let message = Incoming::parse(&message.to_string().into());
-        let findings = directories_in(&message).into_iter().map(|uri| (uri, Ok(())));
-        self.feed(Input::Findings(findings.collect()));
-        self.feed(Input::Said(CLIENT, message));
+        let findings = Named::of(&message).directories.into_iter().map(|uri| (uri, Ok(()))).collect();
+        let recalled = Recalled { findings, ..Recalled::default() };
+        self.feed(Input::Said { connection: CLIENT, message, recalled });
     }
 
     fn ask(&mut self, method: &str, params: Value) {

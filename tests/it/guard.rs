@@ -5,11 +5,15 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use ahp_sidecar::backend::acp::lifeline;
 
 use crate::support::{program, shell, HUNG};
 
@@ -22,6 +26,8 @@ pub const COOKIE: &str = "AHP_SIDECAR_TEST";
 /// A guarded shell; its script must say a line when it is ready.
 struct Guarded {
     guard: Child,
+    lifeline: Option<UnixStream>,
+    stdin: Option<PipeWriter>,
     stdout: BufReader<ChildStdout>,
     cookie: String,
 }
@@ -32,10 +38,11 @@ impl Guarded {
         let mut command: Command = program();
         command.args(["guard-agent", "--", "/bin/sh", "-c", script]).env("PATH", "/usr/bin:/bin");
         command.env(COOKIE, &cookie).process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (lifeline, theirs, stdin) = lifeline_and_stdin();
+        command.stdin(theirs).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut guard = command.spawn().unwrap();
         let stdout = BufReader::new(guard.stdout.take().unwrap());
-        let mut guarded = Self { guard, stdout, cookie };
+        let mut guarded = Self { guard, lifeline: Some(lifeline), stdin: Some(stdin), stdout, cookie };
         let mut line = String::new();
         guarded.stdout.read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
@@ -47,8 +54,12 @@ impl Guarded {
         bearers(&self.cookie)
     }
 
+    fn let_go(&mut self) {
+        (self.lifeline, self.stdin) = (None, None);
+    }
+
     fn end(&mut self) -> i32 {
-        drop(self.guard.stdin.take());
+        self.let_go();
         self.wait()
     }
 
@@ -62,6 +73,14 @@ impl Guarded {
             thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Both ends of a lifeline, over which comes what the agent reads, and the other end of that.
+fn lifeline_and_stdin() -> (UnixStream, OwnedFd, PipeWriter) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    lifeline::send(&ours, reader.as_fd()).unwrap();
+    (ours, theirs.into(), writer)
 }
 
 /// The running processes whose environment holds this cookie.
@@ -108,10 +127,72 @@ fn an_agent_that_does_not_want_to_leave_is_gone_with_its_children() {
 #[test]
 fn what_an_agent_leaves_behind_when_it_ends_is_gone_too() {
     let mut guarded = Guarded::start(&format!("({STUBBORN}) & read line; exit 3"));
-    use std::io::Write;
-    guarded.guard.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(guarded.wait(), 3);
     assert!(guarded.alive().is_empty(), "{:?}", guarded.alive());
+}
+
+/// Ways to get away from one's group, one's session and one's parent.
+const AWAY: [&str; 5] = [
+    // In a session of its own, its parent alive.
+    "setsid sh -c \"$STUBBORN\" session &",
+    // A daemon: its parents have ended.
+    "(setsid sh -c \"setsid sh -c \\\"\\$STUBBORN\\\" daemon &\" &)",
+    // What has been left running in the background.
+    "sh -c \"nohup sh -c \\\"\\$STUBBORN\\\" background >/dev/null 2>&1 &\"",
+    // It starts another one all the time, in a session of its own, and is gone.
+    "setsid sh -c 'trap \"\" TERM; setsid sh -c \"$0\" \"$0\" &' 'trap \"\" TERM; setsid sh -c \"$0\" \"$0\" &' &",
+    // In the group of somebody who has a session of its own.
+    "setsid sh -c \"sh -c \\\"\\$STUBBORN\\\" grandchild & wait\" &",
+];
+
+#[test]
+fn nobody_gets_away() {
+    let away = format!(
+        "export STUBBORN={:?}; {}",
+        "trap '' TERM INT HUP; while :; do sleep 0.05; done",
+        AWAY.join("\n")
+    );
+    let names = ["session", "daemon", "background", "grandchild"];
+    // The agent ends by itself, it ends with its input, and it does not want to.
+    for (rest, status) in [("read line; exit 3", 3), ("cat; exit 4", 4), (STUBBORN, 128 + 9)] {
+        let mut guarded = Guarded::start(&format!("{away}\necho ready; {}", rest.replace("echo ready;", "")));
+        let start = Instant::now();
+        while !names.iter().all(|name| guarded.alive().iter().any(|it| it.contains(name))) {
+            assert!(start.elapsed() < HUNG, "there are only {:?}", guarded.alive());
+            thread::sleep(Duration::from_millis(5));
+        }
+        if status == 3 {
+            guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+            assert_eq!(guarded.wait(), 3);
+        } else {
+            assert_eq!(guarded.end(), status);
+        }
+        assert!(guarded.alive().is_empty(), "after {rest}: {:?}", guarded.alive());
+    }
+}
+
+/// What has ended its host, or its host's end, finds it stopped: the end of the host wakes it.
+#[test]
+fn a_guard_that_was_stopped_goes_on_when_its_host_dies() {
+    let cookie = uuid::Uuid::new_v4().to_string();
+    let mut command = program();
+    command.args(["guard-agent", "--", "/bin/sh", "-c", &format!("kill -STOP $PPID; {STUBBORN}")]);
+    let mut shell = shell("exec 3<&0; \"$@\" <&3 3<&- & exec 3<&-; wait", &command);
+    shell.env(COOKIE, &cookie).env("PATH", "/usr/bin:/bin").process_group(0);
+    let (lifeline, theirs, stdin) = lifeline_and_stdin();
+    let mut shell = shell.stdin(theirs).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    drop((lifeline, stdin));
+    let start = Instant::now();
+    while !bearers(&cookie).is_empty() {
+        assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -119,7 +200,7 @@ fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
     let mut all: Vec<Guarded> = (0..20).map(|_| Guarded::start(STUBBORN)).collect();
     let start = Instant::now();
     for guarded in &mut all {
-        drop(guarded.guard.stdin.take());
+        guarded.let_go();
     }
     for guarded in &mut all {
         assert_eq!(guarded.wait(), 128 + 9);
@@ -149,22 +230,17 @@ fn an_agent_whose_host_was_killed_is_gone() {
     let cookie = uuid::Uuid::new_v4().to_string();
     let mut command = program();
     command.args(["guard-agent", "--", "/bin/sh", "-c", STUBBORN]);
-    // Its own writer keeps the agent's stdin open, until it is killed too.
-    let mut shell = shell("sleep 1000 | \"$@\"", &command);
+    // The other end of the lifeline outlives the shell.
+    let mut shell = shell("exec 3<&0; \"$@\" <&3 3<&- & exec 3<&-; wait", &command);
     shell.env(COOKIE, &cookie).env("PATH", "/usr/bin:/bin").process_group(0);
-    let mut shell = shell.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let (lifeline, theirs, stdin) = lifeline_and_stdin();
+    let mut shell = shell.stdin(theirs).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     shell.kill().unwrap();
     shell.wait().unwrap();
-    let sleep = bearers(&cookie).into_iter().find(|process| process.contains("sleep 1000")).unwrap();
-    let pid: i32 = sleep.trim_start_matches("/proc/").split(':').next().unwrap().parse().unwrap();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    drop((lifeline, stdin));
     let start = Instant::now();
     while !bearers(&cookie).is_empty() {
         assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
@@ -174,7 +250,10 @@ fn an_agent_whose_host_was_killed_is_gone() {
 
 #[test]
 fn a_program_that_is_not_there_is_said_to_be_so() {
-    let output = program().args(["guard-agent", "--", "/no/such/program"]).process_group(0).output().unwrap();
+    let mut command = program();
+    let (_lifeline, theirs, _stdin) = lifeline_and_stdin();
+    command.args(["guard-agent", "--", "/no/such/program"]).process_group(0).stdin(theirs);
+    let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(127));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("`/no/such/program` cannot be started"), "{said}");

@@ -22,27 +22,27 @@ use tempfile::TempDir;
 
 use crate::support::{shell, sidecar_on, Process, HUNG};
 
-const ROOT: &str = "ahp-root://";
-const DATABASE: &str = "sessions.sqlite";
+pub(crate) const ROOT: &str = "ahp-root://";
+pub(crate) const DATABASE: &str = "sessions.sqlite";
 
 /// JSON-RPC and AHP codes.
-const UNAVAILABLE: i64 = -32603;
+pub(crate) const UNAVAILABLE: i64 = -32603;
 const ALREADY_EXISTS: i64 = -32003;
 
-fn chat_of(session: &str) -> String {
+pub(crate) fn chat_of(session: &str) -> String {
     format!("ahp-chat://default/{}", URL_SAFE_NO_PAD.encode(session))
 }
 
 /// A client, and everything that it was sent without having asked.
-struct Client {
-    process: Process,
+pub(crate) struct Client {
+    pub(crate) process: Process,
     /// Ids of requests and numbers of dispatches.
     last: u64,
-    heard: Vec<Value>,
+    pub(crate) heard: Vec<Value>,
 }
 
 impl Client {
-    fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         Self::of(Process::start_on(folder, &[]))
     }
 
@@ -51,8 +51,13 @@ impl Client {
         Self::of(Process::spawn(after(preparation, folder)))
     }
 
-    fn of(process: Process) -> Self {
-        let mut client = Self { process, last: 0, heard: Vec::new() };
+    /// A program to which nobody has said anything.
+    pub(crate) fn before_the_handshake(process: Process) -> Self {
+        Self { process, last: 0, heard: Vec::new() }
+    }
+
+    pub(crate) fn of(process: Process) -> Self {
+        let mut client = Self::before_the_handshake(process);
         let hello = json!({ "channel": ROOT, "clientId": "me", "protocolVersions": ["1.0.0"],
             "initialSubscriptions": [ROOT] });
         let answer = client.ask("initialize", hello);
@@ -60,7 +65,7 @@ impl Client {
         client
     }
 
-    fn say(&mut self, method: &str, params: Value) -> u64 {
+    pub(crate) fn say(&mut self, method: &str, params: Value) -> u64 {
         self.last += 1;
         let id = self.last;
         self.process
@@ -69,12 +74,12 @@ impl Client {
     }
 
     /// Asks, and waits for the answer.
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.say(method, params);
         self.answer(id)
     }
 
-    fn answer(&mut self, id: u64) -> Value {
+    pub(crate) fn answer(&mut self, id: u64) -> Value {
         loop {
             let message = self.process.next();
             if message["id"] == id {
@@ -85,24 +90,24 @@ impl Client {
     }
 
     /// Asks something about a channel.
-    fn about(&mut self, method: &str, channel: &str) -> Value {
+    pub(crate) fn about(&mut self, method: &str, channel: &str) -> Value {
         self.ask(method, json!({ "channel": channel }))
     }
 
-    fn create(&mut self, session: &str) {
+    pub(crate) fn create(&mut self, session: &str) {
         let answer = self.about("createSession", session);
         assert!(answer["result"].is_null() && answer["error"].is_null(), "{answer}");
     }
 
     /// Subscribes; returns the channel's state.
-    fn state(&mut self, channel: &str) -> Value {
+    pub(crate) fn state(&mut self, channel: &str) -> Value {
         let mut answer = self.about("subscribe", channel);
         let state = answer["result"]["snapshot"]["state"].take();
         assert!(state.is_object(), "{channel}: {answer}");
         state
     }
 
-    fn sessions(&mut self) -> Vec<String> {
+    pub(crate) fn sessions(&mut self) -> Vec<String> {
         let answer = self.about("listSessions", ROOT);
         let items = answer["result"]["items"].as_array().unwrap_or_else(|| panic!("{answer}"));
         let mut uris: Vec<String> =
@@ -112,7 +117,7 @@ impl Client {
     }
 
     /// Dispatches an action; returns its number.
-    fn dispatch(&mut self, channel: &str, action: Value) -> u64 {
+    pub(crate) fn dispatch(&mut self, channel: &str, action: Value) -> u64 {
         self.last += 1;
         let params = json!({ "channel": channel, "clientSeq": self.last, "action": action });
         self.process
@@ -120,7 +125,7 @@ impl Client {
         self.last
     }
 
-    fn start_turn(&mut self, chat: &str, id: &str, script: &str) {
+    pub(crate) fn start_turn(&mut self, chat: &str, id: &str, script: &str) {
         let message = json!({ "text": script, "origin": { "kind": "user" } });
         let started = "2026-01-01T00:00:00.000Z";
         self.dispatch(
@@ -130,7 +135,7 @@ impl Client {
     }
 
     /// Waits for an action that comes after everything that was heard.
-    fn until(&mut self, kind: &str) -> Value {
+    pub(crate) fn until(&mut self, kind: &str) -> Value {
         loop {
             let message = self.process.next();
             self.heard.push(message.clone());
@@ -141,14 +146,14 @@ impl Client {
     }
 
     /// A turn from its start to its end.
-    fn turn(&mut self, chat: &str, id: &str, script: &str) {
+    pub(crate) fn turn(&mut self, chat: &str, id: &str, script: &str) {
         self.start_turn(chat, id, script);
         self.until("chat/turnComplete");
     }
 
     /// Asks for something that cannot be until that is refused because nothing can be kept. Until the program
     /// has noticed, what it says is held back.
-    fn wait_until_nothing_is_kept(&mut self) {
+    pub(crate) fn wait_until_nothing_is_kept(&mut self) {
         let (first, start) = (self.last + 1, Instant::now());
         loop {
             assert!(start.elapsed() < HUNG, "nothing was refused within {HUNG:?}");
@@ -169,7 +174,7 @@ impl Client {
 
     /// From now on, no file can be written (or any can), as when the disk is full; and the process gets a signal
     /// that ends those that do not expect it.
-    fn fill_disk(&self, full: bool) {
+    pub(crate) fn fill_disk(&self, full: bool) {
         let limit = Rlimit { current: full.then_some(0), maximum: None };
         prlimit(Some(self.pid()), Resource::Fsize, limit).unwrap();
     }
@@ -194,26 +199,26 @@ impl Client {
     }
 
     /// The numbers of all actions that were sent, but for those that only answer their sender.
-    fn numbers(&self) -> Vec<u64> {
+    pub(crate) fn numbers(&self) -> Vec<u64> {
         let sequenced = self.heard.iter().filter(|message| message["method"] == "action");
         let sequenced = sequenced.filter(|message| message["params"]["rejectionReason"].is_null());
         sequenced.map(|message| message["params"]["serverSeq"].as_u64().unwrap()).collect()
     }
 
     /// All text that was streamed.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let actions = self.heard.iter().map(|message| &message["params"]["action"]);
         let deltas = actions.filter(|action| action["type"] == "chat/delta");
         deltas.map(|action| action["content"].as_str().unwrap()).collect()
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.process.end();
         self.process.rest();
         assert_eq!(self.process.wait().code(), Some(0));
     }
 
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.process.child.kill().unwrap();
         self.process.child.wait().unwrap();
     }
@@ -224,7 +229,7 @@ fn after(preparation: &str, folder: &Path) -> Command {
     shell(&format!(r#"{preparation}; exec "$@""#), &sidecar_on(folder))
 }
 
-fn assert_unavailable(answer: &Value, cause: &str) {
+pub(crate) fn assert_unavailable(answer: &Value, cause: &str) {
     assert_eq!(answer["error"]["code"], UNAVAILABLE, "{answer}");
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains(cause), "the cause is not told: {message}");
@@ -429,6 +434,57 @@ fn a_database_that_somebody_locks_is_waited_for() {
     let mut client = Client::start(folder.path());
     assert_eq!(client.sessions(), [BUSY, QUIET]);
     assert_eq!(client.state(&chat_of(BUSY))["resource"], chat_of(BUSY));
+}
+
+/// Whether a database that is locked holds up nothing but what must be kept; none when the lock was noticed meanwhile.
+fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Until all that the agent says is held back.
+    while let Some(message) = client.process.next_within(Duration::from_millis(50)) {
+        client.heard.push(message);
+    }
+    let heard = client.heard.len();
+    assert!(client.about("ping", ROOT)["error"].is_null());
+    assert_eq!(client.about("nonsense", ROOT)["error"]["code"], -32601);
+    let read = client.ask("resourceRead", json!({ "channel": ROOT, "uri": "data:,text" }));
+    assert_eq!(read["result"]["data"], "text");
+    client.process.say("nonsense");
+    let refusal = client.process.next();
+    assert_eq!((&refusal["error"]["code"], &refusal["id"]), (&json!(-32700), &Value::Null));
+    assert_eq!(client.heard.len(), heard, "something unsafe was told: {:?}", client.heard.last());
+    // What a client has caused itself is told before what it asks later.
+    let draft = json!({ "text": "not yet", "origin": { "kind": "user" } });
+    let number = client.dispatch(busy, json!({ "type": "chat/draftChanged", "draft": draft }));
+    let ping = client.say("ping", json!({ "channel": ROOT }));
+    other.execute_batch("COMMIT").unwrap();
+    let echo = client.until("chat/draftChanged");
+    assert_eq!(echo["origin"]["clientSeq"], number, "{echo}");
+    assert!(client.heard.iter().all(|message| message["id"] != ping), "the ping was answered too early");
+    assert!(client.answer(ping)["error"].is_null());
+    echo["rejectionReason"].is_null().then_some(())
+}
+
+#[test]
+fn what_depends_on_no_commit_does_not_wait_for_one() {
+    let folder = TempDir::new().unwrap();
+    let mut client = Client::start(folder.path());
+    let busy = chat_of(BUSY);
+    client.create(BUSY);
+    client.state(&busy);
+    client.start_turn(&busy, "t1", "/stream 1000000 7 1");
+    client.until("chat/delta");
+    let other = Connection::open(folder.path().join(DATABASE)).unwrap();
+    other.busy_timeout(HUNG).unwrap();
+    // On a machine that is very slow, the program gives the lock up before.
+    while goes_on_while_locked(&mut client, &busy, &other).is_none() {
+        client.until("chat/delta");
+    }
+    client.until("chat/delta");
+    client.dispatch(&busy, json!({ "type": "chat/turnCancelled", "turnId": "t1" }));
+    client.until("chat/turnCancelled");
+    let numbers = client.numbers();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    client.end();
 }
 
 #[test]
@@ -701,7 +757,7 @@ fn nobody_else_can_look_into_the_folder() {
             names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
         }
         names.sort();
-        assert_eq!(names, ["lock", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]);
+        assert_eq!(names, ["lock", "sessions.made", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]);
         client.end();
     }
 }

@@ -5,6 +5,8 @@
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{AgentDescription, Command, ConnectionId, Event, Frame, Input, Output};
+use ahp_sidecar::versions::Edges;
+use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
@@ -15,7 +17,8 @@ const CLIENT: ConnectionId = ConnectionId(1);
 fn agent() -> AgentDescription {
     let mut agent = Script.describe();
     let effort = json!({ "type": "string", "title": "Effort", "enum": ["low", "high"] });
-    let schema = json!({ "type": "object", "properties": { "effort": effort } });
+    let size = json!({ "type": "integer", "title": "Size" });
+    let schema = json!({ "type": "object", "properties": { "effort": effort, "size": size } });
     agent.info.models = serde_json::from_value(json!([
         { "id": "large", "provider": "script", "name": "Large", "configSchema": schema },
         { "id": "small", "provider": "script", "name": "Small" },
@@ -74,4 +77,63 @@ fn a_message_chooses_among_the_models_of_its_agent() {
     ] {
         assert_eq!(start(model), Err(why.to_owned()));
     }
+}
+
+/// What a client of 0.3.0 says, and what it is told, line by line.
+fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Value> {
+    let (mut fed, mut told) = (Vec::new(), Vec::new());
+    edges.up(CLIENT, Incoming::parse(&message.to_string().into()), &mut fed);
+    for message in fed {
+        for output in host.feed(Input::said(CLIENT, message)) {
+            match output {
+                Output::Frame(connection, frame) => edges.down(connection, &frame, &mut told),
+                Output::Agent(chat, command) if matches!(*command, Command::Open(_)) => {
+                    host.feed(Input::Agent(chat, Event::Opened));
+                }
+                _ => {}
+            }
+        }
+    }
+    told.iter().map(|line| serde_json::from_slice(&line.bytes).unwrap()).collect()
+}
+
+#[test]
+fn what_an_older_client_selects_is_a_model_of_the_agent() {
+    let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()], None));
+    host.feed(Input::Opened(CLIENT));
+    let mut ask = |id: u64, method: &str, params: Value| {
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        say_as_0_3_0(&mut host, &mut edges, &message)
+    };
+    ask(
+        1,
+        "initialize",
+        json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["0.3.0"] }),
+    );
+    let refused = ask(2, "createSession", json!({ "channel": SESSION, "model": { "id": "huge" } }));
+    let why = "invalid params: the agent `script` has no model `huge`";
+    assert_eq!(refused[0]["error"], json!({ "code": -32602, "message": why }));
+    ask(3, "createSession", json!({ "channel": SESSION, "model": { "id": "small" } }));
+    let mut select = |seq: u64, model: Value| {
+        let action = json!({ "type": "session/modelChanged", "model": model });
+        let params = json!({ "channel": SESSION, "clientSeq": seq, "action": action });
+        let message = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params });
+        say_as_0_3_0(&mut host, &mut edges, &message).pop()
+    };
+    let refused = select(1, json!({ "id": "huge" })).unwrap();
+    assert_eq!(refused["params"]["rejectionReason"], "the agent `script` has no model `huge`");
+    let refused = select(2, json!({ "id": "large", "config": { "size": "big" } })).unwrap();
+    assert_eq!(
+        refused["params"]["rejectionReason"],
+        "`model.config.size` must be of type integer, not string"
+    );
+    // That version has settings that are text, and no others.
+    assert_eq!(select(3, json!({ "id": "large", "config": { "effort": "low", "size": "5" } })), None);
+    let mut ask = |id: u64, method: &str, params: Value| {
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        say_as_0_3_0(&mut host, &mut edges, &message)
+    };
+    let shown = ask(4, "subscribe", json!({ "channel": SESSION }));
+    let summary = &shown[0]["result"]["snapshot"]["state"]["summary"];
+    assert_eq!(summary["model"], json!({ "id": "large", "config": { "effort": "low", "size": "5" } }));
 }

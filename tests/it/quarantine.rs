@@ -1,6 +1,6 @@
-//! A session that was given up because it ended the host again and again.
+//! A turn that is given up because taking it up ended the host again and again.
 //!
-//! Owns: a host in memory that has such a session brought back, and what it may still be asked.
+//! Owns: a host in memory that has such a session brought back, what is told of it, and what it may still be asked.
 //! Never: counts how often that happened; the store does.
 
 use ahp_sidecar::host::effects::{
@@ -59,35 +59,46 @@ fn saved() -> SavedSession {
         }
     }
     let chat = chat.filter(|row| row.running).expect("a turn runs");
-    let chats = vec![SavedChat { row: chat, turns: Vec::new(), actions: Vec::new(), progress: None }];
-    SavedSession { row: session.unwrap(), chats, quarantined: true }
+    let chats =
+        vec![SavedChat { row: chat, turns: Vec::new(), actions: Vec::new(), sifted: false, progress: None }];
+    SavedSession { row: session.unwrap(), chats, deaths: 3 }
+}
+
+/// The action of this type among what is to be kept.
+fn sequenced(outputs: &[Output], kind: &str) -> Vec<Value> {
+    let actions = outputs.iter().filter_map(|output| match output {
+        Output::Record(Record::Action(_, line)) => Some(serde_json::from_slice::<Value>(&line.line).unwrap()),
+        _ => None,
+    });
+    actions.map(|mut line| line["params"]["action"].take()).filter(|action| action["type"] == kind).collect()
 }
 
 #[test]
-fn it_can_be_read_and_says_why_and_nothing_else() {
+fn its_turn_ends_once_for_good_and_says_why_and_the_chat_goes_on() {
     let mut host = host();
     let outputs = host.feed_and_save(Input::Restored(Box::new(saved())));
-    assert_eq!(outputs, [], "something was done with it");
+    let [ending] = &sequenced(&outputs, "chat/error")[..] else { panic!("{outputs:?}") };
+    assert_eq!((&ending["turnId"], &ending["part"]["resumable"]), (&"t1".into(), &false.into()));
+    let why = ending["part"]["error"]["message"].as_str().unwrap();
+    assert!(why.contains("3 times"), "{why}");
 
-    let session = state(&mut host, SESSION);
-    assert_eq!((&session["lifecycle"], &session["status"]), (&"failed".into(), &2.into()));
-    let why = session["creationError"]["message"].as_str().unwrap();
-    assert!(why.contains("three times"), "{why}");
+    // A state says what the action said.
     let chat = state(&mut host, CHAT);
     assert!(chat["activeTurn"].is_null(), "{chat}");
     assert_eq!((&chat["turns"][0]["id"], &chat["turns"][0]["state"]), (&"t1".into(), &"error".into()));
-    assert_eq!((&chat["status"], &session["chats"][0]["status"]), (&2.into(), &2.into()));
+    let parts = chat["turns"][0]["responseParts"].as_array().unwrap();
+    assert_eq!(parts.last().unwrap()["error"], ending["part"]["error"]);
+    let session = state(&mut host, SESSION);
+    assert_eq!((&session["lifecycle"], &session["status"]), (&"ready".into(), &chat["status"]));
 
-    for (channel, action) in [
-        (CHAT, json!({ "type": "chat/turnResume", "turnId": "t1" })),
-        (CHAT, json!({ "type": "chat/draftChanged" })),
-        (SESSION, json!({ "type": "session/titleChanged", "title": "mine" })),
-    ] {
-        let outputs = dispatch(&mut host, channel, action);
-        let [Output::Frame(_, Frame::Answer(line))] = &outputs[..] else { panic!("{outputs:?}") };
-        let line: Value = serde_json::from_slice(line).unwrap();
-        assert!(line["params"]["rejectionReason"].as_str().unwrap().contains("three times"), "{line}");
-    }
+    let outputs = dispatch(&mut host, CHAT, json!({ "type": "chat/turnResume", "turnId": "t1" }));
+    let [Output::Frame(_, Frame::Answer(line))] = &outputs[..] else { panic!("{outputs:?}") };
+    let line: Value = serde_json::from_slice(line).unwrap();
+    assert!(line["params"]["rejectionReason"].as_str().unwrap().contains("not resumable"), "{line}");
+    let message = json!({ "text": "/say on", "origin": { "kind": "user" } });
+    let action = json!({ "type": "chat/turnStarted", "turnId": "t2", "message": message });
+    let outputs = dispatch(&mut host, CHAT, action);
+    assert_eq!(sequenced(&outputs, "chat/turnStarted").len(), 1, "{outputs:?}");
 }
 
 #[test]

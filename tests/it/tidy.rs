@@ -137,7 +137,7 @@ fn the_readme_says_of_every_version_what_is_exact_and_what_is_lossy() {
             [true, true, true] => "with every replay",
             [true, true, false] => "replays but those of a resumed turn",
             [true, false, false] => "replays but those of a resumed turn or a draft",
-            [false, false, false] => "no replays: states instead",
+            [false, false, false] => "no replays but empty ones: states instead",
             other => panic!("{name} replays {other:?}"),
         };
         format!("| `{name}` | all else that it has, {exact} | {} |", step.losses().join("; "))

@@ -20,11 +20,15 @@ use serde_json::json;
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::client_tools::listener::Listener;
+use super::content::Takes;
+use super::guards::GuardProgram;
 use super::login::{self, Login, Way};
 use super::peer::{Connection, Ear, Said};
-use super::process::{GuardProgram, Process};
+use super::process::Process;
+use super::quirks::{self, Quirks};
 use super::terminals::Commands;
-use super::{AgentSpec, Offers};
+use super::{program, AgentSpec, Offers};
 use crate::host::effects::Tokens;
 use crate::wire::text;
 
@@ -41,6 +45,8 @@ pub struct Agent {
     pub spec: AgentSpec,
     /// What it has us run.
     pub commands: Commands,
+    /// Where it reaches the tools of clients.
+    pub client_tools: Listener,
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
     current: tokio::sync::Mutex<Option<Arc<Running>>>,
@@ -56,6 +62,8 @@ struct Past {
     connections: Vec<Connection>,
     /// How one can log in to it, as it said last.
     ways: Option<Vec<Way>>,
+    /// What is known of the one that it said it is.
+    quirks: Option<Quirks>,
     /// It is not to be started any more.
     closed: bool,
     /// What it did not survive being asked about which session, or did not answer.
@@ -71,6 +79,12 @@ pub struct Running {
     pub capabilities: AgentCapabilities,
     /// What it calls itself, for people.
     pub title: Option<String>,
+    /// Its version, as it says it.
+    pub version: Option<String>,
+    /// What is known of it besides.
+    pub quirks: Quirks,
+    /// What it was told that it may do through us.
+    pub offers: Offered,
     /// Whether it is logged in.
     pub login: Login,
     uses: Mutex<Uses>,
@@ -124,6 +138,23 @@ impl Drop for Use {
 }
 
 impl Running {
+    fn new(connection: Connection, hello: InitializeResponse, offers: Offered, login: Login) -> Self {
+        let InitializeResponse { agent_info, agent_capabilities, .. } = hello;
+        let quirks = quirks::of(agent_info.as_ref().map(|info| info.name.as_str()));
+        let version = agent_info.as_ref().map(|info| text::message(&info.version));
+        let title = agent_info.and_then(|info| info.title).map(|title| text::message(&title));
+        Self {
+            version: version.filter(|version| !version.is_empty()),
+            connection,
+            capabilities: agent_capabilities,
+            title: title.filter(|title| !title.trim().is_empty()),
+            quirks,
+            offers,
+            login,
+            uses: Mutex::new(Uses { count: 0, since: Instant::now(), ended_by_us: None }),
+        }
+    }
+
     fn uses(&self) -> MutexGuard<'_, Uses> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,6 +172,11 @@ impl Running {
                 primary_replacement: None,
             }),
         }
+    }
+
+    /// What it can take in a prompt.
+    pub fn takes(&self) -> Takes<'_> {
+        Takes { can: &self.capabilities.prompt_capabilities, quirks: self.quirks }
     }
 
     /// Begins to use it; none when it is being ended.
@@ -203,7 +239,14 @@ impl Agent {
     /// An agent that is not running.
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
         let commands = Commands::new(guard.clone(), spec.environment.clone());
-        Self { spec, commands, guard, current: tokio::sync::Mutex::default(), past: Mutex::default() }
+        Self {
+            spec,
+            commands,
+            client_tools: Listener::default(),
+            guard,
+            current: tokio::sync::Mutex::default(),
+            past: Mutex::default(),
+        }
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
@@ -234,8 +277,10 @@ impl Agent {
             }
             *current = None;
         }
+        let AgentSpec { program, directory, environment, .. } = &self.spec;
+        program::find(program, directory.as_deref(), environment)?;
         self.wait_for_its_turn().await?;
-        match self.start_anew(tokens).await {
+        match self.start_as_it_needs(tokens).await {
             Ok(running) => {
                 let running = Arc::new(running);
                 *current = Some(Arc::clone(&running));
@@ -306,7 +351,24 @@ impl Agent {
         Ok(())
     }
 
-    async fn start_anew(&self, tokens: &Tokens) -> anyhow::Result<Running> {
+    /// Starts it, and once more if it turns out to be one that has to be told something else.
+    async fn start_as_it_needs(&self, tokens: &Tokens) -> anyhow::Result<Running> {
+        let AgentSpec { name, program, arguments, .. } = &self.spec;
+        let known = self.past().quirks;
+        let expected = known.unwrap_or_else(|| quirks::expected(program, arguments));
+        let running = self.start_anew(tokens, expected).await?;
+        let is = running.quirks;
+        self.past().quirks = Some(is);
+        if offers(&self.spec, is) == offers(&self.spec, expected) {
+            return Ok(running);
+        }
+        tracing::info!(agent = name, "it is started once more, because it has to be offered something else");
+        running.connection.stop();
+        running.connection.ended().await;
+        self.start_anew(tokens, is).await
+    }
+
+    async fn start_anew(&self, tokens: &Tokens, expected: Quirks) -> anyhow::Result<Running> {
         let name = &self.spec.name;
         let (connection, environment) = {
             let mut past = self.past();
@@ -323,16 +385,12 @@ impl Agent {
             (connection, environment)
         };
         let mut ear = connection.listen();
-        let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear, self.spec.offers)).await;
+        let offers = offers(&self.spec, expected);
+        let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear, offers)).await;
         let failure = match shaken {
             Ok(Ok(Some((hello, ways)))) => {
-                let uses = Uses { count: 0, since: Instant::now(), ended_by_us: None };
-                let title = hello.agent_info.and_then(|info| info.title).map(|title| text::message(&title));
-                let title = title.filter(|title| !title.trim().is_empty());
-                let capabilities = hello.agent_capabilities;
                 self.past().ways = Some(ways.clone());
-                let login = Login::new(ways, environment);
-                return Ok(Running { connection, capabilities, title, login, uses: Mutex::new(uses) });
+                return Ok(Running::new(connection, hello, offers, Login::new(ways, environment)));
             }
             Ok(Ok(None)) => None,
             Ok(Err(error)) => Some(error),
@@ -350,8 +408,25 @@ impl Agent {
     }
 }
 
+/// What an agent may do through us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offered {
+    /// Read files.
+    pub reading: bool,
+    /// Write them.
+    pub writing: bool,
+    /// Run commands in terminals.
+    pub terminals: bool,
+}
+
+/// What is offered to an agent of which this is known. Its operator knows better.
+fn offers(spec: &AgentSpec, quirks: Quirks) -> Offered {
+    let Offers { reading, writing, terminals } = spec.offers;
+    Offered { reading: reading.unwrap_or(quirks.reads_through_us), writing, terminals }
+}
+
 /// What agents may ask of us.
-fn capabilities(offers: Offers) -> ClientCapabilities {
+fn capabilities(offers: Offered) -> ClientCapabilities {
     let files = FileSystemCapabilities::new().read_text_file(offers.reading).write_text_file(offers.writing);
     let elicitation = ElicitationCapabilities::new()
         .form(ElicitationFormCapabilities::new())
@@ -363,7 +438,7 @@ fn capabilities(offers: Offers) -> ClientCapabilities {
 async fn shake_hands(
     provider: &str,
     ear: &mut Ear,
-    offers: Offers,
+    offers: Offered,
 ) -> anyhow::Result<Option<(InitializeResponse, Vec<Way>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities(offers))
@@ -381,7 +456,8 @@ async fn shake_hands(
                 if hello.protocol_version != ProtocolVersion::V1 {
                     bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
                 }
-                return Ok(Some((hello, login::ways(provider, &answer))));
+                let quirks = quirks::of(hello.agent_info.as_ref().map(|info| info.name.as_str()));
+                return Ok(Some((hello, login::ways(provider, &answer, quirks))));
             }
             Some(_) => {}
             None => return Ok(None),

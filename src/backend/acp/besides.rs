@@ -33,6 +33,8 @@ pub const USAGE: &str = "acp.usage";
 pub const PLAN: &str = "acp.plan";
 /// What the agent says of the session besides its title.
 pub const SESSION_INFO: &str = "acp.sessionInfo";
+/// Why the tools of clients do not reach the agent.
+pub const CLIENT_TOOLS: &str = "acp.clientTools";
 /// The last update of each kind that nobody knows.
 pub const UPDATES: &str = "acp.updates";
 
@@ -53,6 +55,9 @@ pub fn kept(value: Value) -> Value {
     }
     value
 }
+
+/// What the agent says of the options of a permission, by their ids.
+pub const OPTIONS: &str = "acp.options";
 
 /// What is left of an object when its placed members are taken out; none when nothing is.
 pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {

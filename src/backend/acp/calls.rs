@@ -1,8 +1,11 @@
 //! The tool calls of a turn.
 //!
 //! Owns: one account of each call, whichever of the three messages names it first; which of them wait for a
-//! permission, each by the agent's own request; and what of a call is told when.
+//! permission, each by the agent's own request; and what of a call is told when. `clients` has those that clients carry
+//! out.
 //! Never: touches a call of a turn that is over, unless the agent begins it anew.
+
+mod clients;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{to_raw_value, RawValue};
 use serde_json::{json, Value};
 
+use super::client_tools::Offered;
 use super::edits::Moment;
 use super::peer::AgentRequest;
 use super::terminals::screen::Screen;
@@ -45,6 +49,8 @@ pub struct Calls {
     past: BTreeSet<String>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
+    /// The tools that clients carry out.
+    offered: Arc<Offered>,
 }
 
 #[derive(Debug, Default)]
@@ -79,8 +85,18 @@ struct Call {
     shown: Vec<ToolResultContent>,
     /// What they were told last besides.
     meta_told: JsonObject,
+    /// The tool that a client carries out, as that calls it.
+    client_tool: Option<String>,
+    /// The agent waits for what comes of that, or has it.
+    wanted: bool,
+    /// The user has denied it.
+    denied: bool,
+    /// It was shown because the agent wants the result, and the agent's own account of it has not come yet.
+    unclaimed: bool,
     /// Requests for a permission, the one that the user is shown first.
-    asked: VecDeque<(AgentRequest, Vec<PermissionOption>)>,
+    asked: VecDeque<(AgentRequest, Vec<Offer>)>,
+    /// What the agent said of the options that the user was shown last, besides what is shown of them: by their ids.
+    options: JsonObject,
 }
 
 /// How far a call has got, as it was told.
@@ -143,10 +159,12 @@ struct Offer {
     option_id: String,
     name: String,
     kind: String,
+    #[serde(rename = "_meta", default)]
+    meta: Option<Value>,
 }
 
 impl Offer {
-    fn option(self) -> PermissionOption {
+    fn option(&self) -> PermissionOption {
         let kind = match self.kind.as_str() {
             "allow_once" => PermissionKind::AllowOnce,
             "reject_once" => PermissionKind::RejectOnce,
@@ -154,14 +172,23 @@ impl Offer {
             kind if kind.starts_with("allow") => PermissionKind::AllowAlways,
             _ => PermissionKind::RejectAlways,
         };
-        PermissionOption { id: self.option_id, label: Some(self.name), kind }
+        PermissionOption { id: self.option_id.clone(), label: Some(self.name.clone()), kind }
+    }
+
+    /// What no option of the host's has a place for.
+    fn rest(&self) -> Value {
+        let mut rest = json!({ "kind": self.kind });
+        if let Some(meta) = self.meta.as_ref().filter(|meta| !meta.is_null()) {
+            rest["_meta"] = meta.clone();
+        }
+        rest
     }
 }
 
 impl Calls {
     /// A `tool_call`.
     pub fn begun(&mut self, mut said: Said) -> Vec<TurnEvent> {
-        let id = self.name_anew(&said.update.tool_call_id.0);
+        let id = self.name_anew(&said);
         // What it was asked with before is not taken away by a beginning that does not say it.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
         let status = said.update.fields.status;
@@ -170,12 +197,12 @@ impl Calls {
 
     /// A `tool_call_update`.
     pub fn updated(&mut self, said: Said) -> Vec<TurnEvent> {
-        let id = said.update.tool_call_id.to_string();
-        if self.past.contains(&id) {
+        let id = &*said.update.tool_call_id.0;
+        if self.past.contains(id) {
             tracing::debug!(id, "an update of a call of a turn that is over was ignored");
             return Vec::new();
         }
-        let id = self.name_anew(&id);
+        let id = self.name_anew(&said);
         let status = said.update.fields.status;
         self.merge(&id, said).tell(&id, status)
     }
@@ -183,14 +210,14 @@ impl Calls {
     /// A request for a permission; false with it when nobody can be asked.
     pub fn asks(&mut self, request: AgentRequest, asks: Asks) -> (bool, Vec<TurnEvent>) {
         let has_content = asks.tool_call.more.content.is_some();
-        let id = self.name_anew(&asks.tool_call.update.tool_call_id.0);
+        let id = self.name_anew(&asks.tool_call);
         let call = self.merge(&id, asks.tool_call);
         call.is_of_question |= has_content;
         let mut told = call.tell(&id, None);
         if call.stage == Stage::Over || asks.options.is_empty() {
             return (false, told);
         }
-        call.asked.push_back((request, asks.options.into_iter().map(Offer::option).collect()));
+        call.asked.push_back((request, asks.options));
         if call.asked.len() == 1 {
             told.extend(call.ask(&id));
         }
@@ -203,6 +230,7 @@ impl Calls {
         let (request, _) = call.asked.pop_front()?;
         if !approved {
             call.stage = Stage::Over;
+            call.denied = true;
             return Some((request, Vec::new()));
         }
         call.stage = Stage::Running;
@@ -266,8 +294,14 @@ impl Calls {
     }
 
     /// What a call that is not over is called in the turn.
-    fn name_anew(&mut self, id: &str) -> String {
+    fn name_anew(&mut self, said: &Said) -> String {
+        let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
+        if !self.renamed.contains_key(id) && !self.calls.contains_key(id) {
+            if let Some(shown) = self.shown_before(said) {
+                self.renamed.insert(id.to_owned(), shown);
+            }
+        }
         self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
     }
 
@@ -296,14 +330,22 @@ impl Calls {
     }
 
     fn merge(&mut self, id: &str, said: Said) -> &mut Call {
+        let tool = self.client_tool(&said);
         let call = self.calls.entry(id.to_owned()).or_default();
+        if !call.told {
+            call.client_tool = tool.or(call.client_tool.take());
+        }
         let Said { update, more } = said;
         let fields = update.fields;
         call.name = more.name.or(call.name.take());
         call.kind = fields.kind.unwrap_or(call.kind);
         call.kind_name = more.kind.or(call.kind_name.take());
         call.title = fields.title.filter(|title| !title.is_empty()).or(call.title.take());
-        call.input = fields.raw_input.or(call.input.take());
+        if call.client_tool.is_some() {
+            call.learn_arguments(fields.raw_input.as_ref(), fields.content.as_deref());
+        } else {
+            call.input = fields.raw_input.or(call.input.take());
+        }
         call.output = fields.raw_output.or(call.output.take());
         call.locations = fields.locations.unwrap_or(std::mem::take(&mut call.locations));
         if let Some(content) = more.content {
@@ -321,14 +363,22 @@ impl Call {
     fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.told, true) {
-            let (name, display_name) = (self.tool_name(), self.display_name());
-            told.push(self.with(TurnEvent::ToolStarted { id: id.to_owned(), name, display_name }));
+            let started = match &self.client_tool {
+                Some(tool) => TurnEvent::ClientToolStarted { id: id.to_owned(), name: tool.clone() },
+                None => TurnEvent::ToolStarted {
+                    id: id.to_owned(),
+                    name: self.tool_name(),
+                    display_name: self.display_name(),
+                },
+            };
+            told.push(self.with(started));
         }
         let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
         // What has a terminal does run, whatever the agent says of it.
         let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
         let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
-        if self.stage == Stage::Begun && (over || runs) {
+        // A client begins with it as soon as it runs: it runs when the agent waits for the result.
+        if self.stage == Stage::Begun && (over || runs) && self.client_tool.is_none() {
             self.stage = Stage::Running;
             told.push(self.ready(id, ToolGate::Open));
         }
@@ -345,7 +395,8 @@ impl Call {
     /// The question that the user is to be shown, if there is one.
     fn ask(&mut self, id: &str) -> Option<TurnEvent> {
         let (_, options) = self.asked.front()?;
-        let gate = ToolGate::Ask(options.clone());
+        self.options = options.iter().map(|offer| (offer.option_id.clone(), offer.rest())).collect();
+        let gate = ToolGate::Ask(options.iter().map(Offer::option).collect());
         self.stage = Stage::Asked;
         Some(self.ready(id, gate))
     }
@@ -358,6 +409,10 @@ impl Call {
 
     /// What it has produced so far, when that is not what was told last.
     fn shown(&mut self, id: &str) -> Option<TurnEvent> {
+        // A client says itself what its tool has produced.
+        if self.client_tool.is_some() {
+            return None;
+        }
         let content = self.produced();
         if content == self.shown && self.meta_told == self.besides() {
             return None;
@@ -436,6 +491,7 @@ impl Call {
         besides::put(&mut meta, besides::LOCATIONS, some(json!(self.locations)));
         besides::put(&mut meta, besides::CONTENT, some(json!(self.content_rest)));
         besides::put(&mut meta, besides::TERMINAL, some(json!(self.terminal_info)));
+        besides::put(&mut meta, besides::OPTIONS, some(json!(self.options)));
         besides::put(&mut meta, besides::META, some(json!(self.meta)));
         if self.stage == Stage::Over {
             besides::put(&mut meta, besides::RAW_OUTPUT, self.output.clone());
@@ -454,7 +510,8 @@ impl Call {
 
     /// The command that is run, where the agent says it like that: it is what people know as the input.
     fn command(&self) -> Option<&str> {
-        let input = self.input.as_ref().filter(|_| self.kind == ToolKind::Execute)?;
+        let is_command = self.kind == ToolKind::Execute && self.client_tool.is_none();
+        let input = self.input.as_ref().filter(|_| is_command)?;
         COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
     }
 
@@ -508,7 +565,8 @@ impl Call {
     }
 
     fn message(&self) -> String {
-        self.title.clone().unwrap_or_else(|| self.display_name())
+        let of_client = self.client_tool.as_ref().map(|tool| format!("Run {tool}"));
+        of_client.or_else(|| self.title.clone()).unwrap_or_else(|| self.display_name())
     }
 
     fn tool_name(&self) -> String {

@@ -21,7 +21,9 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use super::besides;
+use super::quirks::Quirks;
 use crate::host::effects::Transcript;
+use crate::io::resources::path_of;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
@@ -29,14 +31,23 @@ const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 /// So many lines that are equal are shown around a change.
 const DIFF_CONTEXT_LINES: usize = 3;
 
-/// A user's message, as far as the agent can take it.
-pub fn prompt(message: &Message, chats: &[Transcript], can: &PromptCapabilities) -> Vec<ContentBlock> {
+/// What an agent can take, as it says itself, and as it is known besides.
+#[derive(Debug, Clone, Copy)]
+pub struct Takes<'a> {
+    /// What it says.
+    pub can: &'a PromptCapabilities,
+    /// What is known.
+    pub quirks: Quirks,
+}
+
+/// A user's message, as far as the agent can take it. What is attached is set apart from what the user has said.
+pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !message.text.is_empty() {
         blocks.push(message.text.as_str().into());
     }
     for attachment in message.attachments.iter().flatten() {
-        blocks.extend(attached(attachment, can));
+        blocks.extend(attached(attachment, takes));
         blocks.extend(selected(attachment).map(ContentBlock::from));
     }
     blocks.extend(chats.iter().map(|chat| attached_chat(chat).into()));
@@ -71,14 +82,36 @@ fn selected(attachment: &MessageAttachment) -> Option<String> {
     })
 }
 
-fn attached(attachment: &MessageAttachment, can: &PromptCapabilities) -> Option<ContentBlock> {
+/// Text that is not the user's, between lines that are not in it.
+fn set_apart(label: &str, text: &str) -> String {
+    let ticks = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat((ticks + 1).max(3));
+    format!("(The user has attached \"{label}\". This is what is in it:)\n{fence}\n{text}\n{fence}")
+}
+
+/// The URI of a linked file, as the agent can read it.
+fn link_to(uri: &str, quirks: Quirks) -> String {
+    let path = path_of(uri).ok().filter(|_| quirks.raw_links);
+    let path = path.and_then(|path| path.into_os_string().into_string().ok());
+    match path.filter(|path| !path.contains(char::is_control)) {
+        Some(path) => format!("file://{path}"),
+        None => uri.to_owned(),
+    }
+}
+
+fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentBlock> {
+    let can = takes.can;
     match attachment {
         MessageAttachment::Simple(simple) => {
-            let text = simple.model_representation.as_ref().unwrap_or(&simple.label);
+            let text = match &simple.model_representation {
+                Some(text) => set_apart(&simple.label, text),
+                None => format!("(The user has attached \"{}\".)", simple.label),
+            };
             Some(text.as_str().into())
         }
         MessageAttachment::Resource(resource) => {
-            let mut link = ResourceLink::new(resource.label.clone(), resource.uri.to_string());
+            let uri = link_to(&resource.uri.to_string(), takes.quirks);
+            let mut link = ResourceLink::new(resource.label.clone(), uri);
             link.mime_type.clone_from(&resource.content_type);
             link.size = resource.size_hint;
             Some(ContentBlock::ResourceLink(link))
@@ -90,7 +123,7 @@ fn attached(attachment: &MessageAttachment, can: &PromptCapabilities) -> Option<
             } else if kind.starts_with("audio/") && can.audio {
                 ContentBlock::Audio(AudioContent::new(data.clone(), kind.clone()))
             } else {
-                embedded(&resource.label, data, kind, can)
+                embedded(&resource.label, data, kind, takes)
             })
         }
         MessageAttachment::Annotations(annotations) => {
@@ -106,27 +139,30 @@ fn attached(attachment: &MessageAttachment, can: &PromptCapabilities) -> Option<
     }
 }
 
-fn embedded(label: &str, data: &str, kind: &str, can: &PromptCapabilities) -> ContentBlock {
+fn embedded(label: &str, data: &str, kind: &str, takes: Takes<'_>) -> ContentBlock {
+    let embeds = takes.can.embedded_context;
+    // Pictures and sounds have blocks of their own, of which the agent says whether it takes them.
+    let is_medium = kind.starts_with("image/") || kind.starts_with("audio/");
     let uri = format!(
         "attachment:///{}",
         percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC)
     );
     let text = BASE64_STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     match text {
-        Some(text) if can.embedded_context => {
+        Some(text) if embeds => {
             let mut contents = TextResourceContents::new(text, uri);
             contents.mime_type = Some(kind.to_owned());
             let contents = EmbeddedResourceResource::TextResourceContents(contents);
             ContentBlock::Resource(EmbeddedResource::new(contents))
         }
-        Some(text) => format!("{label}:\n{text}").as_str().into(),
-        None if can.embedded_context => {
+        Some(text) => set_apart(label, &text).as_str().into(),
+        None if embeds && takes.quirks.takes_blobs && !is_medium => {
             let mut contents = BlobResourceContents::new(data, uri);
             contents.mime_type = Some(kind.to_owned());
             let contents = EmbeddedResourceResource::BlobResourceContents(contents);
             ContentBlock::Resource(EmbeddedResource::new(contents))
         }
-        None => format!("(The user has attached {label}, of type {kind}, which cannot be shown here.)")
+        None => format!("(The user has attached \"{label}\", of type {kind}, which cannot be shown here.)")
             .as_str()
             .into(),
     }
@@ -335,6 +371,33 @@ fn told(turn: &Turn, chats: &[Transcript]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_linked_file_is_named_as_the_agent_reads_it() {
+        let raw = Quirks { raw_links: true, ..Quirks::NONE };
+        let uri = "file:///a%20b/%C3%A4%2541.txt";
+        assert_eq!(link_to(uri, Quirks::NONE), uri);
+        assert_eq!(link_to(uri, raw), "file:///a b/\u{e4}%41.txt");
+        for other in ["https://a/b%20c", "file:///a%0Ab", "file:///%FF"] {
+            assert_eq!(link_to(other, raw), other);
+        }
+    }
+
+    #[test]
+    fn what_is_attached_is_no_word_of_the_user_and_nothing_is_sent_that_cannot_be_taken() {
+        assert!(set_apart("x", "a ```` b").contains("\n`````\na ```` b\n`````"));
+        let can = PromptCapabilities::new().embedded_context(true);
+        let block = |data: &[u8], kind: &str, quirks| {
+            let block = embedded("x", &BASE64_STANDARD.encode(data), kind, Takes { can: &can, quirks });
+            serde_json::to_value(block).unwrap()
+        };
+        assert!(block(b"\xff", "application/pdf", Quirks::NONE)["resource"]["blob"].is_string());
+        let none = Quirks { takes_blobs: false, ..Quirks::NONE };
+        let said = "(The user has attached \"x\", of type application/pdf, which cannot be shown here.)";
+        assert_eq!(block(b"\xff", "application/pdf", none)["text"], said);
+        assert_eq!(block(b"\xff", "image/png", Quirks::NONE)["type"], "text");
+        assert_eq!(block(b"text", "application/pdf", none)["resource"]["text"], "text");
+    }
 
     #[test]
     fn a_change_is_shown_with_what_is_around_it() {

@@ -3,11 +3,13 @@
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
 //! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
 //! (what the agent tells), `looking` (what changes of files are found to be), `requests` (what the agent asks),
-//! `questions` (what it asks the user), `workspace` (what it asks of files and terminals).
+//! `questions` (what it asks the user), `workspace` (what it asks of files and terminals), `client_tools` (what it has
+//! clients carry out).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
 
+mod client_tools;
 mod ending;
 mod looking;
 mod opening;
@@ -33,10 +35,11 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
-use self::ending::Answered;
+use self::client_tools::ClientTools;
 use self::looking::{with_edits, Looking};
-pub(super) use self::opening::ask;
+pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
+pub(super) use self::requests::asked_too_early;
 use self::settings::Settings;
 use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
@@ -45,10 +48,10 @@ use super::files::Files;
 use super::peer::{Ear, Said};
 use super::terminals::Terminals;
 use super::{content, login};
-use crate::backend::{Line, Reports};
+use crate::backend::{Line, Reports, Room};
 use crate::host::effects::{
-    Command, Event, OpenConversation, RunId, SelfDescription, TextKind, Tokens, Transcript, TurnEnd,
-    TurnEvent,
+    Command, Event, OpenConversation, OpenFailure, RunId, SelfDescription, TextKind, Tokens, Transcript,
+    TurnEnd, TurnEvent,
 };
 
 /// JSON-RPC: no such method.
@@ -79,7 +82,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
-        opened = Conversation::open(&agent, &open) => opened,
+        opened = Conversation::open(&agent, &open, &reports) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     let protected_resources = agent.ways().map(|ways| login::resources(&ways));
@@ -97,10 +100,15 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
         }
         Err(error) => {
             reports.report(described).await;
-            if error.is::<login::Required>() {
+            let mut reason = format!("the agent `{name}`: {error:#}");
+            let kind = if error.is::<login::Required>() {
                 reports.report(Event::LoginRequired).await;
-            }
-            reports.report(Event::OpenFailed { reason: format!("the agent `{name}`: {error:#}") }).await;
+                reason = format!("{reason}. {}", login::advice(&agent.ways().unwrap_or_default()));
+                OpenFailure::LoginRequired
+            } else {
+                OpenFailure::Unavailable
+            };
+            reports.report(Event::OpenFailed { kind, reason }).await;
             Ok(())
         }
     }
@@ -139,6 +147,7 @@ struct Conversation {
     unknown_updates: JsonObject,
     files: Files,
     terminals: Terminals,
+    client_tools: ClientTools,
     /// What is to be shown at the end of the turn if nothing else has shown it.
     alone: Vec<Alone>,
     /// How many calls were shown that are not the agent's own.
@@ -163,8 +172,8 @@ struct Run {
     cancelled: Option<Instant>,
     /// It was cancelled because its time was up.
     overdue: bool,
-    /// How it ends, once the agent has said all that it has to say.
-    answered: Option<Answered>,
+    /// How it ends, once everything has been heard that the agent had said when it answered.
+    answered: Option<TurnEnd>,
     /// Tells others that it was cancelled.
     cancelling: CancellationToken,
     usage: UsageInfo,
@@ -197,6 +206,7 @@ impl Conversation {
         reports: Reports,
     ) -> anyhow::Result<()> {
         loop {
+            self.report_what_there_is_room_for(&reports);
             let deadline = self.deadline();
             let setting = self.settings.deadline();
             let next = tokio::select! {
@@ -217,12 +227,7 @@ impl Conversation {
                 }
                 room = reports.room(), if !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) => {
                     let Some(room) = room else { return Ok(()) };
-                    if !self.looks() {
-                        self.looking = Looking::NotYet;
-                        if let Some(event) = self.pending.pop_front() {
-                            room.report(event);
-                        }
-                    }
+                    self.report_next(room);
                     Next::Hear
                 }
                 () = self.terminals.settled(), if !self.terminals.are_quiet() => {
@@ -241,6 +246,10 @@ impl Conversation {
                     Some(said) => self.hear(said),
                     None => self.agent_has_ended().await?,
                 },
+                heard = self.client_tools.hear(), if self.pending.is_empty() => {
+                    self.heard_of_client_tools(heard);
+                    Next::Hear
+                }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
                     self.asked_for_too_long()
@@ -258,13 +267,27 @@ impl Conversation {
         Ok(())
     }
 
+    /// Reports without a turn of its own, as text mostly can be.
+    fn report_what_there_is_room_for(&mut self, reports: &Reports) {
+        while !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) {
+            let Some(room) = reports.room_now() else { return };
+            self.report_next(room);
+        }
+    }
+
+    fn report_next(&mut self, room: Room<'_>) {
+        if !self.looks() {
+            self.looking = Looking::NotYet;
+            if let Some(event) = self.pending.pop_front() {
+                room.report(event);
+            }
+        }
+    }
+
     /// When something is to be done about the run, whether or not anything is heard.
     fn deadline(&self) -> Option<Instant> {
         let run = self.run.as_ref()?;
-        match &run.answered {
-            Some(answered) => self.pending.is_empty().then(|| answered.quiet.min(answered.last)),
-            None => run.cancelled.or(run.deadline),
-        }
+        run.cancelled.or(run.deadline).filter(|_| run.answered.is_none())
     }
 
     fn obey(&mut self, command: Command) -> Next {
@@ -288,6 +311,10 @@ impl Conversation {
             Command::Answer { run, request_id, response, answers } if current == Some(run) => {
                 self.answered_by_user(&request_id, response, &answers);
             }
+            Command::ToolResult { run, tool_call_id, result } if current == Some(run) => {
+                self.client_tool_is_done(&tool_call_id, &result);
+            }
+            Command::ClientTools { tools } => self.offer_client_tools(tools),
             Command::Tokens(tokens) => self.tokens = tokens,
             Command::WorkIn { directories } => {
                 // Only a session that is taken up is told its folders.
@@ -300,7 +327,7 @@ impl Conversation {
     }
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
-        let blocks = content::prompt(message, attached, &self.running.capabilities.prompt_capabilities);
+        let blocks = content::prompt(message, attached, self.running.takes());
         self.begin(run, blocks)
     }
 
@@ -310,7 +337,7 @@ impl Conversation {
             // Opening it again does that.
             return Next::Leave;
         }
-        if self.moved {
+        if self.moved || self.must_hear_of_client_tools() {
             self.close();
             return Next::Leave;
         }
@@ -370,22 +397,19 @@ impl Conversation {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.cancelled = Some(Instant::now() + limit);
         run.cancelling.cancel();
-        let answered = run.answered.as_mut().map(|answered| answered.end = TurnEnd::Cancelled);
+        let answered = run.answered.as_mut().map(|end| *end = TurnEnd::Cancelled);
         self.terminals.kill_those_of(run.id);
         self.answer_unanswered(true);
+        self.refuse_client_tools("the turn was cancelled");
         if answered.is_none() {
             self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
     }
 
-    /// The agent is quiet after its answer, and the turn ends. Or the turn has taken too long, and is cancelled. Or it
-    /// was, and the agent goes on with it: it is ended. While we do not hear it, it cannot be blamed.
+    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it is ended. While we do
+    /// not hear it, it cannot be blamed.
     fn time_is_up(&mut self) -> Next {
         let Some(run) = &mut self.run else { return Next::Hear };
-        if let Some(answered) = run.answered.take() {
-            self.end(answered.end);
-            return self.settle();
-        }
         if run.cancelled.is_none() {
             run.overdue = true;
             self.withdraw();
@@ -400,9 +424,6 @@ impl Conversation {
     }
 
     fn hear(&mut self, said: Said) -> Next {
-        if let Some(answered) = self.run.as_mut().and_then(|run| run.answered.as_mut()) {
-            answered.goes_on();
-        }
         match said {
             Said::Update(update) => self.updated(&update),
             Said::Request { id, method, params } => self.asked(id, &method, &params),
@@ -425,6 +446,13 @@ impl Conversation {
                     self.setting_answered(id, &answer);
                 }
                 return self.settle();
+            }
+            Said::HeardOut(id) => {
+                let run = self.run.as_mut().filter(|run| run.prompt == id);
+                if let Some(end) = run.and_then(|run| run.answered.take()) {
+                    self.end(end);
+                    return self.settle();
+                }
             }
         }
         Next::Hear

@@ -1,23 +1,26 @@
 //! The guard: this program again, in a hidden mode, as the parent of one agent and leader of its process
 //! group.
 //!
-//! Owns: that nothing of an agent outlives us. The agent's stdin is a pipe that we alone write to; when it
-//! ends, by our will or with our death, the agent has a moment to leave, then its whole group is asked to, then
-//! it is killed. What an agent that has ended leaves behind goes the same way. Also says how the agent ended.
-//! Never: reads or writes a byte of the agent's. A descendant that leaves the group is not found.
+//! Owns: that nothing of an agent outlives us. Its stdin is the [lifeline](super::lifeline) to the host, over which it
+//! gets what the agent reads; when that ends, by our will or with our death, the agent has a moment to leave, then all
+//! that descends from it is asked to, then it is killed. What an agent that has ended leaves behind goes the same way.
+//! Also says how the agent ended.
+//! Never: reads or writes a byte of the agent's. Where orphans cannot be adopted (only Linux lets one), who has left the
+//! group is not found.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{channel, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags};
-use rustix::process::{
-    getpid, getppid, kill_process_group, setpgid, test_kill_process_group, wait, Pid, Signal, WaitOptions,
-    WaitStatus,
-};
+use rustix::process::{getpid, kill_process_group, setpgid, wait, Pid, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{signal, SignalKind};
+
+use super::lifeline;
 
 /// How long an agent has to leave after its stdin has ended, and again after it was asked to leave.
 pub const PATIENCE: Duration = Duration::from_millis(500);
@@ -28,12 +31,9 @@ pub const BY_SIGNAL: i32 = 128;
 /// The exit status when the agent cannot be started.
 const NOT_STARTED: i32 = 127;
 
-/// How often what is left of a group is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-
 /// Starts this command and guards it; gives back how it ended, as an exit status.
 ///
-/// The process leads a group of its own from then on. Its stdin must be the pipe to the agent.
+/// The process leads a group of its own from then on. Its stdin must be the lifeline.
 pub fn run(command: &[OsString]) -> u8 {
     let status = match guard(command) {
         Ok(status) => status,
@@ -47,8 +47,17 @@ pub fn run(command: &[OsString]) -> u8 {
     u8::try_from(status).unwrap_or(u8::MAX)
 }
 
-/// Leads a group of its own, whose other members can be ended without it.
-pub(super) fn lead() -> io::Result<Pid> {
+/// All that a guard is to end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Family {
+    /// Who leads it can be asked and killed with the others, and takes no notice of the first.
+    group: Pid,
+    /// Orphans stay in it, so that it has ended when there is no child left.
+    adopts: bool,
+}
+
+/// Leads a group of its own, and adopts those below whose parents end.
+pub(super) fn lead() -> io::Result<Family> {
     let group = getpid();
     // It does already, unless somebody else has started it.
     if setpgid(None, None).is_err() {
@@ -66,8 +75,27 @@ pub(super) fn lead() -> io::Result<Pid> {
         signal(kind).map(drop)?;
     }
     drop(listening);
-    adopt_orphans(group);
-    Ok(group)
+    Ok(Family { group, adopts: adopt_orphans() })
+}
+
+#[cfg(target_os = "linux")]
+fn adopt_orphans() -> bool {
+    use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
+    // Who is stopped when the host dies must go on: it does not even read the lifeline else.
+    if set_parent_process_death_signal(Some(Signal::CONT)).is_err() {
+        // It is stopped by nobody but what it guards.
+    }
+    set_child_subreaper(Some(getpid())).is_ok() && super::descendants::can_be_found()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn adopt_orphans() -> bool {
+    false
+}
+
+/// The lifeline, which is our stdin.
+pub(super) fn lifeline_to_host() -> io::Result<UnixStream> {
+    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
 }
 
 /// Starts a command with our stdout and stderr, which are its alone from then on.
@@ -81,42 +109,55 @@ pub(super) fn start(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     Ok(i32::try_from(started.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
 }
 
-fn guard(command: &[OsString]) -> io::Result<i32> {
-    let group = lead()?;
-    let agent = start(command, Stdio::inherit())?;
+/// What a family is ended for.
+enum Reason {
+    /// The host is gone, or has enough of the agent.
+    Host,
+    /// The agent has ended, with this status.
+    Agent(i32),
+}
 
+fn guard(command: &[OsString]) -> io::Result<i32> {
+    let mut host = lifeline_to_host()?;
+    let family = lead()?;
+    let agent = start(command, Stdio::from(lifeline::receive(&host)?))?;
+
+    let (tell, reasons) = channel();
+    let agent_has_ended = tell.clone();
     thread::spawn(move || {
-        wait_for_the_end_of_stdin();
-        thread::sleep(PATIENCE);
-        clear(group, Reaps::No);
+        lifeline::wait_for_the_end(&mut host);
+        // Nobody listens when we end already.
+        tell.send(Reason::Host).unwrap_or_default();
     });
+    let ending = thread::spawn(move || end(family, &reasons));
     let status = as_exit_status(wait_for(agent)?);
-    clear(group, Reaps::Yes);
+    agent_has_ended.send(Reason::Agent(status)).unwrap_or_default();
+    family.wait(ending);
     Ok(status)
 }
 
-/// Has what agents leave behind become our children, so that it is reaped, where the system can do that.
-fn adopt_orphans(guard: Pid) {
-    #[cfg(target_os = "linux")]
-    if rustix::process::set_child_subreaper(Some(guard)).is_err() {
-        // The first process of all reaps them.
+/// Ends a family when there is a reason to, and then the process, unless nobody of it is left before.
+fn end(family: Family, reasons: &Receiver<Reason>) {
+    let mut status = None;
+    match reasons.recv() {
+        Ok(Reason::Agent(how)) => status = Some(how),
+        Ok(Reason::Host) => {
+            if let Ok(Reason::Agent(how)) = reasons.recv_timeout(PATIENCE) {
+                status = Some(how);
+            }
+        }
+        Err(_) => return,
     }
-    #[cfg(not(target_os = "linux"))]
-    let _: Pid = guard;
-}
-
-/// Waits until nobody can write to stdin any more, whether or not all of it has been read.
-fn wait_for_the_end_of_stdin() {
-    loop {
-        let stdin = rustix::stdio::stdin();
-        let mut watched = [PollFd::new(&stdin, PollFlags::empty())];
-        match poll(&mut watched, None) {
-            Ok(_) if watched[0].revents().is_empty() => {}
-            Ok(_) => return,
-            Err(rustix::io::Errno::INTR) => {}
+    family.end();
+    // There may be somebody who cannot be killed, but it is not the agent.
+    while status.is_none() {
+        match reasons.recv() {
+            Ok(Reason::Agent(how)) => status = Some(how),
+            Ok(Reason::Host) => {}
             Err(_) => return,
         }
     }
+    std::process::exit(status.unwrap_or(NOT_STARTED));
 }
 
 /// Waits for a child, reaping all others.
@@ -135,50 +176,59 @@ fn as_exit_status(status: WaitStatus) -> i32 {
     status.exit_status().or_else(by_signal).unwrap_or(NOT_STARTED)
 }
 
-/// Who does what in this process: only one thread may reap, or the agent's end would go unnoticed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reaps {
-    /// This one.
-    Yes,
-    /// Another one.
-    No,
-}
-
-/// Asks all of a group to leave, and kills what has not.
-pub(super) fn clear(group: Pid, reaps: Reaps) {
-    // A group can be killed, and how its agent ended still be told, by one who has left it.
-    let other = getppid().and_then(group_of);
-    let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
-    for signal in [Signal::TERM, Signal::KILL] {
-        if kill_process_group(group, signal).is_err() {
-            // Nobody is left.
-            return;
+impl Family {
+    /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another thread has ended it.
+    pub(super) fn wait(self, ending: JoinHandle<()>) {
+        while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}
+        if !self.adopts {
+            // A thread that panics has ended, too.
+            ending.join().unwrap_or_default();
         }
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if left && test_kill_process_group(group).is_err() {
+    }
+
+    /// Asks all of it to leave, and kills who has not; done when nobody is left, or nobody else can be killed.
+    #[cfg(target_os = "linux")]
+    pub(super) fn end(self) {
+        use super::descendants;
+        // Nobody may be left in the group.
+        kill_process_group(self.group, Signal::TERM).unwrap_or_default();
+        if self.adopts {
+            descendants::ask(self.group);
+        }
+        thread::sleep(PATIENCE);
+        if !self.adopts || !descendants::can_be_found() {
+            // The host sees to what is left.
+            kill_process_group(self.group, Signal::KILL).unwrap_or_default();
+        }
+        if descendants::kill(descendants::ours, || (), PATIENCE) {
+            // It is for the one who reaps to say that nobody is left.
+            loop {
+                thread::park();
+            }
+        }
+    }
+
+    /// Asks all of its group to leave, and kills who has not; done when nobody is left, or nobody can be killed.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn end(self) {
+        use std::time::Instant;
+        /// How often what is left of a group is looked for.
+        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        // A group can be killed, and how its agent ended still be told, by one who has left it.
+        let other = rustix::process::getppid().and_then(|host| rustix::process::getpgid(Some(host)).ok());
+        let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
+        for signal in [Signal::TERM, Signal::KILL] {
+            if kill_process_group(self.group, signal).is_err() {
+                // Nobody is left.
                 return;
             }
-            // What has ended stays in its group until it is reaped.
-            let reaped = reaps == Reaps::Yes && matches!(wait(WaitOptions::NOHANG), Ok(Some(_)));
-            if !reaped {
+            let start = Instant::now();
+            while start.elapsed() < PATIENCE {
+                if left && rustix::process::test_kill_process_group(self.group).is_err() {
+                    return;
+                }
                 thread::sleep(LOOK_EVERY);
             }
         }
     }
-}
-
-/// The group of a process, if it can be named: in a container it may be one of outside.
-#[cfg(target_os = "linux")]
-fn group_of(process: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
-    // The name before it stands in parentheses: then the state, the parent, and the group.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let group: i32 = rest.split(' ').nth(2)?.parse().ok()?;
-    Some(group).filter(|group| *group > 0).and_then(Pid::from_raw)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn group_of(process: Pid) -> Option<Pid> {
-    rustix::process::getpgid(Some(process)).ok()
 }

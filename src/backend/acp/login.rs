@@ -1,39 +1,48 @@
 //! Logging in to an agent: the ways that it offers, as resources that clients may have a token for.
 //!
-//! Owns: which ways there are, and what is to be done with a token: the agent is asked to log in by itself, or it is
-//! started anew with the token in the variable that it names.
+//! Owns: which ways there are, what is to be done with a token (the agent is asked to log in, with the token as a key
+//! where it wants one, or it is started anew with the token in the variable that it names), and what people are told
+//! of all that. `logging_in` does it.
 //! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent has said that it
 //! needs a login: most list their ways at all times.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use agent_client_protocol_schema::AuthenticateRequest;
 use ahp_types::state::ProtectedResourceMetadata;
 use percent_encoding::{utf8_percent_encode, NON_ALPHANUMERIC};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::Value;
+use serde_json::{json, Value};
 
-use super::agent::Running;
-use super::conversation::ask;
 use super::peer::Failure;
+use super::quirks::Quirks;
 use crate::host::effects::{Token, Tokens};
 use crate::wire::text;
 
 /// So many ways of an agent are known.
 pub const WAYS_MAX: usize = 32;
 
-/// How long an agent that logs in by itself may take: somebody has to do something in a browser.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
-
 /// ACP: the user must log in first.
 const AUTH_REQUIRED: i64 = -32000;
 
-/// Whether a failure says that the agent needs a login.
+/// HTTP: the same. Some agents hand on what their model's provider has answered.
+const UNAUTHORIZED: i64 = 401;
+
+/// In the `_meta` of a way to log in, and of `authenticate`: that a key is wanted, and the key.
+const KEY: &str = "api-key";
+
+/// Whether a failure says that the agent needs a login: by its code, or by the status that its model's provider has
+/// answered with, which many agents tell in their words only.
 pub fn is_required(failure: &Failure) -> bool {
+    let details = failure.data.as_ref().and_then(Value::as_object);
+    let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
+    let says_so =
+        |text: &str| text.split(|character: char| !character.is_alphanumeric()).any(|word| word == "401");
     failure.code == AUTH_REQUIRED
+        || failure.code == UNAUTHORIZED
+        || ["status", "statusCode", "code"].iter().any(is_status)
+        || says_so(&failure.to_string())
 }
 
 /// The agent needs a login: why, for people.
@@ -45,9 +54,24 @@ pub struct Required(pub String);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Way {
     id: String,
-    /// The variable that the token is for; none when the agent does it all by itself.
-    variable: Option<String>,
+    name: String,
+    /// What is to be done, as the agent says it.
+    description: Option<String>,
+    token: TokenIs,
     resource: ProtectedResourceMetadata,
+}
+
+/// What a token is for a way to log in.
+#[derive(Debug, Clone, PartialEq)]
+enum TokenIs {
+    /// The value of this variable.
+    Variable(String),
+    /// The key that goes with `authenticate`: all of it, or a member of an object.
+    Key { bare: bool },
+    /// The user's word that it is to be done: the agent does it by itself.
+    Consent,
+    /// Nothing: it is done in a terminal, or needs more than one value. It is no resource for clients.
+    Nothing,
 }
 
 /// What is to be done next so that an agent is logged in.
@@ -55,8 +79,32 @@ pub struct Way {
 pub enum Step {
     /// It is to be started with another environment.
     StartAnew,
-    /// It is to be asked to log in like this.
-    Ask(AuthenticateRequest),
+    /// It is to be asked to log in in this way.
+    Ask(Box<Asked>),
+}
+
+/// In which way an agent is asked to log in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    way: Way,
+    key: Option<Token>,
+}
+
+impl Asked {
+    /// The parameters of `authenticate`. There may be a key in them.
+    pub fn params(&self) -> Value {
+        let mut params = json!({ "methodId": self.way.id });
+        if let (TokenIs::Key { bare }, Some(key)) = (&self.way.token, &self.key) {
+            let key = key.secret();
+            params["_meta"] = json!({ KEY: if *bare { json!(key) } else { json!({ "apiKey": key }) } });
+        }
+        params
+    }
+
+    /// What the way is called, for people.
+    pub fn name(&self) -> &str {
+        &self.way.name
+    }
 }
 
 /// The login of a running agent.
@@ -82,11 +130,37 @@ struct State {
 struct Offered {
     id: String,
     name: Option<String>,
+    description: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(default)]
     vars: Vec<Variable>,
     link: Option<String>,
+    #[serde(rename = "_meta", default)]
+    meta: Value,
+}
+
+impl Offered {
+    /// What a token is for it.
+    fn token(&self, quirks: Quirks) -> TokenIs {
+        let meta = &self.meta;
+        let is_for_a_terminal = meta["type"] == "terminal" || meta["terminal-auth"].is_object();
+        match self.kind.as_deref() {
+            _ if is_for_a_terminal || quirks.terminal_logins.contains(&self.id.as_str()) => TokenIs::Nothing,
+            None | Some("agent") if !meta[KEY].is_null() => TokenIs::Key { bare: quirks.bare_key },
+            // The address of a gateway, and what it is to be told.
+            None | Some("agent") if !meta["gateway"].is_null() => TokenIs::Nothing,
+            None | Some("agent") => TokenIs::Consent,
+            Some("env_var") => {
+                let mut needed = self.vars.iter().filter(|variable| !variable.optional);
+                match (needed.next(), needed.next()) {
+                    (Some(only), None) if is_name(&only.name) => TokenIs::Variable(only.name.clone()),
+                    _ => TokenIs::Nothing,
+                }
+            }
+            Some(_) => TokenIs::Nothing,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -96,8 +170,8 @@ struct Variable {
     optional: bool,
 }
 
-/// The ways in an agent's answer to `initialize`. Those that need a terminal, or more than a token, are left out.
-pub fn ways(provider: &str, hello: &RawValue) -> Vec<Way> {
+/// The ways in an agent's answer to `initialize`.
+pub fn ways(provider: &str, hello: &RawValue, quirks: Quirks) -> Vec<Way> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Hello {
@@ -106,25 +180,15 @@ pub fn ways(provider: &str, hello: &RawValue) -> Vec<Way> {
     }
     let offered = serde_json::from_str::<Hello>(hello.get()).map(|hello| hello.auth_methods);
     let offered = offered.unwrap_or_default().into_iter().take(WAYS_MAX);
-    offered.filter_map(|method| way(provider, serde_json::from_value(method).ok()?)).collect()
+    offered.filter_map(|method| Some(way(provider, serde_json::from_value(method).ok()?, quirks))).collect()
 }
 
-fn way(provider: &str, offered: Offered) -> Option<Way> {
-    let variable = match offered.kind.as_deref() {
-        None | Some("agent") => None,
-        Some("env_var") => {
-            let mut needed = offered.vars.into_iter().filter(|variable| !variable.optional);
-            let only = needed.next().filter(|variable| is_name(&variable.name))?;
-            if needed.next().is_some() {
-                return None;
-            }
-            Some(only.name)
-        }
-        Some(_) => return None,
-    };
+fn way(provider: &str, offered: Offered, quirks: Quirks) -> Way {
+    let token = offered.token(quirks);
+    let name = text::message(offered.name.as_deref().unwrap_or(&offered.id));
     let resource = ProtectedResourceMetadata {
         resource: format!("acp-login:/{provider}/{}", utf8_percent_encode(&offered.id, NON_ALPHANUMERIC)),
-        resource_name: Some(text::message(offered.name.as_deref().unwrap_or(&offered.id))),
+        resource_name: Some(name.clone()),
         authorization_servers: None,
         jwks_uri: None,
         scopes_supported: None,
@@ -136,7 +200,8 @@ fn way(provider: &str, offered: Offered) -> Option<Way> {
         // The agent may be logged in already; and if not, another way may do.
         required: Some(false),
     };
-    Some(Way { id: offered.id, variable, resource })
+    let description = offered.description.as_deref().map(text::message);
+    Way { id: offered.id, name, description, token, resource }
 }
 
 /// Whether it can be the name of a variable.
@@ -144,16 +209,39 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// The ways, as clients are told them.
+/// The ways, as clients are told them. Those that need a terminal, or more than a token, are left out.
 pub fn resources(ways: &[Way]) -> Vec<ProtectedResourceMetadata> {
-    ways.iter().map(|way| way.resource.clone()).collect()
+    let offered = ways.iter().filter(|way| way.token != TokenIs::Nothing);
+    offered.map(|way| way.resource.clone()).collect()
+}
+
+/// What can be done so that an agent is logged in, for people.
+pub fn advice(ways: &[Way]) -> String {
+    let one = |way: &Way| {
+        let name = &way.name;
+        let said = way.description.as_ref().filter(|said| !said.is_empty());
+        match (&way.token, said) {
+            (TokenIs::Variable(variable), _) => {
+                format!("give your client the key for \"{name}\" (or start the host with `{variable}` set)")
+            }
+            (TokenIs::Key { .. }, _) => format!("give your client the key for \"{name}\""),
+            (TokenIs::Consent, _) => format!("have your client log in by \"{name}\""),
+            (TokenIs::Nothing, Some(said)) => format!("outside of the host, \"{name}\": {said}"),
+            (TokenIs::Nothing, None) => format!("outside of the host, \"{name}\""),
+        }
+    };
+    match ways {
+        [] => "Log in with the agent's own program, outside of the host.".to_owned(),
+        ways => format!("What can be done: {}.", ways.iter().map(one).collect::<Vec<_>>().join("; or ")),
+    }
 }
 
 /// The variables that an agent with these ways is to be started with.
 pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
     let given = ways.iter().filter_map(|way| {
+        let TokenIs::Variable(variable) = &way.token else { return None };
         let token = tokens.get(&way.resource.resource).filter(|token| !token.secret().contains('\0'))?;
-        Some((way.variable.clone()?, token.clone()))
+        Some((variable.clone(), token.clone()))
     });
     given.collect()
 }
@@ -187,50 +275,34 @@ impl Login {
     pub fn next(&self, tokens: &Tokens) -> Option<Step> {
         let mut state = self.state();
         let (way, token) = self.step(tokens, &state)?;
-        if way.variable.is_some() {
+        if matches!(way.token, TokenIs::Variable(_)) {
             return Some(Step::StartAnew);
         }
         state.tried.insert(way.id.clone(), token.clone());
-        Some(Step::Ask(AuthenticateRequest::new(way.id.clone())))
+        let key = matches!(way.token, TokenIs::Key { .. }).then(|| token.clone());
+        Some(Step::Ask(Box::new(Asked { way: way.clone(), key })))
+    }
+
+    /// It was asked for something, and that was withdrawn: it can be asked again.
+    pub fn is_untried(&self, asked: &Asked) {
+        self.state().tried.remove(&asked.way.id);
+    }
+
+    /// What can be done, for people.
+    pub fn advice(&self) -> String {
+        advice(&self.ways)
     }
 
     fn step<'a>(&'a self, tokens: &'a Tokens, state: &State) -> Option<(&'a Way, &'a Token)> {
         let meant = environment(&self.ways, tokens);
         let held = self.ways.iter().filter_map(|way| Some((way, tokens.get(&way.resource.resource)?)));
-        held.into_iter().find(|(way, token)| match &way.variable {
-            Some(name) => meant.contains_key(name) && meant.get(name) != self.environment.get(name),
-            None => state.tried.get(&way.id) != Some(*token),
+        held.into_iter().find(|(way, token)| match &way.token {
+            TokenIs::Variable(name) => {
+                meant.contains_key(name) && meant.get(name) != self.environment.get(name)
+            }
+            TokenIs::Key { .. } | TokenIs::Consent => state.tried.get(&way.id) != Some(*token),
+            TokenIs::Nothing => false,
         })
-    }
-}
-
-impl Running {
-    /// Logs in to the agent if it needs that and these tokens are for it; false when it must be started anew, and is
-    /// being ended.
-    ///
-    /// # Errors
-    /// When the agent refuses: [`Required`]. Or it ends meanwhile.
-    pub async fn log_in(&self, tokens: &Tokens) -> anyhow::Result<bool> {
-        let _only_one = self.login.at_work.lock().await;
-        if !self.login.is_needed() {
-            return Ok(true);
-        }
-        match self.login.next(tokens) {
-            // Somebody may have logged in to it elsewhere.
-            None => Ok(true),
-            Some(Step::StartAnew) => {
-                self.end("it was started anew, to be logged in");
-                Ok(false)
-            }
-            Some(Step::Ask(params)) => {
-                let mut ear = self.connection.listen();
-                let answer = ask(&mut ear, "authenticate", &params, LIMIT, &mut Vec::new()).await?;
-                answer
-                    .map_err(|failure| Required(format!("it has answered `authenticate` with: {failure}")))?;
-                self.login.set_needed(false);
-                Ok(true)
-            }
-        }
     }
 }
 
@@ -242,7 +314,7 @@ mod tests {
 
     fn of(methods: Value) -> Vec<Way> {
         let hello = json!({ "authMethods": methods }).to_string();
-        ways("a", &RawValue::from_string(hello).unwrap())
+        ways("a", &RawValue::from_string(hello).unwrap(), Quirks::NONE)
     }
 
     fn token(resource: &str, token: &str) -> Tokens {
@@ -257,7 +329,10 @@ mod tests {
               "vars": [{ "name": "KEY" }, { "name": "ORGANIZATION", "optional": true }] },
             { "id": "two", "name": "Two", "type": "env_var", "vars": [{ "name": "A" }, { "name": "B" }] },
             { "id": "odd", "name": "Odd", "type": "env_var", "vars": [{ "name": "A=B" }] },
-            { "id": "tui", "name": "Terminal", "type": "terminal" },
+            { "id": "tui", "name": "Terminal", "type": "terminal", "description": "Run it" },
+            { "id": "shell", "name": "Shell", "_meta": { "terminal-auth": { "command": "x" } } },
+            { "id": "old tui", "name": "Old", "_meta": { "type": "terminal" } },
+            { "id": "gateway", "name": "Gateway", "_meta": { "gateway": { "protocol": "x" } } },
             { "no": "id" },
             7
         ]));
@@ -271,6 +346,10 @@ mod tests {
             ])
         );
         assert!(of(Value::Null).is_empty());
+        let advice = advice(&ways);
+        for said in ["log in by \"Log in\"", "(or start the host with `KEY` set)", "\"Terminal\": Run it"] {
+            assert!(advice.contains(said), "{advice}");
+        }
     }
 
     #[test]
@@ -279,13 +358,50 @@ mod tests {
             { "id": "x" }, { "id": "key", "type": "env_var", "vars": [{ "name": "KEY" }] }
         ]));
         let login = Login::new(ways.clone(), environment(&ways, &token("acp-login:/a/key", "old")));
-        let ask = || Some(Step::Ask(AuthenticateRequest::new("x")));
+        let ask = |tokens: &Tokens| match login.next(tokens) {
+            Some(Step::Ask(asked)) => Some(*asked),
+            _ => None,
+        };
         assert_eq!(login.next(&Tokens::new()), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "old")), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "with\0nothing")), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "new")), Some(Step::StartAnew));
-        assert_eq!(login.next(&token("acp-login:/a/x", "go")), ask());
-        assert!(!login.can_be_helped(&token("acp-login:/a/x", "go")));
-        assert_eq!(login.next(&token("acp-login:/a/x", "go again")), ask());
+        let go = token("acp-login:/a/x", "go");
+        let asked = ask(&go).unwrap();
+        assert_eq!(asked.params(), json!({ "methodId": "x" }));
+        assert!(!login.can_be_helped(&go));
+        login.is_untried(&asked);
+        assert_eq!(ask(&go), Some(asked));
+        assert!(ask(&token("acp-login:/a/x", "go again")).is_some());
+    }
+
+    #[test]
+    fn a_key_goes_with_the_request_in_the_form_that_the_agent_reads() {
+        let methods = json!([{ "id": "k", "_meta": { "api-key": { "provider": "x" } } }]).to_string();
+        let hello = RawValue::from_string(format!("{{\"authMethods\":{methods}}}")).unwrap();
+        for (quirks, meta) in [
+            (Quirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
+            (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
+        ] {
+            let login = Login::new(ways("a", &hello, quirks), BTreeMap::new());
+            let Some(Step::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
+            assert_eq!(asked.params(), json!({ "methodId": "k", "_meta": meta }));
+            assert!(!format!("{asked:?}").contains("\"s\""), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_may_say_in_many_ways_that_a_login_is_needed() {
+        let failure = |code, message: &str, data| Failure { code, message: message.to_owned(), data };
+        assert!(is_required(&failure(-32000, "", None)));
+        assert!(is_required(&failure(401, "{}", None)));
+        assert!(is_required(&failure(-32603, "Internal error", Some(json!({ "details": "401 no" })))));
+        assert!(is_required(&failure(
+            -32603,
+            "x",
+            Some(json!({ "message": "unexpected status 401 Unauthorized" }))
+        )));
+        assert!(is_required(&failure(-32603, "x", Some(json!({ "statusCode": 401 })))));
+        assert!(!is_required(&failure(-32603, "1401 lines", Some(json!({ "status": 500 })))));
     }
 }

@@ -1,9 +1,11 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
-//! In reading order: [`guard`] (nothing of an agent outlives us), [`process`] (one process), [`peer`] (one
-//! connection), [`agent`] (an agent that is started when it is needed, and again when it has died),
-//! `login` (what it needs for that), `conversation` (one chat), `calls`, `content` and `options` (what its messages
-//! mean), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
+//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
+//! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an agent
+//! that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is known
+//! of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content`
+//! and `options` (what its messages
+//! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
@@ -12,17 +14,25 @@
 pub mod agent;
 mod besides;
 mod calls;
+pub mod client_tools;
 mod content;
 mod conversation;
+#[cfg(target_os = "linux")]
+mod descendants;
 mod edits;
 mod files;
 mod folders;
 pub mod guard;
+pub mod guards;
 mod junk;
+pub mod lifeline;
+mod logging_in;
 mod login;
 mod options;
 pub mod peer;
 pub mod process;
+pub mod program;
+pub mod quirks;
 pub mod terminals;
 
 use std::collections::BTreeMap;
@@ -34,7 +44,7 @@ use std::time::Duration;
 use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
-use self::process::GuardProgram;
+use self::guards::GuardProgram;
 use super::{Backend, Conversation, Line, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
 
@@ -67,13 +77,16 @@ pub struct AgentSpec {
     pub idle_limit: Duration,
     /// What it may do through us.
     pub offers: Offers,
+    /// It is given the tools of clients.
+    pub client_tools: bool,
 }
 
 /// What an agent may do through us, and is told that it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
-    /// Read files in the session's working directories.
-    pub reading: bool,
+    /// Read files in the session's working directories. Unless it is said, all but those [`quirks`] agents may that
+    /// cannot bear it.
+    pub reading: Option<bool>,
     /// Write them.
     pub writing: bool,
     /// Run commands in terminals.
@@ -131,7 +144,7 @@ impl Backend for Acp {
     fn stop(&self) -> Stopping {
         let agent = Arc::clone(&self.agent);
         Box::pin(async move {
-            tokio::join!(agent.stop(), agent.commands.stop());
+            tokio::join!(agent.stop(), agent.commands.stop(), agent.client_tools.stop());
         })
     }
 }

@@ -45,6 +45,9 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 /// While so many bytes of answers wait for an agent to read them, none is added that can wait itself.
 const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
 
+/// No pipe that an agent writes to holds more bytes than this (on Linux, unless a privileged agent makes it larger).
+const PIPE_BYTES_MAX: usize = 1 << 20;
+
 /// How long after an agent's end its output may go on.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -71,6 +74,9 @@ pub enum Said {
     Withdrawn(AgentRequest),
     /// The answer to a request of ours.
     Answer(u64, Result<Box<RawValue>, Failure>),
+    /// Follows each answer, once everything has been given that could be read from the agent when the answer was
+    /// taken in.
+    HeardOut(u64),
 }
 
 /// The id of a request of the agent's, as it wrote it.
@@ -160,6 +166,8 @@ struct Routes {
     ears: HashMap<u64, mpsc::Sender<Said>>,
     /// Whose requests are not answered yet.
     requests: HashMap<u64, u64>,
+    /// Answers that were given and not followed by [`Said::HeardOut`] yet: to which listener, to which request.
+    fresh_answers: Vec<(u64, u64)>,
     /// Whom the agent's requests were given to that are not answered yet.
     asked: HashMap<AgentRequest, u64>,
     sessions: HashMap<String, u64>,
@@ -263,16 +271,32 @@ impl Connection {
 impl Ear {
     /// Sends a request; the answer is heard under the id that this gives back.
     pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
-        let id = {
-            let mut routes = self.connection.shared.routes();
-            routes.last_request += 1;
-            let id = routes.last_request;
-            routes.requests.insert(id, self.id);
-            id
-        };
+        let id = self.next_request();
         self.connection
             .shared
             .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        id
+    }
+
+    /// The same, of parameters that are for no log.
+    pub fn request_in_secret(&self, method: &str, params: &impl Serialize) -> u64 {
+        let id = self.next_request();
+        tracing::trace!(
+            agent = self.connection.shared.agent,
+            id,
+            method,
+            "> a request that may hold a secret"
+        );
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.connection.shared.send_line(request.to_string());
+        id
+    }
+
+    fn next_request(&self) -> u64 {
+        let mut routes = self.connection.shared.routes();
+        routes.last_request += 1;
+        let id = routes.last_request;
+        routes.requests.insert(id, self.id);
         id
     }
 
@@ -342,8 +366,12 @@ impl Shared {
     }
 
     fn send(&self, message: &Value) {
-        let mut line = message.to_string();
+        let line = message.to_string();
         tracing::trace!(agent = self.agent, "> {line}");
+        self.send_line(line);
+    }
+
+    fn send_line(&self, mut line: String) {
         line.push('\n');
         self.waiting_bytes.fetch_add(line.len(), Ordering::AcqRel);
         if self.outgoing.send(line.into()).is_err() {
@@ -418,7 +446,10 @@ impl Shared {
                     Some((id, ear))
                 });
                 match asked {
-                    Some((id, ear)) => self.give(ear, Said::Answer(id, answer)).await,
+                    Some((id, ear)) => {
+                        self.routes().fresh_answers.push((ear, id));
+                        self.give(ear, Said::Answer(id, answer)).await;
+                    }
                     None => {
                         tracing::debug!(agent = self.agent, id = id.get(), "nobody asked for this answer")
                     }
@@ -427,6 +458,19 @@ impl Shared {
             (None, None) => return false,
         }
         true
+    }
+
+    /// Whether an answer was taken in since [`Self::heard_out`].
+    fn has_fresh_answers(&self) -> bool {
+        !self.routes().fresh_answers.is_empty()
+    }
+
+    /// Everything was taken in that could be read when the last answer was.
+    async fn heard_out(&self) {
+        let answers = std::mem::take(&mut self.routes().fresh_answers);
+        for (ear, id) in answers {
+            self.give(ear, Said::HeardOut(id)).await;
+        }
     }
 
     async fn notified(&self, method: &str, params: Option<&RawValue>) {
@@ -485,6 +529,7 @@ impl Shared {
         routes.closed = true;
         routes.ears.clear();
         routes.requests.clear();
+        routes.fresh_answers.clear();
         routes.asked.clear();
         routes.unclaimed.clear();
     }

@@ -5,20 +5,24 @@
 //! Never: reads its stdout or writes to its stdin; those are given away.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as Socket;
+use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
-use anyhow::Context;
-use rustix::process::{kill_process_group, Pid, Signal};
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use anyhow::Context as _;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::unix::{pipe, OwnedWriteHalf};
+use tokio::net::UnixStream;
+use tokio::process::ChildStdout;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::guard;
-use super::AgentSpec;
+use super::guards::{Guard, GuardProgram};
+use super::{guard, lifeline, AgentSpec};
 use crate::host::effects::Token;
 
 /// So much of an agent's stderr is kept.
@@ -30,72 +34,83 @@ const LINE_BYTES_MAX: usize = 500;
 /// No signal has a greater number.
 const SIGNALS_MAX: i32 = 64;
 
-/// How long a guard may take when it has to end its agent, which it does by kindness, and then by force.
-const GUARD_WITHIN: Duration = guard::PATIENCE.saturating_mul(3);
-
-/// How the guard of an agent is started: this program, and what it is told first.
-#[derive(Debug, Clone)]
-pub struct GuardProgram {
-    /// The program.
-    pub path: PathBuf,
-    /// The arguments before the agent's command.
-    pub arguments: Vec<String>,
-}
-
 /// A started agent, its pipes given away.
 #[derive(Debug)]
 pub struct Process {
-    guard: Child,
+    guard: Guard,
     stderr: JoinHandle<()>,
     last_lines: LastLines,
 }
 
+/// What an agent reads. It is ended with this: the lifeline of its guard ends, too.
+#[derive(Debug)]
+pub struct Input {
+    pipe: pipe::Sender,
+    _lifeline: OwnedWriteHalf,
+}
+
+impl AsyncWrite for Input {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.pipe).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(cx)
+    }
+}
+
 impl Process {
     /// Starts an agent under its guard, with these variables besides those of its operator.
+    ///
+    /// # Errors
+    /// When its guard cannot be started. That it cannot be started itself is known when it has ended.
     pub fn start(
         program: &GuardProgram,
         agent: &AgentSpec,
         secrets: &BTreeMap<String, Token>,
-    ) -> anyhow::Result<(Self, ChildStdin, ChildStdout)> {
-        let mut command = Command::new(&program.path);
-        command.args(&program.arguments).arg("--").arg(&agent.program).args(&agent.arguments);
-        command.envs(&agent.environment).process_group(0);
+    ) -> anyhow::Result<(Self, Input, ChildStdout)> {
+        let mut command = program.command();
+        command.arg("--").arg(&agent.program).args(&agent.arguments).envs(&agent.environment);
         command.envs(secrets.iter().map(|(name, token)| (name, token.secret())));
+        let name = agent.program.display();
         if let Some(directory) = &agent.directory {
+            if !directory.is_dir() {
+                let directory = directory.display();
+                anyhow::bail!("`{name}` cannot be started: `{directory}`, where it is to run, is no folder");
+            }
             command.current_dir(directory);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut guard =
-            command.spawn().with_context(|| format!("`{}` cannot be started", agent.program.display()))?;
-        let stdin = guard.stdin.take().context("the agent has no stdin")?;
-        let stdout = guard.stdout.take().context("the agent has no stdout")?;
-        let stderr = guard.stderr.take().context("the agent has no stderr")?;
+        let (lifeline, theirs) = Socket::pair()?;
+        let (reader, writer) = io::pipe()?;
+        lifeline::send(&lifeline, reader.as_fd())?;
+        lifeline.set_nonblocking(true)?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut guard = program.start(&mut command).with_context(|| format!("`{name}` cannot be started"))?;
+        // Only the guard has the other end from here on.
+        drop(command);
+        let stdout = guard.child.stdout.take().context("the agent has no stdout")?;
+        let stderr = guard.child.stderr.take().context("the agent has no stderr")?;
+        let (mut told, lifeline) = UnixStream::from_std(lifeline)?.into_split();
+        tokio::spawn(async move {
+            // It has its end of the pipe, or is gone.
+            told.read(&mut [0]).await.map(drop).unwrap_or_default();
+            drop(reader);
+        });
+        let input = Input { pipe: pipe::Sender::from_owned_fd(writer.into())?, _lifeline: lifeline };
         let last_lines = LastLines::default();
         let stderr = tokio::spawn(drain(stderr, agent.name.clone(), last_lines.clone()));
-        Ok((Self { guard, stderr, last_lines }, stdin, stdout))
+        Ok((Self { guard, stderr, last_lines }, input, stdout))
     }
 
     /// Waits until the agent and all that it started have ended, which they do soon after its stdin was
     /// closed, and that after it was `stopped`; says how it ended, for people.
     pub async fn ended(mut self, stopped: CancellationToken) -> String {
-        let group = self.guard.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let overdue = async {
-            stopped.cancelled().await;
-            tokio::time::sleep(GUARD_WITHIN).await;
-        };
-        let status = tokio::select! {
-            status = self.guard.wait() => status,
-            () = overdue => {
-                // It has not been reaped, so the group is its own.
-                kill_all(group);
-                self.guard.wait().await
-            }
-        };
-        if status.as_ref().is_ok_and(|status| status.code().is_none()) {
-            // It was killed itself. The group keeps its name while there is anybody in it.
-            kill_all(group);
-        }
-        // Somebody outside of the group may hold it open.
+        let status = self.guard.ended(&stopped).await;
+        // Somebody who is no descendant any more may hold it open.
         if tokio::time::timeout(guard::PATIENCE, &mut self.stderr).await.is_err() {
             self.stderr.abort();
         }
@@ -104,13 +119,6 @@ impl Process {
             said if said.is_empty() => how,
             said => format!("{how}; the last that it said on stderr:\n{said}"),
         }
-    }
-}
-
-/// Does what a guard would have done that cannot: it was stopped or killed by its agent.
-fn kill_all(group: Option<Pid>) {
-    if let Some(Err(error)) = group.map(|group| kill_process_group(group, Signal::KILL)) {
-        tracing::debug!(%error, "nothing of an agent is left to be killed");
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns: the steps about these, and the script that cannot be used without a token.
 //! Never: shows a token.
 
-use ahp_types::state::{ToolCallResult, ToolResultContent};
+use ahp_types::state::{ToolCallResult, ToolDefinition, ToolResultContent};
 use serde_json::{json, Value};
 
 use super::steps::tool_and_input;
@@ -86,4 +86,9 @@ fn told_by(result: &ToolCallResult) -> String {
         _ => None,
     });
     texts.collect::<Vec<_>>().join("\n")
+}
+
+/// What tools are called.
+pub(super) fn names_of(tools: &[ToolDefinition]) -> Vec<String> {
+    tools.iter().map(|tool| tool.name.clone()).collect()
 }

@@ -20,6 +20,7 @@ use super::answers::{check_answer, check_required, question_of};
 use super::{Refusal, Verdict};
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
+use crate::host::limits::check_id;
 use crate::host::model::{status_is, Chat, Session, SessionKey, Target};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
@@ -108,9 +109,7 @@ impl Host {
         if let Some(active) = &state.active_turn {
             return Err(format!("the turn `{}` is running; queue the message or wait", active.id));
         }
-        if action.turn_id.is_empty() {
-            return Err("`turnId` must not be empty".to_owned());
-        }
+        check_id("turnId", &action.turn_id)?;
         self.check_message(chat.session, &action.message)?;
         let attached = self.resolve_attached(&mut action.message)?;
         if let Some(id) = &action.queued_message_id {
@@ -348,9 +347,7 @@ impl Host {
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
-        if action.id.is_empty() {
-            return Err("`id` must not be empty".to_owned());
-        }
+        check_id("id", &action.id)?;
         if chat.consumed.contains(&action.id) {
             return Err(format!("the pending message `{}` has been taken up already", action.id));
         }

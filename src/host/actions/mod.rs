@@ -17,10 +17,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::effects::ConnectionId;
-use super::effects::Target;
+use super::effects::{ChatKey, ConnectionId, Target};
 use super::model::TitleBy;
+use super::selection::Asked;
 use super::{Host, Step};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
 use crate::wire::rpc::nesting_fits;
@@ -136,6 +137,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: DispatchActionParams,
+        aside: Option<&Aside>,
     ) -> Result<(), RpcError> {
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
         let target = self.find(&params.channel);
@@ -151,8 +153,15 @@ impl Host {
                 Err(format!("the session cannot be read: {}", unreadable.map_or("", String::as_str)))
             }
             (_, Some(failing)) => Err(format!("nothing can be kept now: {}", failing.reason)),
-            (Some(target), None) => read_action(target, &params.action)
-                .and_then(|action| self.carry_out(step, target, action, origin.clone())),
+            (Some(target), None) => {
+                let asked = Asked {
+                    connection,
+                    channel: params.channel.clone(),
+                    action: params.action.clone(),
+                    origin: origin.clone(),
+                };
+                self.carry_out(step, target, asked, aside)
+            }
         };
         let mut answer = |refusal| {
             self.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
@@ -161,6 +170,9 @@ impl Host {
             Ok(Verdict::Done) => {}
             Ok(Verdict::Unchanged) => answer(None),
             Err(refusal) => answer(Some(refusal.as_str())),
+        }
+        if let Some(Target::Chat(chat)) = target {
+            self.end_if_too_large(step, chat);
         }
         // What a queue waited for may have come. Only now: an acknowledgement after what follows would put
         // a message back that was just taken up, where its sender applies it.
@@ -174,17 +186,15 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         target: Target,
-        action: StateAction,
-        origin: ActionOrigin,
+        asked: Asked,
+        aside: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
-        let session = match target {
-            Target::Root => None,
-            Target::Session(key) => Some(key),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| chat.session),
-        };
-        if session.and_then(|key| self.sessions.get(&key)).is_some_and(|session| session.quarantined) {
-            return Err(super::save::QUARANTINED.to_owned());
+        if let Some(Aside::Selects { change, for_all_chats }) = aside {
+            return self.client_selects(step, target, asked, change, *for_all_chats);
         }
+        let action = self.meant(target, &asked, aside)?;
+        let origin = asked.origin;
+        self.check_state_has_room(target, &action)?;
         match (target, action) {
             (Target::Session(key), action) => self.change_session(step, key, action, origin),
             // Real clients rename a chat this way, and a session, which they show by its default chat.
@@ -196,14 +206,65 @@ impl Host {
                 }
                 Ok(Verdict::Unchanged)
             }
-            (Target::Chat(key), action) => self.change_chat(step, key, action, origin),
+            (Target::Chat(key), action) => self.change_chat_as_meant(step, key, action, origin, aside),
             (Target::Root, _) => Err("nothing on the root channel can be changed by clients".to_owned()),
         }
     }
 }
 
-/// Reads an action and checks that clients may dispatch it on this channel and that it is served.
-fn read_action(target: Target, raw: &RawValue) -> Result<StateAction, Refusal> {
+impl Host {
+    /// The action that a client dispatches, made of what it says, what that means besides, and the state now.
+    fn meant(&self, target: Target, asked: &Asked, aside: Option<&Aside>) -> Result<StateAction, Refusal> {
+        match (target, aside) {
+            (Target::Session(key), Some(Aside::OffersTools(tools))) => {
+                self.offer_of_tools(key, &asked.origin.client_id, tools)
+            }
+            (Target::Session(key), Some(Aside::KnowsOneClient)) => {
+                let action = read_action(target, &asked.action, None)?;
+                self.check_one_client(key, &asked.origin.client_id, &action)?;
+                Ok(action)
+            }
+            (Target::Chat(key), Some(Aside::InRunningTurn)) => {
+                let turn = self.chats.get(&key).and_then(|chat| chat.run.as_ref()).map(|run| &*run.turn_id);
+                read_action(target, &asked.action, Some(turn.unwrap_or_default()))
+            }
+            _ => read_action(target, &asked.action, None),
+        }
+    }
+
+    fn change_chat_as_meant(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        mut action: StateAction,
+        origin: ActionOrigin,
+        aside: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        let follows = aside == Some(&Aside::Follows);
+        let pending = match &mut action {
+            StateAction::ChatTurnStarted(action) if follows => {
+                self.address(key, &mut action.message);
+                None
+            }
+            StateAction::ChatTruncated(action) if aside == Some(&Aside::KeepsSelection) => {
+                self.keep_selection(step, key, action);
+                None
+            }
+            StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
+            StateAction::ChatPendingMessageRemoved(action) => Some((action.id.clone(), false)),
+            _ => None,
+        };
+        let verdict = self.change_chat(step, key, action, origin)?;
+        if let Some((id, follows)) = pending {
+            self.let_follow(key, &id, follows);
+        }
+        Ok(verdict)
+    }
+}
+
+/// Reads an action and checks that clients may dispatch it on this channel and that it is served. One
+/// about a turn that does not say which is about `turn`, where there is such.
+fn read_action(target: Target, raw: &RawValue, turn: Option<&str>) -> Result<StateAction, Refusal> {
     if !nesting_fits(raw.get().as_bytes(), ACTION_NESTING_MAX) {
         return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
     }
@@ -231,6 +292,9 @@ fn read_action(target: Target, raw: &RawValue) -> Result<StateAction, Refusal> {
     }
     if let Some(reason) = entry.not_served {
         return Err(reason.to_owned());
+    }
+    if let Some(turn) = turn {
+        members.entry("turnId").or_insert_with(|| Value::from(turn));
     }
     // These two are the host's clock's to say: it replaces them, so a client may leave them out.
     match name.as_str() {

@@ -10,7 +10,7 @@ use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputQuestion, ChatInputResponseKind, FileEdit,
     Message, ProtectedResourceMetadata, ResponsePart, SessionConfigSchema, SessionConfigState,
-    SessionModelInfo, ToolCallResult, ToolResultContent, Turn, UsageInfo,
+    SessionModelInfo, ToolCallResult, ToolDefinition, ToolResultContent, Turn, UsageInfo,
 };
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,8 @@ pub struct AgentDescription {
 pub struct SelfDescription {
     /// What it calls itself, for people; what its operator calls it comes first.
     pub title: Option<String>,
+    /// Its version, as it says it.
+    pub version: Option<String>,
     /// The models that a message can choose among.
     pub models: Option<Vec<SessionModelInfo>>,
     /// What its sessions can be configured by, with what a new one has unless told otherwise.
@@ -55,6 +57,22 @@ pub struct SelfDescription {
     pub capabilities: Option<AgentCapabilities>,
     /// What it needs tokens for.
     pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
+}
+
+impl SelfDescription {
+    /// Takes in what is new; whether anything is.
+    pub fn learn(&mut self, news: Self) -> bool {
+        let before = self.clone();
+        let Self { title, version, models, config, commands, capabilities, protected_resources } = news;
+        self.title = title.or(self.title.take());
+        self.version = version.or(self.version.take());
+        self.models = models.or(self.models.take());
+        self.config = config.or(self.config.take());
+        self.commands = commands.or(self.commands.take());
+        self.capabilities = capabilities.or(self.capabilities.take());
+        self.protected_resources = protected_resources.or(self.protected_resources.take());
+        *self != before
+    }
 }
 
 /// Something special that a user can say to an agent: `/` and the name, at the beginning of a line.
@@ -172,10 +190,10 @@ pub enum Command {
     },
     /// The tokens that the agent may use from now on, instead of those that it had.
     Tokens(Tokens),
-    /// The tools that active clients of the session offer are these now; none when a conversation opens.
+    /// The tools that active clients of the session offer are these now. Called by [`TurnEvent::ClientTool`].
     ClientTools {
-        /// Their names, sorted, as the clients say them. Called by [`TurnEvent::ClientTool`].
-        names: Vec<String>,
+        /// As the clients say them, sorted by their names, one for each name.
+        tools: Vec<ToolDefinition>,
     },
     /// The conversation is over; nothing more is heard of it.
     Close,
@@ -229,6 +247,8 @@ pub struct OpenConversation {
     pub attached: BTreeMap<String, Vec<Transcript>>,
     /// The part of what was said before that the user opened the conversation about.
     pub selection: Option<String>,
+    /// What [`Command::ClientTools`] says when the conversation opens.
+    pub client_tools: Vec<ToolDefinition>,
 }
 
 /// What was said in a chat that is attached to a message: up to the turn that the attachment names, as it was
@@ -259,8 +279,16 @@ pub enum Event {
         /// What is done now, for people.
         message: Option<String>,
     },
+    /// The opening waits for the user to do something elsewhere, such as logging in in a browser. May be reported any
+    /// number of times.
+    Awaits {
+        /// What is to be done, for people.
+        what: String,
+    },
     /// The conversation could not be opened.
     OpenFailed {
+        /// What is missing.
+        kind: OpenFailure,
         /// Why, for people.
         reason: String,
     },
@@ -309,6 +337,25 @@ pub enum Event {
         /// What is known of the death, for people.
         reason: String,
     },
+}
+
+/// What is missing when a conversation cannot be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenFailure {
+    /// An agent that answers.
+    Unavailable,
+    /// A login to the agent.
+    LoginRequired,
+}
+
+impl OpenFailure {
+    /// A short machine-readable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unavailable => "agentUnavailable",
+            Self::LoginRequired => "authRequired",
+        }
+    }
 }
 
 /// What an agent calls a conversation.
@@ -368,8 +415,19 @@ pub enum TurnEvent {
         /// Whether it may run.
         gate: ToolGate,
     },
-    /// The agent calls a tool that an active client of the session carries out. Answered by
-    /// [`Command::ToolResult`], at once when no client offers the tool.
+    /// A call begins of a tool that an active client of the session carries out. The client begins when the call
+    /// runs: a [`TurnEvent::ToolReady`] that asks for a permission may come first, and the agent must want the result
+    /// then, by [`TurnEvent::ClientTool`].
+    ClientToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's name, as the client says it.
+        name: String,
+    },
+    /// The agent waits for what comes of a call of a tool that an active client of the session carries out; the call
+    /// may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered by [`Command::ToolResult`], at once when no
+    /// client offers the tool; not when that was told before, because the client was done already, nor when the user
+    /// has denied the call.
     ClientTool {
         /// The agent's own id of the call.
         id: String,

@@ -67,11 +67,27 @@ pub enum Input {
     /// A client has connected; it has not said anything.
     Opened(ConnectionId),
     /// A client said something.
-    Said(ConnectionId, Incoming),
+    Said {
+        /// Where.
+        connection: ConnectionId,
+        /// What.
+        message: Incoming,
+        /// What was looked up for it.
+        recalled: Recalled,
+    },
     /// A client is gone.
     Closed(ConnectionId),
+    /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
+    NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
+    /// An agent was met that was to be: what it says of itself.
+    Met {
+        /// Its provider id.
+        provider: String,
+        /// What it has said.
+        said: Box<SelfDescription>,
+    },
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -80,7 +96,7 @@ pub enum Input {
     Settled,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
-    /// A session comes back from the store, because a message names it or its turn was interrupted.
+    /// A session comes back from the store, because its turn was interrupted.
     Restored(Box<SavedSession>),
     /// A session is there but cannot be read.
     Unreadable {
@@ -91,11 +107,28 @@ pub enum Input {
     },
     /// Nothing can be kept now, or everything is kept again.
     Failing(Option<Failing>),
-    /// What the store still has of the actions after the cursor of the `reconnect` that follows; none when it
-    /// cannot continue exactly from there.
-    Past(Option<Vec<(Target, ActionLine)>>),
-    /// What was found out about the directories that the message that follows names.
-    Findings(Findings),
+}
+
+impl Input {
+    /// A client said something for which nothing had to be looked up.
+    pub fn said(connection: ConnectionId, message: Incoming) -> Self {
+        Self::Said { connection, message, recalled: Recalled::default() }
+    }
+}
+
+/// What a message names that was not in memory, as it was found before the message is handled. What has come back to
+/// memory meanwhile counts as it is there.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Recalled {
+    /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
+    /// from there.
+    pub past: Option<Vec<(Target, ActionLine)>>,
+    /// What was found out about the directories.
+    pub findings: Findings,
+    /// The sessions that the channels belong to.
+    pub restored: Vec<SavedSession>,
+    /// URIs of channels that are there but cannot be read, each with the reason, for people.
+    pub unreadable: Vec<(String, String)>,
 }
 
 /// The store does not take anything now; what has happened since it did is told to nobody yet.
@@ -114,8 +147,9 @@ pub struct SavedSession {
     pub row: SessionRow,
     /// Its chats, in no order.
     pub chats: Vec<SavedChat>,
-    /// Taking up its interrupted turn has brought the process down too often: it is only to be read.
-    pub quarantined: bool,
+    /// So many processes in a row have ended while its interrupted turn was taken up, where those are too many: the
+    /// turn is given up. Else 0.
+    pub deaths: u32,
 }
 
 /// A chat as it was saved.
@@ -127,6 +161,8 @@ pub struct SavedChat {
     pub turns: Vec<Bytes>,
     /// The lines of the actions on it that are younger than its row, oldest first.
     pub actions: Vec<Bytes>,
+    /// Some of them were left out, because no turn may be as large as all of them make it.
+    pub sifted: bool,
     /// How far the agent had got in the turn that runs.
     pub progress: Option<u64>,
 }
@@ -160,11 +196,21 @@ pub enum Timer {
 pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
+    /// Nothing more is sent to a connection: its client is gone.
+    Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
     Record(Record),
     /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of
     /// deltas, are moved often.
     Agent(ChatKey, Box<Command>),
+    /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes part in.
+    /// Answered by [`Input::Met`].
+    Meet {
+        /// Its provider id.
+        provider: String,
+        /// The tokens that it may use.
+        tokens: Tokens,
+    },
     /// Answer a request with a page of the list of sessions, as it is when this step is safe.
     List(ConnectionId, RequestId, Page),
     /// Answer a request with what is in a file or folder.
@@ -179,6 +225,17 @@ pub enum Output {
 }
 
 impl Output {
+    /// Whether it neither shows nor changes anything that is kept: it is true whatever becomes of the records of its
+    /// step and of those before, so it needs not wait for them.
+    pub fn stands_alone(&self) -> bool {
+        match self {
+            Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
+            Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
+            Self::Resource(..) => true,
+            _ => false,
+        }
+    }
+
     /// How many bytes of text it holds that are to be written; nearly.
     pub fn frame_bytes(&self) -> usize {
         match self {

@@ -11,14 +11,19 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 use bytes::Bytes;
 
+use super::chats::Beginning;
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_complete, settings_of, shown};
+use crate::host::directories::usable_directory;
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
-use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::limits::URI_BYTES_MAX;
+use crate::host::model::{
+    activity_of, creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target,
+};
 use crate::host::progress::Opening;
-use crate::host::reduce::Conversation;
-use crate::host::{Host, Step};
+use crate::host::{Findings, Host, Step};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
@@ -39,7 +44,10 @@ fn may_name_a_session(uri: &str) -> bool {
     };
     uri.split_once(':').is_some_and(|(scheme, path)| {
         let known = scheme.to_ascii_lowercase();
-        well_formed(scheme) && !path.is_empty() && (known == "ahp-session" || !known.starts_with("ahp-"))
+        well_formed(scheme)
+            && !path.is_empty()
+            && uri.len() <= URI_BYTES_MAX
+            && (known == "ahp-session" || !known.starts_with("ahp-"))
     })
 }
 
@@ -49,9 +57,10 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
-        params: CreateSessionParams,
+        mut params: CreateSessionParams,
+        aside: Option<&Aside>,
     ) -> Result<NewSession, RpcError> {
-        let uri = params.channel;
+        let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
         let taken = |uri: &str| self.find(uri).is_some() || self.unreadable.contains_key(uri);
         if taken(&uri) || taken(&chat_uri) {
@@ -59,12 +68,16 @@ impl Host {
         }
         if !may_name_a_session(&uri) {
             return Err(RpcError::invalid_params(
-                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`",
+                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
             ));
         }
+        let mut beginning = match aside {
+            Some(Aside::Begins { fork: Some(source), .. }) => self.beginning_from(source, &mut params)?,
+            _ => Beginning::default(),
+        };
         let agent = self.agent_called(params.provider.as_deref())?;
         self.check_tokens(step, connection, agent)?;
-        let directories = self.new_directories(agent, params.working_directories)?;
+        let directories = new_directories(&step.findings, agent, params.working_directories)?;
         let config = settings_of(agent, params.config.unwrap_or_default());
         check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
         let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
@@ -72,23 +85,30 @@ impl Host {
             self.check_active_client(connection, client)?;
         }
         let provider = agent.info.provider.clone();
+        if let Some(Aside::Begins { selection, .. }) = aside {
+            beginning.draft = self.first_draft(&provider, selection)?;
+        }
 
         let now = step.timestamp();
         // The next number is that of the count of sessions, which is told with the session itself.
         let born_at = self.head + 1;
         let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
-        let chat_state = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
+        let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
+        let channel = Channel::new(chat_uri.clone(), born_at);
+        let first = self.beginning_chat(channel, session, empty, beginning);
+        let title_by = first.title_by;
+        let row = row_of(first.conversation.state());
         let mut state = SessionState {
             config: shown_config,
-            ..creating_session(provider, directories, row_of(&chat_state))
+            status: activity_of(row.status),
+            ..creating_session(provider, directories, row)
         };
         state.active_clients.extend(params.active_client);
         self.channels.insert(uri.clone(), Target::Session(session));
-        self.channels.insert(chat_uri.clone(), Target::Chat(chat));
-        let channel = Channel::new(chat_uri, born_at);
+        self.channels.insert(chat_uri, Target::Chat(chat));
         let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
-        let first = Chat { sponsor, opening, ..Chat::new(channel, session, Conversation::new(chat_state)) };
+        let first = Chat { sponsor, opening, ..first };
         self.chats.insert(chat, first);
         self.session_count += 1;
         self.unsaved.sessions.insert(session);
@@ -102,39 +122,11 @@ impl Host {
                 created_at: now.clone(),
                 modified_at: now,
                 config,
-                title_by: TitleBy::Nobody,
-                quarantined: false,
+                title_by,
                 used: self.uses,
             },
         );
         Ok(NewSession { session })
-    }
-
-    /// The directories of a new session, each once.
-    fn new_directories(
-        &self,
-        agent: &AgentDescription,
-        asked: Option<Vec<String>>,
-    ) -> Result<Option<Vec<String>>, RpcError> {
-        let Some(asked) = asked else { return Ok(None) };
-        let mut directories: Vec<String> = Vec::with_capacity(asked.len());
-        for uri in &asked {
-            let directory = self
-                .usable_directory(uri)
-                .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
-            if !directories.contains(&directory) {
-                directories.push(directory);
-            }
-        }
-        let capabilities = agent.info.capabilities.as_ref();
-        let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
-        if directories.len() > 1 && !several {
-            return Err(RpcError::invalid_params(format_args!(
-                "`workingDirectories`: the agent `{}` works in one directory",
-                agent.info.provider
-            )));
-        }
-        Ok(Some(directories))
     }
 
     /// Whether a client may take part in a session from its beginning.
@@ -261,6 +253,32 @@ impl Host {
             self.unsubscribe(connection, target);
         }
     }
+}
+
+/// The directories of a new session, each once.
+fn new_directories(
+    findings: &Findings,
+    agent: &AgentDescription,
+    asked: Option<Vec<String>>,
+) -> Result<Option<Vec<String>>, RpcError> {
+    let Some(asked) = asked else { return Ok(None) };
+    let mut directories: Vec<String> = Vec::with_capacity(asked.len());
+    for uri in &asked {
+        let directory = usable_directory(findings, uri)
+            .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    let capabilities = agent.info.capabilities.as_ref();
+    let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
+    if directories.len() > 1 && !several {
+        return Err(RpcError::invalid_params(format_args!(
+            "`workingDirectories`: the agent `{}` works in one directory",
+            agent.info.provider
+        )));
+    }
+    Ok(Some(directories))
 }
 
 /// What a cursor begins with, so that one that was made elsewhere is known.

@@ -12,17 +12,18 @@ use ahp_types::actions::{
 };
 use ahp_types::commands::{ChatSource, CreateChatParams, DisposeChatParams};
 use ahp_types::state::{
-    ActiveTurn, ChatOrigin, ChatState, MultipleChatsCapability, SessionLifecycle, SessionStatus, Turn,
-    TurnState,
+    ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionLifecycle, SessionStatus,
+    Turn, TurnState,
 };
 
 use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
+use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
 use crate::host::reduce::Conversation;
-use crate::host::save::QUARANTINED;
 use crate::host::{Host, Step};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
 
@@ -30,14 +31,23 @@ use crate::wire::uris::{default_chat_of, may_name_a_chat};
 pub(super) const CHATS_MAX: usize = 1000;
 
 /// What a new chat begins with.
-struct Beginning {
-    origin: ChatOrigin,
+pub(super) struct Beginning {
+    pub(super) origin: ChatOrigin,
     /// What its agent knows and nobody is shown.
-    context: Vec<Turn>,
+    pub(super) context: Vec<Turn>,
     /// What is shown, and whose chat it was.
-    copied: Option<(ChatKey, Vec<Turn>)>,
+    pub(super) copied: Option<(ChatKey, Vec<Turn>)>,
     /// Which of the session's directories it works in; all when there is no choice.
-    directories: Option<Vec<String>>,
+    pub(super) directories: Option<Vec<String>>,
+    /// The model and agent that are selected for it.
+    pub(super) draft: Option<Message>,
+}
+
+impl Default for Beginning {
+    /// With nothing, by a user.
+    fn default() -> Self {
+        Self { origin: ChatOrigin::User, context: Vec::new(), copied: None, directories: None, draft: None }
+    }
 }
 
 impl Host {
@@ -47,6 +57,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         mut params: CreateChatParams,
+        aside: Option<&Aside>,
     ) -> Result<(), RpcError> {
         let Some(Target::Session(key)) = self.find(&params.channel) else {
             return Err(self.not_found(&params.channel));
@@ -61,8 +72,11 @@ impl Host {
             )));
         }
         let own = default_chat_of(&session.channel.uri);
-        if params.chat != own && !may_name_a_chat(&params.chat) {
-            return Err(RpcError::invalid_params("`chat`: a chat's URI is `ahp-chat:/<id>`"));
+        let may_name = may_name_a_chat(&params.chat) && params.chat.len() <= URI_BYTES_MAX;
+        if params.chat != own && !may_name {
+            return Err(RpcError::invalid_params(
+                "`chat`: a chat's URI is `ahp-chat:/<id>`, of at most 4,096 bytes",
+            ));
         }
         if self.find(&params.chat).is_some() || self.unreadable.contains_key(&params.chat) {
             return Err(RpcError::already_exists(&params.chat));
@@ -83,9 +97,16 @@ impl Host {
         if beginning.copied.is_none() {
             beginning.directories = directories?;
         }
+        if let Some(Aside::Begins { selection, .. }) = aside {
+            let provider = self.sessions.get(&key).map(|session| session.state.provider.clone());
+            beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
+        }
         let chat = self.add_chat(step, key, params.chat, beginning);
         self.take_charge(chat, connection);
-        if let Some(message) = params.initial_message {
+        if let Some(mut message) = params.initial_message {
+            if matches!(aside, Some(Aside::Begins { .. })) {
+                self.address(chat, &mut message);
+            }
             let turn = ChatTurnStartedAction {
                 turn_id: self.fresh_turn_id(step, chat),
                 // Replaced by the host's clock.
@@ -112,9 +133,6 @@ impl Host {
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
         let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
-        if session.quarantined {
-            return Err(RpcError::unavailable(QUARANTINED));
-        }
         match session.why_it_failed() {
             Some(error) => Err(RpcError::unavailable(error.message)),
             None => Ok(session),
@@ -142,12 +160,7 @@ impl Host {
             Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
         };
         match source {
-            None => Ok(Beginning {
-                origin: ChatOrigin::User,
-                context: Vec::new(),
-                copied: None,
-                directories: None,
-            }),
+            None => Ok(Beginning::default()),
             Some(ChatSource::Fork(_)) if can.fork != Some(true) => cannot("forks"),
             Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
             Some(ChatSource::Fork(source)) => {
@@ -163,6 +176,7 @@ impl Host {
                     context: chat.context.clone(),
                     copied: Some((from, turns.to_vec())),
                     directories: chat.conversation.state().working_directories.clone(),
+                    draft: None,
                 })
             }
             Some(ChatSource::SideChat(source)) => {
@@ -190,6 +204,7 @@ impl Host {
                     context,
                     copied: None,
                     directories: None,
+                    draft: None,
                 })
             }
             Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
@@ -211,10 +226,32 @@ impl Host {
 
     fn add_chat(&mut self, step: &mut Step<'_>, key: SessionKey, uri: String, from: Beginning) -> ChatKey {
         let chat = ChatKey(self.fresh_key());
-        let mut state = empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp());
+        let state =
+            ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };
+        // The next number is that of the chat's row in the session.
+        let channel = Channel::new(uri.clone(), self.head + 1);
+        let new = self.beginning_chat(channel, key, state, from);
+        let summary = row_of(new.conversation.state());
+        self.channels.insert(uri, Target::Chat(chat));
+        self.chats.insert(chat, new);
+        self.unsaved.chats.insert(chat);
+        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
+        self.sequence(step, Target::Session(key), added, None);
+        self.sync_session(step, key);
+        chat
+    }
+
+    /// A chat in which nothing runs, with what it begins with.
+    pub(super) fn beginning_chat(
+        &self,
+        channel: Channel,
+        key: SessionKey,
+        mut state: ChatState,
+        from: Beginning,
+    ) -> Chat {
         state.origin = Some(from.origin);
-        state.movable = Some(true);
         state.working_directories = from.directories;
+        state.draft = from.draft;
         let mut title_by = TitleBy::Nobody;
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
         if let Some((source, turns)) = from.copied {
@@ -229,21 +266,12 @@ impl Host {
             }
             state.turns = turns;
         }
-        let summary = row_of(&state);
-        // The next number is that of the chat's row in the session.
-        let channel = Channel::new(uri.clone(), self.head + 1);
         let turn_ids = state.turns.iter().map(|turn| turn.id.clone()).collect();
         let new = Chat::new(channel, key, Conversation::new(state));
         let mut new = Chat { context: from.context, turn_ids, title_by, progress, attached, ..new };
         new.progress.retain(|id, _| new.turn_ids.contains(id));
         new.attached.turns.retain(|id, _| new.turn_ids.contains(id));
-        self.channels.insert(uri, Target::Chat(chat));
-        self.chats.insert(chat, new);
-        self.unsaved.chats.insert(chat);
-        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
-        self.sequence(step, Target::Session(key), added, None);
-        self.sync_session(step, key);
-        chat
+        new
     }
 
     /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
@@ -259,9 +287,6 @@ impl Host {
             return Err(RpcError::internal());
         };
         let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
-        if session.quarantined {
-            return Err(RpcError::unavailable(QUARANTINED));
-        }
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(
@@ -353,7 +378,7 @@ impl Host {
 }
 
 /// A chat's turns up to this one, which is over; none when no such turn is.
-fn turns_through<'a>(state: &'a ChatState, turn_id: &str) -> Option<&'a [Turn]> {
+pub(super) fn turns_through<'a>(state: &'a ChatState, turn_id: &str) -> Option<&'a [Turn]> {
     let at = state.turns.iter().position(|turn| turn.id == turn_id)?;
     state.turns.get(..=at)
 }

@@ -1,7 +1,7 @@
 //! `resolveSessionConfig`, `sessionConfigCompletions`, `completions`: what can be chosen and said.
 //!
 //! Owns: their answers, out of what the agents say of themselves.
-//! Never: changes anything.
+//! Never: changes anything, or waits for an agent.
 
 use ahp_types::commands::{
     CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult, ResolveSessionConfigResult,
@@ -11,8 +11,8 @@ use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
 
 use crate::host::config::{resolved, settings_of};
-use crate::host::effects::{AgentCommand, AgentDescription, Target};
-use crate::host::Host;
+use crate::host::effects::{AgentCommand, AgentDescription, ConnectionId, Target};
+use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};
 use crate::wire::rpc::to_sorted_json;
@@ -22,15 +22,20 @@ const COMMAND_MARK: char = '/';
 
 impl Host {
     /// What can be configured before a session is created, and what is chosen so far with the defaults of the
-    /// rest.
+    /// rest. Where that is not known yet, it is found out meanwhile.
     pub(in crate::host) fn resolve_session_config(
-        &self,
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
         params: &ResolveConfigParams,
     ) -> Result<Vec<u8>, RpcError> {
         let agent = self.agent_called(params.provider.as_deref())?;
         let schema = &agent.config;
         let values = resolved(schema, &settings_of(agent, params.config.clone()));
-        Ok(to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values }))
+        let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
+        let provider = agent.info.provider.clone();
+        self.meet_agent(step, connection, &provider);
+        Ok(answer)
     }
 
     /// The values of a property that fit what the user has typed.

@@ -16,6 +16,7 @@ use crate::host::model::{Subscription, Target, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_chat;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
 use crate::wire::rpc::{to_json, to_sorted_json};
@@ -69,6 +70,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
+        aside: Option<&Aside>,
     ) -> Result<Vec<u8>, RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
@@ -92,7 +94,7 @@ impl Host {
         let cursor = cursor.filter(|&cursor| {
             wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
         });
-        let past = self.past.take();
+        let past = step.past.take();
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
@@ -106,7 +108,7 @@ impl Host {
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
         let (snapshots, _) = self.take_up(connection, &params.subscriptions);
-        if params.only_looks {
+        if aside == Some(&Aside::OnlyLooks) {
             self.go_on(connection, wanted);
         }
         Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
@@ -133,9 +135,7 @@ impl Host {
         let floor = self.log.floor();
         let past = if cursor < floor {
             let past = past?;
-            // What memory has forgotten must have arrived in the store.
-            let arrived = past.iter().any(|(_, line)| line.server_seq == floor);
-            if floor != self.config.start.head && !arrived {
+            if !self.reaches_memory(&past) {
                 return None;
             }
             past

@@ -7,4 +7,5 @@ pub(super) mod catalogue;
 mod chats;
 mod config;
 mod connection;
+mod forks;
 mod moves;

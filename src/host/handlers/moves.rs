@@ -13,7 +13,6 @@ use super::chats::CHATS_MAX;
 use crate::host::catalogue::{row_of, summary_of};
 use crate::host::effects::ChatKey;
 use crate::host::model::{creating_session, Channel, Session, SessionKey, Target};
-use crate::host::save::QUARANTINED;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 
@@ -54,9 +53,6 @@ impl Host {
     /// The session of a chat that may be moved at all.
     fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
         let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
-        if self.sessions.get(&chat.session).is_some_and(|session| session.quarantined) {
-            return Err(RpcError::unavailable(QUARANTINED));
-        }
         if chat.conversation.state().movable != Some(true) {
             return Err(RpcError::invalid_params(
                 "`channel`: this chat is not movable; a session's default chat stays with it",
@@ -175,7 +171,6 @@ impl Host {
             modified_at: now,
             config: from.config.clone(),
             title_by: chat.title_by,
-            quarantined: false,
             used: self.uses,
         };
         let to = SessionKey(self.fresh_key());

@@ -1,101 +1,169 @@
 //! What the store knows and the core does not remember.
 //!
-//! Owns: bringing sessions, old actions and clients' versions into memory before the message that needs them is
-//! handled, and hearing what became of what was given to the store.
-//! Never: decides what is needed; the core says so.
+//! Owns: having looked up what a message names before it is heard, again if it has changed meanwhile; and hearing what
+//! became of what was given to the store.
+//! Never: decides what is needed; the core says so. Never waits: while a message does, other connections are heard.
 
-use super::{Events, Sidecar, STDIO};
-use crate::host;
-use crate::host::effects::{Failing, Frame, Input, SessionKey};
+use tokio::time::Instant;
+
+use super::{Events, Sidecar};
+use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, SessionKey, Timer};
+use crate::host::limits::Sieve;
+use crate::host::Findings;
+use crate::io::held::HeldMessage;
 use crate::io::keeper::Kept;
+use crate::io::readers::{Read, Wanted};
+use crate::io::trouble::Answer;
 use crate::store::reader::Reader;
-use crate::versions::dialect::Dialect;
-use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::Incoming;
 
 impl Sidecar {
-    /// Ends, once, what ran when the process before this one ended.
-    pub(super) fn end_interrupted_turns(&mut self) {
-        let interrupted = match self.keeper.reader().map(Reader::interrupted) {
-            Some(Ok(keys)) => keys,
+    /// Ends, once, what ran when the process before this one ended. What has ended a process before is taken up when
+    /// all else is safe, one session after the other: so each start gets further than the one before it.
+    pub(super) async fn end_interrupted_turns(&mut self, events: &mut Events) {
+        let interrupted = match self.reader().map(Reader::interrupted) {
+            Some(Ok(interrupted)) => interrupted,
             Some(Err(error)) => {
                 tracing::error!(%error, "interrupted turns cannot be looked for");
                 return;
             }
             None => return,
         };
-        for key in interrupted {
-            self.bring_back(key, "an interrupted session".to_owned());
-        }
-    }
-
-    /// Brings a session from the store into memory.
-    pub(super) fn bring_back(&mut self, key: SessionKey, uri: String) {
-        let Some(reader) = self.keeper.reader() else { return };
-        let input = match reader.load(key) {
-            Ok(Some(saved)) => Input::Restored(Box::new(saved)),
-            Ok(None) => return,
-            Err(error) => {
-                tracing::error!(%error, uri, "a session cannot be read");
-                Input::Unreadable { uris: vec![uri], reason: error.to_string() }
+        for (deaths, key) in interrupted {
+            if deaths > 0 {
+                self.be_safe(events).await;
+                self.note_survivals();
+                self.outputs.push(Output::Record(Record::Trial(key)));
+                self.be_safe(events).await;
             }
-        };
-        self.feed(input);
-    }
-
-    /// Looks in the store for the version that a client spoke last.
-    pub(super) fn look_up_client(&mut self, client: String) {
-        match self.keeper.reader().map(|reader| reader.client_version(&client)) {
-            Some(Ok(version)) => {
-                if let Some(dialect) = version.as_deref().and_then(Dialect::from_name) {
-                    self.edges.remember(client, dialect);
-                }
-            }
-            Some(Err(error)) => tracing::error!(%error, "the version of a client cannot be looked up"),
-            None => {}
+            self.bring_back(key);
         }
     }
 
-    /// Brings what a message needs from the store into memory.
-    pub(super) async fn prepare(&mut self, message: &Incoming, events: &mut Events) {
-        if self.keeper.reader().is_none() {
-            return;
-        }
-        let absent = self.host.absent(message);
-        let cursor = self.host.cursor_into_the_past(message);
-        if absent.is_empty() && cursor.is_none() {
-            return;
-        }
-        // What was let out of memory a moment ago is not in the store before its step is.
+    /// Waits until everything so far is safe, unless nothing can be made safe now.
+    async fn be_safe(&mut self, events: &mut Events) {
         self.end_step();
-        while absent.iter().any(|uri| self.keeper.holds(uri)) && !self.keeper.is_failing() {
+        while !self.keeper.is_settled() && !self.keeper.is_failing() {
             let Some(kept) = events.kept.recv().await else { return };
             self.hear_keeper(kept);
         }
-        let Some(reader) = self.keeper.reader() else { return };
-        if let Some(cursor) = cursor {
-            let past = reader.actions_since(cursor).unwrap_or_else(|error| {
-                tracing::error!(%error, "old actions cannot be read");
-                None
-            });
-            self.feed(Input::Past(past));
+    }
+
+    /// The process is still there: sessions that were taken up so far have not ended it.
+    fn note_survivals(&mut self) {
+        let survives = |timer: &Timer| matches!(timer, Timer::Recovered(_) | Timer::Trial(_));
+        let (survived, later) = self.timers.drain(..).partition(|(_, timer)| survives(timer));
+        self.timers = later;
+        let survived: Vec<(Instant, Timer)> = survived;
+        for (_, timer) in survived {
+            self.feed(Input::Timer(timer));
         }
-        for uri in absent {
-            if self.keeper.holds(&uri) {
-                let reason = "its newest state is not kept yet".to_owned();
-                self.feed(Input::Unreadable { uris: vec![uri], reason });
-                continue;
+    }
+
+    /// Brings a session whose turn was interrupted from the store into memory.
+    fn bring_back(&mut self, key: SessionKey) {
+        let mut sieve = Sieve::new(self.options.limits);
+        let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
+        match read {
+            Some(Ok(Some(saved))) => self.feed(Input::Restored(Box::new(saved))),
+            Some(Err(error)) => tracing::error!(%error, key = key.0, "an interrupted session cannot be read"),
+            Some(Ok(None)) | None => {}
+        }
+    }
+
+    /// What the store can be read with before anybody is heard.
+    fn reader(&self) -> Option<&Reader> {
+        self.readers.as_ref()?.at_rest()
+    }
+
+    /// Hears a message if everything is known that it names; else it waits for that.
+    pub(super) fn go_on(&mut self, connection: ConnectionId, mut held: HeldMessage) {
+        if self.knows_all(connection, &mut held) {
+            self.hear_message(connection, held);
+        } else if let Some(link) = self.links.get_mut(connection) {
+            link.held = Some(Box::new(held));
+        }
+    }
+
+    /// Whether everything is known that a message names. What is not is looked up.
+    fn knows_all(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
+        if held.findings.is_none() && !held.named.directories.is_empty() {
+            self.directories.look(connection, held.named.directories.iter().cloned().collect());
+            return false;
+        }
+        let Some(readers) = &mut self.readers else { return true };
+        let client = held.named.client.as_ref();
+        let client = client.filter(|client| held.version.is_none() && self.edges.is_stranger(client));
+        let mut wanted = Wanted {
+            client: client.cloned(),
+            past: held.unknown_past(&self.host),
+            uris: held.unknown(&self.host, &self.changes),
+        };
+        // What was let out of memory a moment ago is not in the store before its step is.
+        held.waits_for_store = wanted.uris.iter().any(|uri| self.keeper.holds(uri));
+        if held.waits_for_store && !self.keeper.is_failing() {
+            return false;
+        }
+        wanted.uris.retain(|uri| {
+            let is_held = self.keeper.holds(uri);
+            if is_held {
+                held.cannot_read(uri.clone(), "its newest state is not kept yet".to_owned(), &self.changes);
             }
-            match self.keeper.reader().map(|reader| reader.find(&uri)) {
-                Some(Ok(Some(key))) => self.bring_back(key, uri),
-                Some(Err(error)) => {
-                    let reason = error.to_string();
-                    self.feed(Input::Unreadable { uris: vec![uri], reason });
+            !is_held
+        });
+        if wanted.is_nothing() {
+            return true;
+        }
+        held.begin(&wanted, &self.changes);
+        readers.recall(connection, wanted);
+        false
+    }
+
+    /// Everything is known that a message names: it is translated and heard, with nothing in between.
+    fn hear_message(&mut self, connection: ConnectionId, held: HeldMessage) {
+        if let (Some(client), Some(Some(dialect))) = (&held.named.client, held.version) {
+            if self.edges.is_stranger(client) {
+                self.edges.remember(client.clone(), dialect);
+            }
+        }
+        let (message, recalled) = held.into_message();
+        let mut fed = std::mem::take(&mut self.fed);
+        self.edges.up(connection, message, &mut fed);
+        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
+        let mut recalled = Some(recalled);
+        for message in fed.drain(..) {
+            let recalled = recalled.take().unwrap_or_default();
+            self.feed(Input::Said { connection, message, recalled });
+        }
+        self.fed = fed;
+    }
+
+    /// The directories were looked at that a held message names.
+    pub(super) fn hear_findings(&mut self, connection: ConnectionId, findings: Findings) {
+        if let Some(mut held) = self.take_held(connection) {
+            held.findings = Some(findings);
+            self.go_on(connection, held);
+        }
+    }
+
+    /// Something was read from the store.
+    pub(super) fn hear_reader(&mut self, connection: ConnectionId, read: Read) {
+        if let Some(readers) = &mut self.readers {
+            readers.answered();
+        }
+        match read {
+            Read::Answer(frame) => self.answer(connection, &frame),
+            Read::Found(found) => {
+                if let Some(mut held) = self.take_held(connection) {
+                    held.take_in(found);
+                    self.go_on(connection, held);
                 }
-                _ => {}
             }
         }
+    }
+
+    fn take_held(&mut self, connection: ConnectionId) -> Option<HeldMessage> {
+        Some(*self.links.get_mut(connection)?.held.take()?)
     }
 
     pub(super) fn hear_keeper(&mut self, kept: Kept) {
@@ -110,23 +178,34 @@ impl Sidecar {
                     self.feed(Input::Failing(None));
                 }
             }
-            Kept::Listed(id, listed) => {
-                self.keeper.listed();
-                let frame = match listed {
-                    Ok(listed) => {
-                        let result = host::listing(&listed.summaries, listed.next.as_ref());
-                        Frame::Result { id, method: Method::ListSessions, result }
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the list of sessions cannot be read");
-                        Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
-                    }
-                };
-                self.tell(STDIO, &frame);
-            }
-            Kept::Failing(reason) => {
-                let safe = self.keeper.fail();
+            Kept::Failing(trouble) => {
+                let reason = trouble.reason.clone();
+                let safe = self.keeper.fail(trouble);
                 self.feed(Input::Failing(Some(Failing { reason, safe })));
+                self.answer_what_waits();
+            }
+        }
+        let waits = self.links.iter().filter(|link| link.held.as_ref().is_some_and(|it| it.waits_for_store));
+        let waits: Vec<ConnectionId> = waits.map(|link| link.id).collect();
+        for connection in waits {
+            if let Some(held) = self.take_held(connection) {
+                self.go_on(connection, held);
+            }
+        }
+    }
+
+    /// Answers requests while nothing can be kept.
+    pub(super) fn answer_what_waits(&mut self) {
+        for answer in self.keeper.take_answers() {
+            match answer {
+                Answer::Whole(output) => self.carry_out(output),
+                Answer::Refused(connection, frame, method) => {
+                    self.tell(connection, &frame);
+                    if method == Method::Initialize {
+                        // It may try again.
+                        self.feed(Input::NotAdmitted(connection));
+                    }
+                }
             }
         }
     }

@@ -7,41 +7,86 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use tokio::time::Instant;
 
-use super::{Exit, Sidecar, CHUNK_BYTES, STDIO};
+use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
+use crate::io::readers::listing;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
 impl Sidecar {
     /// Sends a frame, as the connection's version says it.
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
+        // What was on its way to a connection that is lost is not told.
+        let Some(link) = self.links.get_mut(connection) else { return };
         self.edges.down(connection, frame, &mut self.told);
         for line in self.told.drain(..) {
             match (line.delta, line.delay) {
                 (Some(part), Some(delay)) => {
-                    self.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
+                    link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
                 }
-                _ => self.outbox.push(line.bytes, line.delta),
+                _ => link.outbox.push(line.bytes, line.delta),
             }
+        }
+    }
+
+    /// Sends an answer that was made elsewhere.
+    pub(super) fn answer(&mut self, connection: ConnectionId, frame: &Frame) {
+        if let Some(link) = self.links.get_mut(connection) {
+            link.answers_due = link.answers_due.saturating_sub(1);
+        }
+        self.tell(connection, frame);
+    }
+
+    /// An answer to this connection is made elsewhere.
+    fn expect_answer(&mut self, connection: ConnectionId) {
+        if let Some(link) = self.links.get_mut(connection) {
+            link.answers_due += 1;
         }
     }
 
     /// Feeds the core. What it asks is done when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
-            Input::Said(_, Incoming::Request { id, .. }) => Some(id.clone()),
+            Input::Said { connection, message: Incoming::Request { id, .. }, .. } => {
+                Some((*connection, id.clone()))
+            }
             _ => None,
         };
+        let of_client = matches!(input, Input::Said { .. });
         let now = self.clock.now();
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
         if !survives(|| host.handle(now, ids, input, outputs)) {
-            if let Some(id) = request.filter(|id| !answers(outputs, id)) {
+            if let Some((connection, id)) = request.filter(|(from, id)| !answers(outputs, *from, id)) {
                 let failed = Frame::Error { id: Some(id), error: RpcError::internal() };
-                outputs.push(Output::Frame(STDIO, failed));
+                outputs.push(Output::Frame(connection, failed));
             }
         }
+        if of_client && self.outputs.len() > before {
+            if self.outputs[before..].iter().all(Output::stands_alone) && self.may_be_overtaken() {
+                for output in self.outputs.split_off(before) {
+                    self.carry_out_ahead(output);
+                }
+                return;
+            }
+            self.outputs_of_client = true;
+        }
         self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
+    }
+
+    /// Whether what stands alone may go out before everything that waits for its records.
+    fn may_be_overtaken(&self) -> bool {
+        !self.outputs_of_client && self.keeper.may_be_overtaken()
+    }
+
+    /// Carries out what stands alone: now, and before text of agents that waits to be written.
+    fn carry_out_ahead(&mut self, output: Output) {
+        let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
+        let Some(link) = self.links.get_mut(connection) else { return };
+        self.edges.down(connection, &frame, &mut self.told);
+        for line in self.told.drain(..) {
+            link.outbox.push_ahead(line.bytes);
+        }
     }
 
     pub(super) fn carry_out(&mut self, output: Output) {
@@ -49,13 +94,28 @@ impl Sidecar {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
             // Taken by the keeper.
             Output::Record(_) => {}
-            Output::List(_, id, page) => {
-                if let Some(listed) = self.keeper.list(id, page) {
-                    self.hear_keeper(listed);
+            Output::Closed(connection) => {
+                if let Some(link) = self.links.get_mut(connection) {
+                    link.closing = true;
                 }
             }
-            Output::Resource(connection, id, resource) => self.resources.take(connection, id, resource),
+            Output::List(connection, id, page) => {
+                self.expect_answer(connection);
+                match (&mut self.readers, self.keeper.memory()) {
+                    (Some(readers), _) => readers.list(connection, id, page),
+                    (None, Some(memory)) => {
+                        let listed = listing(id, Ok(memory.list(&page)));
+                        self.answer(connection, &listed);
+                    }
+                    (None, None) => {}
+                }
+            }
+            Output::Resource(connection, id, resource) => {
+                self.expect_answer(connection);
+                self.resources.take(connection, id, resource);
+            }
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
+            Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
@@ -73,11 +133,11 @@ impl Sidecar {
         self.end_step();
     }
 
-    /// Ends a step: what has changed is kept, what may be told is told, and the writer gets its next chunk.
+    /// Ends a step: what has changed is kept, what may be told is told, and writers get their next chunks.
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::Said(connection, message));
+                self.feed(Input::said(connection, message));
             }
             self.feed(Input::Save);
             self.unsettled_bytes = 0;
@@ -85,25 +145,33 @@ impl Sidecar {
             if outputs.is_empty() {
                 break;
             }
-            for output in self.keeper.keep(outputs) {
+            if self.links.iter().any(|link| link.held.is_some()) {
+                self.changes.note(&outputs);
+            } else {
+                self.changes.forget();
+            }
+            let of_client = std::mem::take(&mut self.outputs_of_client);
+            for output in self.keeper.keep(outputs, of_client) {
                 self.carry_out(output);
             }
+            self.answer_what_waits();
         }
         self.write();
     }
 
-    /// Gives the writer chunks until it is busy with one or nothing waits.
-    pub(super) fn write(&mut self) {
-        if self.done.is_some() {
-            self.outbox.release();
-        }
-        while !self.writer.is_busy() {
-            let chunk = self.outbox.take(CHUNK_BYTES);
-            if chunk.is_empty() {
-                return;
+    /// Gives the writers what waits, and forgets connections that are over.
+    fn write(&mut self) {
+        let mut over = Vec::new();
+        for link in self.links.iter_mut() {
+            if self.done.is_some() || link.closing {
+                link.outbox.release();
             }
-            let written = self.writer.write(chunk);
-            self.outbox.written(written);
+            link.write();
+            over.extend(link.is_done().then_some(link.id));
+        }
+        for connection in over {
+            self.links.remove(connection);
+            self.edges.close(connection);
         }
     }
 }
@@ -113,11 +181,11 @@ fn survives(run: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(run)).is_ok()
 }
 
-/// Whether a request is answered among these outputs.
-fn answers(outputs: &[Output], request: &RequestId) -> bool {
+/// Whether a request of this connection is answered among these outputs.
+fn answers(outputs: &[Output], from: ConnectionId, request: &RequestId) -> bool {
     outputs.iter().any(|output| match output {
-        Output::Frame(_, Frame::Result { id, .. }) => id == request,
-        Output::Frame(_, Frame::Error { id: Some(id), .. }) => id == request,
+        Output::Frame(to, Frame::Result { id, .. }) => (*to, id) == (from, request),
+        Output::Frame(to, Frame::Error { id: Some(id), .. }) => (*to, id) == (from, request),
         _ => false,
     })
 }

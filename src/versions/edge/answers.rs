@@ -11,6 +11,7 @@ use serde_json::{json, Value};
 use super::{message_of, Batch, Edges, Peer};
 use crate::host::effects::ConnectionId;
 use crate::versions::lane::{Envelope, Lane};
+use crate::versions::names::Names;
 use crate::versions::node::{self, Object};
 use crate::versions::step::{Reply, Shot};
 use crate::versions::Line;
@@ -18,6 +19,19 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, result_line, to_json, Params};
 use crate::wire::uris;
+
+/// What is asked for by a method that subscribes.
+struct Asked {
+    /// The number of the request.
+    number: u64,
+    method: String,
+    /// The channels, as the core names them.
+    channels: Vec<String>,
+    /// The channels that are asked for besides.
+    besides: Vec<String>,
+    /// What of that was given up again.
+    given_up: BTreeSet<String>,
+}
 
 impl Edges {
     /// Takes one of the core's answers; when all of a request's are there, its client is answered.
@@ -36,7 +50,7 @@ impl Edges {
         }
         let Some(mut batch) = peer.batches.remove(&inner) else { return };
         let Some(id) = batch.id.take() else { return };
-        let answered = self.answer(connection, &batch);
+        let answered = self.answer(connection, inner, &batch);
         let peer = self.peers.entry(connection).or_default();
         lines.push(Line::of(match answered {
             Ok(result) => result_line(&id, &to_json(&result)),
@@ -51,7 +65,7 @@ impl Edges {
     }
 
     /// The answer to a client's request, made of the core's.
-    fn answer(&mut self, connection: ConnectionId, batch: &Batch) -> Result<Value, RpcError> {
+    fn answer(&mut self, connection: ConnectionId, inner: u64, batch: &Batch) -> Result<Value, RpcError> {
         let mut results = batch.answers.iter();
         let first = match results.next() {
             Some(Ok(result)) => serde_json::from_slice(result).unwrap_or_default(),
@@ -60,10 +74,16 @@ impl Edges {
         };
         let rest: Vec<Value> =
             results.flatten().filter_map(|result| serde_json::from_slice(result).ok()).collect();
-        let mut result = match batch.method.as_str() {
-            "initialize" | "subscribe" | "reconnect" => self.take_up(connection, batch, first, &rest),
-            _ => first,
-        };
+        let subscribes = matches!(batch.method.as_str(), "initialize" | "subscribe" | "reconnect");
+        let fetches = matches!(batch.reply, Reply::Turns { .. });
+        let mut result = first;
+        if subscribes && !fetches {
+            let summaries = summaries_in(&rest);
+            let shots = shots_in(&result, &rest, &summaries);
+            let mut meant = self.meant(connection, batch, &shots, &summaries)?;
+            meant.number = inner;
+            result = self.take_up(connection, &meant, std::mem::take(&mut result), shots);
+        }
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Err(RpcError::internal()) };
         let mut method = batch.method.as_str();
@@ -73,60 +93,87 @@ impl Edges {
                 method = "fetchTurns";
                 result = page_of_turns(&result, before.as_deref(), *limit)?;
             }
-            Reply::Selects { chat, draft } => {
-                let action = json!({ "type": "chat/draftChanged", "draft": draft });
-                let params = json!({ "channel": chat, "clientSeq": 0, "action": action });
-                let name = Method::DispatchAction.name().to_owned();
-                let message = message_of(None, name, Params::from_json(to_json(&params)));
-                self.later.push_back((connection, message));
-            }
         }
         let (chain, mut scene) = lane.scene("", &peer.client_id);
         chain.result_down(method, &mut result, &mut scene);
         Ok(result)
     }
 
+    /// What is asked for, without what a client means something else by: a session of another provider, whose id
+    /// is the same. That was taken for what is meant only before it was told of.
+    ///
+    /// # Errors
+    /// When nothing else is asked for.
+    fn meant(
+        &mut self,
+        connection: ConnectionId,
+        batch: &Batch,
+        shots: &[Shot],
+        summaries: &HashMap<String, Object>,
+    ) -> Result<Asked, RpcError> {
+        let mut asked = Asked {
+            number: 0,
+            method: batch.method.clone(),
+            channels: batch.asked.clone(),
+            besides: batch.besides.clone(),
+            given_up: batch.given_up.clone(),
+        };
+        let peer = self.peers.entry(connection).or_default();
+        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Ok(asked) };
+        if peer.dialect.names_channels() {
+            return Ok(asked);
+        }
+        let told = shots.iter().map(|shot| (shot.channel.as_str(), &shot.state));
+        let told = told.chain(summaries.iter().map(|(uri, summary)| (uri.as_str(), summary)));
+        let told: Vec<_> =
+            told.filter_map(|(uri, it)| Some((uri, Some(node::text(it, "provider")?)))).collect();
+        lane.names.meet(told.into_iter());
+        let is_meant = |uri: &String, names: &mut Names| {
+            uri == uris::ROOT || batch.spelled.contains(uri) || batch.spelled.contains(&names.down(uri, None))
+        };
+        let (channels, strange): (Vec<String>, Vec<String>) =
+            asked.channels.into_iter().partition(|uri| is_meant(uri, &mut lane.names));
+        asked.channels = channels;
+        for session in &strange {
+            let chat = uris::default_chat_of(session);
+            asked.besides.retain(|uri| *uri != chat);
+            for uri in [session, &chat] {
+                if !peer.follows(uri) {
+                    let params = Params::from_json(to_json(&json!({ "channel": uri })));
+                    let message = message_of(None, Method::Unsubscribe.name().to_owned(), params);
+                    self.later.push_back((connection, message));
+                }
+            }
+        }
+        match (batch.method.as_str(), batch.spelled.first()) {
+            ("subscribe", Some(uri)) if !strange.is_empty() => Err(RpcError::channel_not_found(uri)),
+            _ => Ok(asked),
+        }
+    }
+
     /// The result of a method that subscribes: its states or actions translated, what was asked for besides
     /// taken out.
-    fn take_up(&mut self, connection: ConnectionId, batch: &Batch, first: Value, rest: &[Value]) -> Value {
+    fn take_up(
+        &mut self,
+        connection: ConnectionId,
+        asked: &Asked,
+        first: Value,
+        mut shots: Vec<Shot>,
+    ) -> Value {
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return first };
-        let summaries = rest.iter().filter_map(|result| result.get("items")?.as_array()).flatten();
-        let summaries: HashMap<&str, &Object> = summaries
-            .filter_map(Value::as_object)
-            .filter_map(|summary| Some((node::text(summary, "resource")?, summary)))
-            .collect();
-        let mut shots: Vec<Shot> = std::iter::once(&first)
-            .chain(rest)
-            .flat_map(|result| {
-                result
-                    .get("snapshots")
-                    .and_then(Value::as_array)
-                    .into_iter()
-                    .flatten()
-                    .chain(result.get("snapshot"))
-            })
-            .filter_map(|snapshot| shot_of(snapshot, &summaries))
-            .collect();
-        if matches!(batch.reply, Reply::Turns { .. }) {
-            return first;
-        }
         // What could not be replayed was answered with the states at once, and asked for besides.
         let mut taken = BTreeSet::new();
         shots.retain(|shot| taken.insert(shot.channel.clone()));
         lane.learn(&shots);
-        if batch.method != "subscribe" {
+        if asked.method != "subscribe" {
             peer.open = true;
-            peer.shown.clear();
-            peer.shadows.clear();
+            // What was asked for behind it may have been answered before it.
+            peer.shown.retain(|_, number| *number > asked.number);
+            peer.shadows.retain(|_, number| *number > asked.number);
             if peer.dialect.notifies_everybody() {
-                peer.shadows.insert(uris::ROOT.to_owned());
+                peer.shadows.insert(uris::ROOT.to_owned(), asked.number);
             }
-        }
-        if !peer.dialect.names_channels() {
-            lane.names.meet(summaries.values().filter_map(|summary| {
-                Some((node::text(summary, "resource")?, node::text(summary, "provider")))
-            }));
         }
         let missing: BTreeSet<&str> = first
             .get("missing")
@@ -135,19 +182,20 @@ impl Edges {
             .flatten()
             .filter_map(Value::as_str)
             .collect();
-        let there = |uri: &&String| !missing.contains(uri.as_str());
-        peer.shown.extend(batch.asked.iter().filter(there).cloned());
-        peer.shadows.extend(batch.besides.iter().filter(there).cloned());
+        let there = |uri: &&String| !missing.contains(uri.as_str()) && !asked.given_up.contains(*uri);
+        let with_number = |uri: &String| (uri.clone(), asked.number);
+        peer.shown.extend(asked.channels.iter().filter(there).map(with_number));
+        peer.shadows.extend(asked.besides.iter().filter(there).map(with_number));
         let mut result = first.clone();
         let replayed = replay(lane, peer, &first);
         if let (Some(actions), Value::Object(result)) = (&replayed, &mut result) {
             result.insert("actions".to_owned(), json!(actions));
-            result.insert("missing".to_owned(), json!(names_of_missing(lane, peer, batch, &missing)));
+            result.insert("missing".to_owned(), json!(names_of_missing(lane, peer, asked, &missing)));
             return Value::Object(std::mem::take(result));
         }
         let (chain, mut scene) = lane.scene("", &peer.client_id);
         chain.shots_down(&mut shots, &mut scene);
-        shots.retain(|shot| batch.asked.contains(&shot.channel));
+        shots.retain(|shot| asked.channels.contains(&shot.channel));
         let snapshots: Vec<Value> = shots
             .into_iter()
             .map(|shot| {
@@ -155,7 +203,7 @@ impl Edges {
                 json!({ "resource": resource, "state": shot.state, "fromSeq": shot.from_seq })
             })
             .collect();
-        match batch.method.as_str() {
+        match asked.method.as_str() {
             "subscribe" => json!({ "snapshot": snapshots.into_iter().next() }),
             "reconnect" => json!({ "type": "snapshot", "snapshots": snapshots }),
             _ => {
@@ -180,9 +228,9 @@ pub(super) fn lane_name(lane: &mut Lane, peer: &Peer, uri: &str) -> String {
 }
 
 /// What a client asked for and does not get, in its words; one that may mean several channels gets any.
-fn names_of_missing(lane: &mut Lane, peer: &Peer, batch: &Batch, missing: &BTreeSet<&str>) -> Vec<String> {
+fn names_of_missing(lane: &mut Lane, peer: &Peer, asked: &Asked, missing: &BTreeSet<&str>) -> Vec<String> {
     let (gone, there): (Vec<&String>, Vec<&String>) =
-        batch.asked.iter().partition(|uri| missing.contains(uri.as_str()));
+        asked.channels.iter().partition(|uri| missing.contains(uri.as_str()));
     let mut known: BTreeSet<String> = there.into_iter().map(|uri| lane_name(lane, peer, uri)).collect();
     gone.into_iter().map(|uri| lane_name(lane, peer, uri)).filter(|name| known.insert(name.clone())).collect()
 }
@@ -209,10 +257,28 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
     Some(told)
 }
 
-fn shot_of(snapshot: &Value, summaries: &HashMap<&str, &Object>) -> Option<Shot> {
+/// The summaries of sessions that are among the core's answers.
+fn summaries_in(answers: &[Value]) -> HashMap<String, Object> {
+    let summaries = answers.iter().filter_map(|result| result.get("items")?.as_array()).flatten();
+    summaries
+        .filter_map(Value::as_object)
+        .filter_map(|summary| Some((node::text(summary, "resource")?.to_owned(), summary.clone())))
+        .collect()
+}
+
+/// The states that are among the core's answers.
+fn shots_in(first: &Value, rest: &[Value], summaries: &HashMap<String, Object>) -> Vec<Shot> {
+    let snapshots = std::iter::once(first).chain(rest).flat_map(|result| {
+        let several = result.get("snapshots").and_then(Value::as_array);
+        several.into_iter().flatten().chain(result.get("snapshot"))
+    });
+    snapshots.filter_map(|snapshot| shot_of(snapshot, summaries)).collect()
+}
+
+fn shot_of(snapshot: &Value, summaries: &HashMap<String, Object>) -> Option<Shot> {
     let resource = snapshot.get("resource")?.as_str()?.to_owned();
     Some(Shot {
-        summary: summaries.get(resource.as_str()).map(|summary| (*summary).clone()),
+        summary: summaries.get(&resource).cloned(),
         channel: resource.clone(),
         resource,
         state: snapshot.get("state")?.as_object()?.clone(),

@@ -58,15 +58,11 @@ impl Edges {
                     }
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
-                let ended = spoken.chat.clone().filter(|(_, runs)| !runs).map(|(chat, _)| chat);
                 if let Some(origin) = own {
                     let said = take_said(&mut peer.said, origin.client_seq);
                     if let (Some(said), true) = (said, lines.len() == before) {
                         lines.push(echo(lane, peer.root.clone(), said, action.server_seq, &origin, None));
                     }
-                }
-                if let Some(chat) = ended {
-                    self.release(connection, &chat);
                 }
             }
             Frame::Answer(line) => answer_alone(lane, peer, line, lines),
@@ -88,21 +84,6 @@ impl Edges {
                 lines.push(Line::of(error_line(id.as_ref(), &error)));
             }
             Frame::Result { id, result, .. } => lines.push(Line::of(result_line(id, result))),
-        }
-    }
-
-    /// Lets the actions go on that waited until no turn runs in a chat.
-    fn release(&mut self, connection: ConnectionId, chat: &str) {
-        let Some(peer) = self.peers.get_mut(&connection) else { return };
-        let (due, rest) = std::mem::take(&mut peer.deferred).into_iter().partition(|(of, _)| of == chat);
-        peer.deferred = rest;
-        let due: Vec<(String, Object)> = due;
-        for (_, params) in due {
-            let mut fed = Vec::new();
-            if let Err(error) = self.action_up(connection, None, params, &mut fed) {
-                tracing::warn!(%error, "an action that waited was ignored");
-            }
-            self.later.extend(fed.into_iter().map(|message| (connection, message)));
         }
     }
 }

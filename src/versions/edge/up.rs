@@ -1,19 +1,24 @@
 //! What clients say, on its way up to the core.
 //!
-//! Owns: which requests the core is asked instead of one of an older version, what is subscribed to besides,
-//! and which actions wait until a turn has ended.
+//! Owns: which requests the core is asked instead of one of an older version, and what is subscribed to besides.
 //! Never: answers; what the core says comes back through `down` and `answers`.
+
+use std::collections::BTreeSet;
 
 use serde_json::{json, Value};
 
 use super::{message_of, object, Batch, Edges};
 use crate::host::effects::ConnectionId;
 use crate::versions::node::{self, Object};
-use crate::versions::step::{Call, Reply, Told};
+use crate::versions::step::{Call, Reply, Said};
+use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, Incoming, Params, RequestId};
 use crate::wire::uris;
+
+/// A request to the core: its method, its params, and what it means besides.
+type Request = (String, Object, Option<Aside>);
 
 impl Edges {
     pub(super) fn translate_up(
@@ -44,17 +49,18 @@ impl Edges {
                 }
             }
         }
-        let mut call = Call { method, params, reply: Reply::Same };
+        let spelled = spelled_in(&params);
+        let mut call = Call { method, params, aside: None, reply: Reply::Same };
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
         let (chain, mut scene) = lane.scene(&channel, &peer.client_id);
         chain.call_up(&mut call, &mut scene)?;
         match id {
-            Some(id) => self.ask(connection, id, call, fed),
+            Some(id) => self.ask(connection, id, call, spelled, fed),
             None => {
                 let is_needed =
                     call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
                 if !is_needed {
-                    fed.push(message_of(None, call.method, Params::from_json(to_json(&call.params))));
+                    fed.push(message_of(None, call.method, params_of(&call.params, call.aside)));
                 }
             }
         }
@@ -62,7 +68,14 @@ impl Edges {
     }
 
     /// Has the core asked for all that the answer to a request is made of.
-    fn ask(&mut self, connection: ConnectionId, id: RequestId, mut call: Call, fed: &mut Vec<Incoming>) {
+    fn ask(
+        &mut self,
+        connection: ConnectionId,
+        id: RequestId,
+        mut call: Call,
+        spelled: Vec<String>,
+        fed: &mut Vec<Incoming>,
+    ) {
         let peer = self.peers.entry(connection).or_default();
         let dialect = peer.dialect;
         let fetches = matches!(call.reply, Reply::Turns { .. });
@@ -89,48 +102,49 @@ impl Edges {
         if listed.is_some() && dialect.notifies_everybody() && !asked.iter().any(|uri| uri == uris::ROOT) {
             besides.push(uris::ROOT.to_owned());
         }
-        let mut requests = Vec::new();
+        let mut requests: Vec<Request> = Vec::new();
         if let Some(member) = listed {
             let all: Vec<&String> = asked.iter().chain(&besides).collect();
             if !all.is_empty() || call.params.contains_key(member) {
                 call.params.insert(member.to_owned(), json!(all));
             }
         }
-        requests.push((call.method.clone(), call.params.clone()));
+        requests.push((call.method.clone(), call.params.clone(), call.aside.take()));
         match call.method.as_str() {
             "reconnect" if dialect.needs_states() => {
                 // In case that not all that was missed can be said, and for what is to be known from now on.
                 let mut params = call.params.clone();
                 params.insert("lastSeenServerSeq".to_owned(), json!(-1));
-                params.insert("onlyLooks".to_owned(), json!(true));
-                requests.push((call.method.clone(), params));
+                requests.push((call.method.clone(), params, Some(Aside::OnlyLooks)));
             }
             "subscribe" => {
                 for chat in besides.iter() {
                     let params = json!({ "channel": chat });
-                    requests.push((call.method.clone(), object(params)));
+                    requests.push((call.method.clone(), object(params), None));
                 }
             }
             _ => {}
         }
         if listed.is_some() && !dialect.names_channels() {
             // What its clients call the sessions that there are is known from here on.
-            requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT }))));
+            requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), None));
         } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
-            let params = json!({ "channel": uris::ROOT, "only": sessions });
-            requests.push(("listSessions".to_owned(), object(params)));
+            let only = Aside::Only(sessions.into_iter().cloned().collect());
+            requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), Some(only)));
         }
         let batch = Batch {
             id: Some(id),
             method: call.method,
             reply: call.reply,
             asked,
+            spelled,
             besides,
+            given_up: BTreeSet::new(),
             answers: Vec::new(),
             wants: requests.len(),
         };
         let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
-        let peeked = peeked.filter(|chat| !peer.shown.contains(chat) && !peer.shadows.contains(chat));
+        let peeked = peeked.filter(|chat| !peer.follows(chat));
         self.enqueue(connection, batch, requests, fed);
         if let Some(chat) = peeked {
             // It was only to be looked at.
@@ -143,13 +157,13 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         batch: Batch,
-        requests: Vec<(String, Object)>,
+        requests: Vec<Request>,
         fed: &mut Vec<Incoming>,
     ) {
         self.last_inner += 1;
         let inner = self.last_inner;
-        for (method, params) in requests {
-            let params = Params::from_json(to_json(&params));
+        for (method, params, aside) in requests {
+            let params = params_of(&params, aside);
             fed.push(Incoming::Request { id: RequestId::inner(inner), method, params });
         }
         self.peers.entry(connection).or_default().batches.insert(inner, batch);
@@ -161,11 +175,18 @@ impl Edges {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
         peer.shown.remove(channel);
-        if peer.shadows.contains(channel) {
+        let chat = uris::default_chat_of(channel);
+        // What is on its way is given up too.
+        let mut is_asked_for = false;
+        for batch in peer.batches.values_mut().filter(|batch| batch.asked.iter().any(|uri| uri == channel)) {
+            is_asked_for |= batch.besides.contains(&chat);
+            batch.given_up.extend([channel.to_owned(), chat.clone()]);
+        }
+        let is_heard_by_all = channel == uris::ROOT && peer.dialect.notifies_everybody();
+        if peer.shadows.contains_key(channel) || is_heard_by_all {
             return true;
         }
-        let chat = uris::default_chat_of(channel);
-        if peer.shadows.remove(&chat) && !peer.shown.contains(&chat) {
+        if (peer.shadows.remove(&chat).is_some() || is_asked_for) && !peer.shown.contains_key(&chat) {
             let params = Params::from_json(to_json(&json!({ "channel": chat })));
             fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params));
         }
@@ -186,6 +207,7 @@ impl Edges {
         let mut call = Call {
             method: Method::DispatchAction.name().to_owned(),
             params: params.clone(),
+            aside: None,
             reply: Reply::Same,
         };
         // Where the action says what it is about itself, the step that knows so makes it the channel.
@@ -204,20 +226,25 @@ impl Edges {
                 return Ok(());
             }
         };
-        let runs = lane.chat(&channel).is_some_and(|chat| chat.active_turn.is_some());
-        let mut told = Told { channel, action };
-        let waits = matches!(told.name(), "session/modelChanged" | "session/agentChanged");
-        if waits && runs && id.is_none() && peer.dialect.has_summaries_in_states() {
-            // "MUST defer": the server validation tables of 0.1.0 to 0.4.0.
-            peer.deferred.push((uris::default_chat_of(&told.channel), params));
-            return Ok(());
-        }
-        let (chain, mut scene) = lane.scene(&told.channel.clone(), &peer.client_id);
-        chain.action_up(&mut told, &mut scene);
+        let mut said = Said { channel, action, aside: None };
+        let (chain, mut scene) = lane.scene(&said.channel.clone(), &peer.client_id);
+        chain.action_up(&mut said, &mut scene);
         peer.note(params);
-        call.params.insert("channel".to_owned(), told.channel.into());
-        call.params.insert("action".to_owned(), Value::Object(told.action));
-        fed.push(message_of(id, call.method, Params::from_json(to_json(&call.params))));
+        call.params.insert("channel".to_owned(), said.channel.into());
+        call.params.insert("action".to_owned(), Value::Object(said.action));
+        fed.push(message_of(id, call.method, params_of(&call.params, said.aside)));
         Ok(())
     }
+}
+
+fn params_of(params: &Object, aside: Option<Aside>) -> Params {
+    Params::from_json(to_json(params)).with(aside)
+}
+
+/// The channels that a message subscribes to, as its client spells them.
+fn spelled_in(params: &Object) -> Vec<String> {
+    let lists =
+        ["initialSubscriptions", "subscriptions"].into_iter().filter_map(|name| params.get(name)?.as_array());
+    let all = lists.flatten().chain(params.get("resource")).filter_map(Value::as_str);
+    all.map(str::to_owned).collect()
 }

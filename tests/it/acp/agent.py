@@ -7,7 +7,10 @@ knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
 all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
 first), `--before-new SECONDS` (how long a new session takes), `--has options|older` (what its sessions can be
-configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`).
+configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`), `--name NAME` (what it
+calls itself), `--way api-key|device|terminal` (more ways to log in to it), `--door FILE` (a login by `device` is done
+when that is there), `--mcp always|once` (it starts
+the MCP servers that it is given, and asks for their tools when they change, or once).
 """
 
 import argparse
@@ -17,7 +20,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from select import select as wait_for_input
 
 OPTIONS = argparse.Namespace()
 LAST_ID = [0]
@@ -486,6 +491,46 @@ def step_child(session, rest):
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 
+# A test that fails must not leave anything for ever: all of them end by themselves after some minutes.
+STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT HUP; i=0; while [ $((i += 1)) -lt 3000 ]; do sleep 0.1; done"]
+ADOPTER = """
+import ctypes, subprocess, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+subprocess.run(["/bin/sh", "-c", 'setsid "$@" &', "sh", *sys.argv[2:], "adopted"])
+time.sleep(300)
+"""
+HOPPER = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+until = time.monotonic() + 300
+while time.monotonic() < until:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.02)
+"""
+
+
+def step_leave(session, rest):
+    """Starts what does not want to go, nor to be found, in every way; `LEFT` in `orphans.rs` has their names."""
+
+    def start(*command, **how):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
+
+    def daemon(script, name):
+        start("/bin/sh", "-c", script, "sh", *STUBBORN, name).wait()
+
+    start(*STUBBORN, "child")
+    start(*STUBBORN, "in-group", preexec_fn=os.setpgrp)
+    start(*STUBBORN, "in-session", start_new_session=True)
+    daemon('(setsid "$@" &) &', "daemon")
+    daemon('nohup "$@" >/dev/null 2>&1 &', "background")
+    start("/bin/sh", "-c", '"$@" & wait', "sh", *STUBBORN, "in-family", start_new_session=True)
+    start(sys.executable, "-c", ADOPTER, "adopter", *STUBBORN)
+    start(sys.executable, "-c", HOPPER, "hopper", start_new_session=True)
+
+
 def step_note(session, rest):
     """Leaves word that it has got so far."""
     note(note=rest)
@@ -676,6 +721,226 @@ def step_commands(session, rest):
     update(session, "available_commands_update", availableCommands=json.loads(rest))
 
 
+class Server:
+    """An MCP server that the session was given: what it answers, and the tools that it has said last."""
+
+    def __init__(self, entry):
+        self.entry, self.changed, self.tools, self.answers, self.last = entry, threading.Condition(), None, {}, 0
+        environment = {**os.environ, **{it["name"]: it["value"] for it in entry["env"]}}
+        self.process = subprocess.Popen([entry["command"], *entry["args"]], env=environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+        threading.Thread(target=self.read, daemon=True).start()
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "agent.py", "version": "1"}}
+        self.hello = self.wait(self.ask("initialize", hello))
+        self.say(method="notifications/initialized")
+        self.ask("tools/list", {})
+
+    def say(self, **message):
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def ask(self, method, params):
+        with self.changed:
+            self.last += 1
+            self.say(id=self.last, method=method, params=params)
+            return self.last
+
+    def read(self):
+        for line in self.process.stdout:
+            message = json.loads(line)
+            if message.get("method") == "notifications/tools/list_changed" and OPTIONS.mcp != "once":
+                self.ask("tools/list", {})
+            with self.changed:
+                if "tools" in message.get("result", {}) and "content" not in message["result"]:
+                    self.tools = message["result"]["tools"]
+                elif "id" in message:
+                    self.answers[message["id"]] = message
+                self.changed.notify_all()
+        with self.changed:
+            self.answers[None] = {"error": {"message": "the server is gone"}}
+            self.changed.notify_all()
+
+    def wait(self, request):
+        with self.changed:
+            self.changed.wait_for(lambda: request in self.answers or None in self.answers)
+            return self.answers.get(request) or self.answers[None]
+
+    def wait_for_tools(self, is_so):
+        with self.changed:
+            self.changed.wait_for(lambda: self.tools is not None and is_so([tool["name"] for tool in self.tools]))
+
+
+SERVERS = {}
+
+
+def begin_server(session, params):
+    for entry in params["mcpServers"]:
+        ENTRIES[session] = entry
+        if OPTIONS.mcp:
+            SERVERS[session] = Server(entry)
+
+
+ENTRIES = {}
+
+
+def end_server(session):
+    if session in SERVERS:
+        SERVERS.pop(session).process.stdin.close()
+
+
+def step_server(session, rest):
+    """Says what it was given."""
+    text(session, json.dumps(ENTRIES.get(session)))
+
+
+def step_knows(session, rest):
+    """Says the tools that it knows."""
+    SERVERS[session].wait_for_tools(lambda names: True)
+    text(session, json.dumps(SERVERS[session].tools))
+
+
+def step_until_tool(session, rest):
+    """Waits until it knows a tool."""
+    SERVERS[session].wait_for_tools(lambda names: rest in names)
+
+
+def step_until_no_tool(session, rest):
+    SERVERS[session].wait_for_tools(lambda names: rest not in names)
+
+
+def step_has_tool(session, rest):
+    SERVERS[session].wait_for_tools(lambda names: True)
+    text(session, str(rest in [tool["name"] for tool in SERVERS[session].tools]))
+
+
+def account(session, how, call, tool, arguments):
+    """Tells of a call of a client's tool as agents were seen to do; what comes with the call itself."""
+    server = ENTRIES[session]["name"]
+    wrapped = {"server": server, "tool": tool, "arguments": arguments}
+    if how == "claude":
+        name = f"mcp__{server}__{tool}"
+        update(session, "tool_call", toolCallId=call, name=name, title=name, kind="other", status="pending", rawInput={})
+        update(session, "tool_call_update", toolCallId=call, rawInput=arguments)
+        return {"claudecode/toolUseId": call}
+    if how == "codex":
+        update(session, "tool_call", toolCallId=call, title=f"mcp.{server}.{tool}", kind="execute", status="in_progress",
+               rawInput=wrapped)
+        return {"callId": call}
+    if how == "zed":
+        update(session, "tool_call", toolCallId=call, title=f"Tool: {server}/{tool}", status="in_progress",
+               rawInput=wrapped)
+    if how == "opencode":
+        update(session, "tool_call", toolCallId=call, title=f"{server}_{tool}", kind="other", status="pending",
+               rawInput={})
+        update(session, "tool_call_update", toolCallId=call, status="in_progress", rawInput=arguments)
+    if how == "qwen":
+        update(session, "tool_call", toolCallId=call, title=f"{tool} ({server} MCP Server): {{}}", kind="other",
+               status="pending", rawInput={}, _meta={"toolName": f"mcp__{server}__{tool}"})
+    return {}
+
+
+def question_about(session, how, call, tool, arguments):
+    server = ENTRIES[session]["name"]
+    if how == "zed":
+        raw = {"server_name": server, "request": {"message": "Allow it?"}}
+        return permission(session, call, title="Approve MCP tool call", rawInput=raw)
+    if how == "gemini":
+        content = [{"type": "content", "content": {"type": "text", "text": json.dumps(arguments)}}]
+        return permission(session, call, title=f"{tool} ({server} MCP Server)", kind="other", content=content)
+    if how == "codex":
+        return permission(session, call, kind="execute", status="pending")
+    return permission(session, call, title=json.dumps(arguments), rawInput=arguments)
+
+
+def content_of(answer):
+    if "error" in answer:
+        return answer["error"]["message"]
+    said = " ".join(it.get("text", it["type"]) for it in answer["result"]["content"])
+    return ("error: " if answer["result"]["isError"] else "") + said
+
+
+def call_client(session, tool, arguments, meta):
+    params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": 7, **meta}}
+    return SERVERS[session].ask("tools/call", params)
+
+
+def step_client(session, rest):
+    """Has a client carry out a tool, and says what came of it: HOW it tells of that, TOOL, and what with."""
+    how, tool, arguments = rest.split(" ", 2)
+    CLIENT_CALLS[0] += 1
+    call, arguments = f"call_{CLIENT_CALLS[0]}", json.loads(arguments)
+    how, _, asks = how.partition("+")
+    SERVERS[session].wait_for_tools(lambda names: True)
+    meta = {} if how == "late" else account(session, how, call, tool, arguments)
+    if asks and outcome_of(wait_for_answer(question_about(session, how, call, tool, arguments))) == "no":
+        update(session, "tool_call_update", toolCallId=call, status="failed")
+        return text(session, "was refused")
+    request = call_client(session, tool, arguments, meta)
+    if how == "late":
+        LATE_CALL.append((session, "opencode", call, tool, arguments))
+    answer = SERVERS[session].wait(request)
+    if how == "late":
+        account(*LATE_CALL.pop())
+    if how != "silent":
+        said = [{"type": "content", "content": {"type": "text", "text": content_of(answer)}}]
+        update(session, "tool_call_update", toolCallId=call, status="completed", content=said, title="another title")
+    text(session, f"got {content_of(answer)}")
+
+
+def step_clients(session, rest):
+    """Has clients carry out a tool several times at once, and says what came of it in order."""
+    tool, *all = rest.split(" ")
+    requests = []
+    for number, arguments in enumerate(all):
+        account(session, "opencode", f"many_{number}", tool, json.loads(arguments))
+    for arguments in reversed(all):
+        requests.append(call_client(session, tool, json.loads(arguments), {}))
+    text(session, " ".join(content_of(SERVERS[session].wait(request)) for request in reversed(requests)))
+
+
+def step_client_and_withdraw(session, rest):
+    """Calls a tool, does not wait for what comes of it, and says so."""
+    request = call_client(session, rest, {}, {})
+    answer = wait_for_answer(permission(session, "ask_1", title="Wait for it", kind="edit"))
+    SERVERS[session].say(method="notifications/cancelled", params={"requestId": request})
+    text(session, outcome_of(answer))
+
+
+def step_client_and_hang(session, rest):
+    CLIENT_REQUESTS.append((session, call_client(session, rest, {}, {})))
+    wait_for_cancel()
+
+
+def step_client_answers(session, rest):
+    """Says what came of the calls whose turns are over."""
+    while CLIENT_REQUESTS:
+        of, request = CLIENT_REQUESTS.pop(0)
+        text(session, content_of(SERVERS[of].wait(request)))
+
+
+def step_client_late(session, rest):
+    """Ends the turn, and calls a tool then."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    time.sleep(0.3)
+    request = call_client(session, rest, {}, {})
+    SERVERS[session].wait(request)
+    CLIENT_REQUESTS.append((session, request))
+    update(session, "session_info_update", title="It was answered")
+    raise End()
+
+
+def step_mcp(session, rest):
+    """Asks its server for whatever, and says the answer."""
+    method, params = rest.split(" ", 1)
+    answer = SERVERS[session].wait(SERVERS[session].ask(method, json.loads(params)))
+    text(session, json.dumps({name: answer[name] for name in ("result", "error") if name in answer}))
+
+
+CLIENT_CALLS = [0]
+CLIENT_REQUESTS = []
+LATE_CALL = []
+
+
 class End(Exception):
     def __init__(self, **answer):
         self.answer = answer
@@ -725,6 +990,31 @@ LOGGED_IN = [False]
 LOG_IN_FIRST = {"code": -32000, "message": "Authentication required"}
 
 
+MORE_WAYS = {
+    "api-key": {"id": "api-key", "name": "API key", "_meta": {"api-key": {"provider": "test"}}},
+    "device": {"id": "device", "name": "Device code"},
+    "terminal": {"id": "terminal", "name": "Terminal", "description": "Run `agent login` in a terminal",
+                 "_meta": {"terminal-auth": {"command": "agent", "args": ["login"]}}},
+}
+
+
+def log_in_by_device(request):
+    """Shows a page and waits until the door is there, or nobody wants to be let in any more."""
+    page = {"mode": "url", "message": "Enter the code AB-12 at", "url": "https://login.example/device"}
+    answer = wait_for_answer(ask("elicitation/create", requestId=request, elicitationId="e", **page))
+    assert answer["result"] == {"action": "accept"}, answer
+    note(door=True)
+    while not os.path.exists(OPTIONS.door):
+        if wait_for_input([sys.stdin], [], [], 0.01)[0]:
+            message = listen()
+            if message.get("method") == "$/cancel_request" and message["params"]["requestId"] == request:
+                note(cancelled=True)
+                return {"error": {"code": -32800, "message": "nobody wants to be let in"}}
+            WAITING.append(message)
+    LOGGED_IN[0] = True
+    return {"result": {}}
+
+
 def is_logged_in():
     return not OPTIONS.login or LOGGED_IN[0] or os.environ.get("AGENT_KEY", "").startswith("good")
 
@@ -739,7 +1029,7 @@ def prompt(message):
     PROMPT = message["params"]["prompt"]
     CURRENT[0] = message["id"]
     said = PROMPT[-1].get("text", "") if PROMPT else ""
-    if OPTIONS.goes_on and PROMPT[0].get("text", "").startswith("You were interrupted"):
+    if OPTIONS.goes_on and any(it.get("text", "").startswith("You were interrupted") for it in PROMPT):
         said = OPTIONS.goes_on
     SESSIONS[session].append(said)
     remember()
@@ -825,10 +1115,17 @@ def answer(message):
             {"id": "browser", "name": "Log in with a browser"},
             {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "AGENT_KEY"}]},
         ]
+        methods += [MORE_WAYS[way] for way in OPTIONS.way]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        info = {"name": "agent.py", "title": "The tests' agent", "version": "1"}
+        info = {"name": OPTIONS.name, "title": "The tests' agent", "version": "1"}
         hello = {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
+    if method == "authenticate" and params["methodId"] == "api-key":
+        key = params["_meta"]["api-key"]
+        LOGGED_IN[0] = (key if OPTIONS.name == "gemini-cli" else key["apiKey"]).startswith("good")
+        return {"result": {}} if LOGGED_IN[0] else {"error": {"code": -32000, "message": "the key is no good"}}
+    if method == "authenticate" and params["methodId"] == "device":
+        return log_in_by_device(message["id"])
     if method == "authenticate":
         assert params["methodId"] == "browser", params
         if OPTIONS.login == "refuse":
@@ -851,6 +1148,7 @@ def answer(message):
         if "early" in OPTIONS.can:
             LATE[0] = said_of(wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}')))
         FOLDERS[session] = params.get("additionalDirectories", [])
+        begin_server(session, params)
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
@@ -861,6 +1159,7 @@ def answer(message):
         session = f"fork-{os.getpid()}-{len(SESSIONS)}"
         SESSIONS[session] = SESSIONS[params["sessionId"]] + ["forked"]
         FOLDERS[session] = params.get("additionalDirectories", [])
+        begin_server(session, params)
         remember()
         for said in SESSIONS[session]:
             text(session, said, "user_message_chunk")
@@ -871,6 +1170,7 @@ def answer(message):
         if params["sessionId"] not in SESSIONS:
             return {"error": {"code": -32002, "message": "no such session"}}
         FORGOTTEN.pop(params["sessionId"], None)
+        begin_server(params["sessionId"], params)
         if method == "session/load" and "early" in OPTIONS.can:
             LATE[0] = said_of(wait_for_answer(begin_call(params["sessionId"], 'fs/read_text_file {"path":"/"}')))
         if method == "session/load":
@@ -895,6 +1195,7 @@ def answer(message):
     if method == "session/set_model":
         return set_setting(params["sessionId"], "model", params["modelId"])
     if method == "session/close":
+        end_server(params["sessionId"])
         return {"result": {}}
     return {"error": {"code": -32601, "message": "Method not found"}}
 
@@ -913,6 +1214,10 @@ def main():
     parser.add_argument("--at", action="append", default=[])
     parser.add_argument("--which", type=int)
     parser.add_argument("--login")
+    parser.add_argument("--mcp")
+    parser.add_argument("--name", default="agent.py")
+    parser.add_argument("--way", action="append", default=[])
+    parser.add_argument("--door")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)
@@ -936,6 +1241,10 @@ def main():
     if OPTIONS.before_hello == "die":
         sys.stderr.write("there is no model\n")
         sys.exit(5)
+    if OPTIONS.before_hello == "leave":
+        step_leave(None, None)
+        while True:
+            time.sleep(60)
     while True:
         message = hear()
         if message.get("method") == "session/prompt":

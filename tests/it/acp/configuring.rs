@@ -113,9 +113,9 @@ fn what_can_be_chosen_is_told_when_the_agent_has_said_it() {
     assert_eq!(properties.as_object().unwrap().len(), 5, "{properties}");
 
     let agents = watched.state("ahp-root://")["agents"].take();
-    assert_eq!(agents[1]["displayName"], "The tests' agent");
+    assert_eq!(agents[0]["displayName"], "The tests' agent");
     let models: Vec<&str> =
-        agents[1]["models"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+        agents[0]["models"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
     assert_eq!(models, ["large", "small"]);
     let after =
         watched.answer("resolveSessionConfig", json!({ "provider": "a0", "config": { "mode": "plan" } }));
@@ -487,7 +487,7 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     // Another program under that name is another agent; one that is not configured is not there.
     let mut watched = kept(folder.path(), Setting::with(&[])).start_in(folder);
     let agents = watched.state("ahp-root://")["agents"].take();
-    assert_eq!((&agents[1]["displayName"], &agents[1]["models"]), (&json!("a0"), &json!([])));
+    assert_eq!((&agents[0]["displayName"], &agents[0]["models"]), (&json!("a0"), &json!([])));
     let folder = watched.leave().unwrap();
     let mut setting = kept(folder.path(), with(&[]));
     setting.agents = 0;
@@ -624,7 +624,7 @@ fn clients_of_older_versions_have_what_their_version_has() {
         );
         let state =
             process.until(|message| message["id"] == 6).pop().unwrap()["result"]["snapshot"]["state"].take();
-        assert_eq!(state["agents"][1]["models"][1]["id"], "small", "{version}");
+        assert_eq!(state["agents"][0]["models"][1]["id"], "small", "{version}");
         process.end();
         process.rest();
         assert_eq!(process.wait().code(), Some(0));

@@ -89,8 +89,23 @@ fn a_program_that_is_not_there_fails_the_session_and_says_so() {
     watched.subscribe(SESSION);
     let failed = watched.action("session/creationFailed");
     assert!(
-        failed["error"]["message"].as_str().unwrap().contains("`/no/such/program` cannot be started"),
+        failed["error"]["message"].as_str().unwrap().contains("the command `/no/such/program` is not there"),
         "{failed}"
     );
+    watched.leave();
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_not_taken_for_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("gone");
+    fs::create_dir(&directory).unwrap();
+    let mut watched = Setting::with(&[]).limit(&format!("directory = {directory:?}\n")).start_in(folder);
+    watched.process.until(|message| message["id"] == 1);
+    fs::remove_dir(&directory).unwrap();
+    watched.session();
+    let failed = watched.action("session/creationFailed");
+    let said = failed["error"]["message"].as_str().unwrap();
+    assert!(said.contains("gone`, where it is to run, is no folder"), "{said}");
     watched.leave();
 }

@@ -178,24 +178,27 @@ fn an_agent_is_told_what_the_turn_was_about_and_what_was_seen_of_it() {
 }
 
 #[test]
-fn an_agent_that_has_forgotten_the_conversation_does_not_go_on_and_is_told_all_with_the_next_message() {
+fn an_agent_that_has_forgotten_the_conversation_goes_on_when_it_is_told_all_of_it() {
     let folder = tempfile::tempdir().unwrap();
     // It says that it can, and remembers nothing.
-    let forgetful = |folder: &Path| on_disk(folder, Setting::with(&["--can", "resume"]));
+    let forgetful =
+        |folder: &Path| on_disk(folder, Setting::with(&["--can", "resume", "--goes-on", "prompt"]));
     let mut watched = forgetful(folder.path()).start_in(folder);
     watched.session();
+    watched.turn("t0", "say the first");
     watched.begin_with_a_call("hang");
     let folder = kill(watched);
     let mut watched = forgetful(folder.path()).start_in(folder);
     assert_eq!(error_of(&watched.chat())["resumable"], true);
     watched.resume("t1");
     let ending = watched.ending("t1");
-    assert_eq!(ending["part"]["error"]["errorType"], "cannotResume", "{ending}");
-    assert_eq!(ending["part"]["resumable"], false, "{ending}");
-    watched.resume("t1");
-    assert!(watched.refusal().contains("not resumable"));
-    let said = watched.turn("t2", "prompt");
-    assert!(said.contains("begun\\n(You used the tool") && said.contains("The user:\\nsay begun"), "{said}");
+    assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
+    // It was told of the turn before, and of what this one holds.
+    let said = watched.said();
+    assert!(said.contains("The user:\\nsay the first") && said.contains("You were interrupted"), "{said}");
+    assert!(said.contains("begun\\n(You failed with the tool") && said.contains("\"say begun"), "{said}");
+    let told_anew = |action: &&Value| action["part"]["kind"] == "systemNotification";
+    assert_eq!(watched.heard.iter().filter(told_anew).count(), 1);
     // From then on it is known by its new name.
     let folder = watched.leave().unwrap();
     let mut watched = forgetful(folder.path()).start_in(folder);

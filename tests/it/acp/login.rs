@@ -1,7 +1,5 @@
 //! Logging in to an agent, with what clients push for that.
 
-use std::process::Stdio;
-
 use super::*;
 
 const BROWSER: &str = "acp-login:/a0/browser";
@@ -34,14 +32,17 @@ impl Watched {
         let mut told = Vec::new();
         let params = json!({ "channel": session, "provider": "a0" });
         assert!(self.answer_to(92, "createSession", params, &mut told)["error"].is_null());
-        self.answer_to(93, "subscribe", json!({ "channel": session }), &mut told);
-        // It may have failed already.
-        let state = |message: &Value| message["params"]["action"]["type"] == "session/creationFailed";
-        if !told.iter().any(state) {
-            told.extend(self.process.until(state));
+        let answer = self.answer_to(93, "subscribe", json!({ "channel": session }), &mut told);
+        // It may have failed already: before the subscription, or before its answer came.
+        let mut error = answer["result"]["snapshot"]["state"]["creationError"].clone();
+        if error.is_null() {
+            let failed = |message: &Value| message["params"]["action"]["type"] == "session/creationFailed";
+            if !told.iter().any(failed) {
+                told.extend(self.process.until(failed));
+            }
+            error = told.iter().find(|message| failed(message)).unwrap()["params"]["action"]["error"].clone();
         }
-        let failed = told.iter().find(|message| state(message)).unwrap();
-        let why = failed["params"]["action"]["error"]["message"].as_str().unwrap().to_owned();
+        let why = error["message"].as_str().unwrap().to_owned();
         (why, asked_for(&told))
     }
 
@@ -51,6 +52,147 @@ impl Watched {
         self.action("session/ready");
         assert_eq!(self.turn("t1", "say ok"), "ok");
     }
+}
+
+impl Watched {
+    /// Begins a session whose client wants to know how far its opening is.
+    fn begin_session(&mut self, name: &str) {
+        let session = format!("ahp-session:/{name}");
+        self.say(json!({ "id": 80, "method": "createSession", "params":
+            { "channel": session, "provider": "a0", "progressToken": "p" } }));
+        self.subscribe(&session);
+    }
+
+    /// Hears until the chat says that it waits for the user to open the page; what was told.
+    fn until_page(&mut self) -> Vec<Value> {
+        self.process.until(|message| {
+            let action = &message["params"]["action"];
+            action["type"] == "chat/activityChanged" && action["activity"] == PAGE
+        })
+    }
+}
+
+const PAGE: &str = "Enter the code AB-12 at https://login.example/device";
+
+fn notes_of(notes: &Path, what: &str) -> usize {
+    fs::read_to_string(notes).unwrap_or_default().lines().filter(|line| line.contains(what)).count()
+}
+
+/// A login that waits for a page to be opened, as an agent with this door and these notes.
+fn by_device(folder: tempfile::TempDir, login: &str) -> (Watched, PathBuf, PathBuf) {
+    let (door, notes) = (folder.path().join("door"), folder.path().join("notes"));
+    let (said_door, said_notes) = (door.to_str().unwrap().to_owned(), notes.to_str().unwrap().to_owned());
+    let arguments =
+        ["--login", login, "--way", "device", "--door", &said_door, "--notes", &said_notes, "--can", "load"];
+    (Setting::with(&arguments).start_in(folder), door, notes)
+}
+
+#[test]
+fn a_key_reaches_the_agent_with_its_authenticate_in_the_form_that_it_reads() {
+    const API_KEY: &str = "acp-login:/a0/api%2Dkey";
+    for name in ["agent.py", "gemini-cli"] {
+        let mut watched = Setting::with(&["--login", "out", "--way", "api-key", "--name", name]).start();
+        let (_, asked) = watched.failed_session("first");
+        assert!(asked.contains(&format!("{API_KEY} required")), "{asked:?}");
+        watched.push(API_KEY, "bad");
+        let (why, asked) = watched.failed_session("second");
+        assert!(why.contains("`authenticate` with: the key is no good"), "{why}");
+        assert!(asked.contains(&format!("{API_KEY} expired")), "{asked:?}");
+        watched.push(API_KEY, GOOD_KEY);
+        watched.session_works();
+        watched.leave();
+    }
+}
+
+#[test]
+fn a_login_that_waits_for_the_user_shows_what_is_to_be_done_until_it_is() {
+    let (mut watched, door, _) = by_device(tempfile::tempdir().unwrap(), "out");
+    watched.failed_session("first");
+    watched.push("acp-login:/a0/device", "go on");
+    watched.begin_session("s");
+    let told = watched.until_page();
+    let progress: Vec<&str> = told
+        .iter()
+        .filter(|message| message["method"] == "root/progress")
+        .map(|message| message["params"]["message"].as_str().unwrap())
+        .collect();
+    assert_eq!(progress, ["Waiting for the login: Device code", PAGE]);
+    fs::write(door, "").unwrap();
+    let told = watched.process.until(|message| message["params"]["action"]["type"] == "session/ready");
+    let done = |message: &&Value| message["params"]["action"]["type"] == "chat/activityChanged";
+    assert!(told.iter().any(|it| done(&it) && it["params"]["action"]["activity"].is_null()), "{told:?}");
+    assert_eq!(watched.turn("t1", "say ok"), "ok");
+    watched.leave();
+}
+
+#[test]
+fn a_login_that_waits_is_withdrawn_when_nobody_waits_for_it_any_more_and_can_be_tried_again() {
+    let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "out");
+    watched.failed_session("first");
+    watched.push("acp-login:/a0/device", "go on");
+    watched.begin_session("given-up");
+    watched.until_page();
+    let params = json!({ "channel": "ahp-session:/given-up" });
+    let answer = watched.answer_to(95, "disposeSession", params, &mut Vec::new());
+    assert!(answer["error"].is_null(), "{answer}");
+    watched.begin_session("s");
+    watched.until_page();
+    assert_eq!(notes_of(&notes, "cancelled"), 1);
+    fs::write(door, "").unwrap();
+    watched.process.until(|message| message["params"]["action"]["type"] == "session/ready");
+    assert_eq!(watched.turn("t1", "say ok"), "ok");
+    watched.leave();
+}
+
+#[test]
+fn a_turn_that_waits_for_a_login_can_be_cancelled_and_the_login_with_it() {
+    let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "in");
+    watched.session();
+    watched.turn("t1", "say one");
+    watched.begin("t2", "logout");
+    assert_eq!(watched.ending("t2")["part"]["error"]["errorType"], "authRequired");
+    watched.push("acp-login:/a0/device", "go on");
+    watched.begin("t3", "say never");
+    watched.until_page();
+    watched.cancel("t3");
+    assert_eq!(watched.ending("t3")["type"], "chat/turnCancelled");
+    watched.begin("t4", "say in");
+    watched.until_page();
+    assert_eq!(notes_of(&notes, "cancelled"), 1);
+    fs::write(door, "").unwrap();
+    assert_eq!(watched.ending("t4")["type"], "chat/turnComplete");
+    assert_eq!(watched.said(), "in");
+    watched.leave();
+}
+
+#[test]
+fn a_way_that_needs_a_terminal_is_no_resource_but_is_said() {
+    let mut watched = Setting::with(&["--login", "out", "--way", "terminal"]).start();
+    let (why, asked) = watched.failed_session("first");
+    assert_eq!(asked, [format!("{BROWSER} required"), format!("{KEY} required")]);
+    assert!(why.contains("outside of the host, \"Terminal\": Run `agent login` in a terminal"), "{why}");
+    let state =
+        watched.answer_to(96, "subscribe", json!({ "channel": "ahp-session:/first" }), &mut Vec::new());
+    let state = &state["result"]["snapshot"]["state"];
+    assert_eq!(state["creationError"]["errorType"], "authRequired", "{state}");
+    watched.leave();
+}
+
+#[test]
+fn a_model_that_says_unauthorized_needs_a_login_whatever_the_agent_calls_it() {
+    let mut watched = Setting::with(&["--login", "in"]).start();
+    watched.session();
+    watched.begin("t1", "error -32603 unexpected status 401 Unauthorized");
+    let error = &watched.ending("t1")["part"]["error"];
+    assert_eq!(error["errorType"], "authRequired", "{error}");
+    let why = error["message"].as_str().unwrap();
+    assert!(why.contains("401 Unauthorized (-32603). What can be done"), "{why}");
+    watched.leave();
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.begin("t1", "error -32603 something else");
+    assert_eq!(watched.ending("t1")["part"]["error"]["errorType"], "agentError");
+    watched.leave();
 }
 
 /// The tokens that a client was asked for, and why.
@@ -69,7 +211,7 @@ fn an_agent_that_is_logged_in_needs_nothing_though_it_could_be_logged_in_to() {
     watched.session_works();
     let root = watched.answer_to(94, "subscribe", json!({ "channel": "ahp-root://" }), &mut Vec::new());
     assert_eq!(
-        root["result"]["snapshot"]["state"]["agents"][1]["protectedResources"],
+        root["result"]["snapshot"]["state"]["agents"][0]["protectedResources"],
         json!([
             { "resource": BROWSER, "resource_name": "Log in with a browser", "required": false },
             { "resource": KEY, "resource_name": "Key", "required": false },
@@ -87,6 +229,12 @@ fn an_agent_that_needs_a_login_gets_it_in_the_way_that_a_client_chooses() {
         let mut watched = Setting::with(&["--login", "out"]).start();
         let (why, asked) = watched.failed_session("first");
         assert!(why.contains("log in to it first"), "{why}");
+        // What the agent says, and what to do.
+        assert!(
+            why.contains("Authentication required (-32000). What can be done: have your client"),
+            "{why}"
+        );
+        assert!(why.contains("give your client the key for \"Key\""), "{why}");
         assert_eq!(asked, [format!("{BROWSER} required"), format!("{KEY} required")]);
         let error = watched.refused_session("second");
         assert_eq!(error["code"], -32007, "{error}");
@@ -196,20 +344,13 @@ fn how_an_agent_is_logged_in_to_is_known_to_the_next_host() {
 #[test]
 fn a_token_for_an_agent_is_in_no_log() {
     let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("log");
     let mut setting = Setting::with(&["--login", "out"]);
     setting.log = Some("trace");
-    let (mut host, cookie) = setting.command(folder.path());
-    host.stderr(Stdio::from(fs::File::create(&log).unwrap()));
-    let process = Process::spawn(host);
-    let mut watched = Watched { process, cookie, sequence: 0, folder: Some(folder), heard: Vec::new() };
-    watched.say(json!({ "id": 1, "method": "initialize", "params":
-        { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } }));
+    let mut watched = setting.start_with_log(folder);
     watched.failed_session("first");
     watched.push(KEY, GOOD_KEY);
     watched.session_works();
-    let folder = watched.leave();
-    let logged = fs::read_to_string(&log).unwrap();
+    let folder = watched.leave().unwrap();
+    let logged = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(logged.contains("session/new") && !logged.contains(GOOD_KEY), "{logged}");
-    drop(folder);
 }

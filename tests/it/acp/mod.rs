@@ -6,6 +6,8 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod checking;
+mod client_tools;
 mod configuring;
 mod coping;
 mod dying;
@@ -19,6 +21,8 @@ mod keeping;
 mod leaving;
 mod limits;
 mod login;
+mod meeting;
+mod orphans;
 mod remembering;
 mod talking;
 mod terminals;
@@ -27,7 +31,7 @@ mod waiting;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +42,9 @@ use crate::guard::{bearers, COOKIE};
 use crate::support::{program, Process, HUNG};
 
 const SESSION: &str = "ahp-session:/s";
+
+/// Where the host keeps its socket, in a test's folder.
+const RUNTIME: &str = "run";
 
 /// What an agent is started with.
 #[derive(Default)]
@@ -56,6 +63,8 @@ struct Setting {
     wrapped: bool,
     /// The shell ends when the agent has.
     wrapper_ends: bool,
+    /// The program that starts the agent, which is told how.
+    by: Option<PathBuf>,
 }
 
 impl Setting {
@@ -79,17 +88,14 @@ impl Setting {
 
     fn start_in(self, folder: tempfile::TempDir) -> Watched {
         let (host, cookie) = self.command(folder.path());
-        let mut watched = Watched {
-            process: Process::spawn(host),
-            cookie,
-            sequence: 0,
-            folder: Some(folder),
-            heard: Vec::new(),
-        };
-        watched.say(json!({ "id": 1, "method": "initialize", "params":
-            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
-              "initialSubscriptions": ["ahp-root://"] } }));
-        watched
+        Watched::start(host, cookie, folder)
+    }
+
+    /// The same; what the host logs is in the file `log` of the folder.
+    fn start_with_log(self, folder: tempfile::TempDir) -> Watched {
+        let (mut host, cookie) = self.command(folder.path());
+        host.stderr(Stdio::from(fs::File::create(folder.path().join("log")).unwrap()));
+        Watched::start(host, cookie, folder)
     }
 
     /// The host, and the cookie that its agents bear.
@@ -108,6 +114,9 @@ impl Setting {
                 .chain(command)
                 .collect();
         }
+        if let Some(by) = self.by {
+            command.insert(0, by.into_os_string().into_string().unwrap());
+        }
         for number in 0..self.agents {
             writeln!(
                 text,
@@ -120,6 +129,9 @@ impl Setting {
         }
         fs::write(&config, text).unwrap();
         let mut host: Command = program();
+        let runtime = folder.join(RUNTIME);
+        fs::create_dir_all(&runtime).unwrap();
+        host.env("XDG_RUNTIME_DIR", runtime);
         let log = self.log.unwrap_or("error");
         host.args(["--log", log, "--config"]).arg(&config).env("PATH", std::env::var("PATH").unwrap());
         if self.flags.is_empty() {
@@ -141,6 +153,15 @@ struct Watched {
 }
 
 impl Watched {
+    fn start(host: Command, cookie: String, folder: tempfile::TempDir) -> Self {
+        let process = Process::spawn(host);
+        let mut watched = Self { process, cookie, sequence: 0, folder: Some(folder), heard: Vec::new() };
+        watched.say(json!({ "id": 1, "method": "initialize", "params":
+            { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
+              "initialSubscriptions": ["ahp-root://"] } }));
+        watched
+    }
+
     fn say(&mut self, mut message: Value) {
         message["jsonrpc"] = "2.0".into();
         self.process.say(&message.to_string());

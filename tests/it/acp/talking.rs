@@ -170,38 +170,55 @@ fn what_the_user_adds_is_the_message_of_the_next_turn() {
 
 #[test]
 fn attachments_are_given_as_the_agent_can_take_them() {
-    let mut watched = Setting::with(&[]).start();
-    watched.session();
+    // The one decodes the URIs of files, the other one does not.
+    for (name, uri) in [("agent.py", "file:///a%20b/%C3%A4.txt"), ("qwen-code", "file:///a b/ä.txt")] {
+        let mut watched = Setting::with(&["--name", name]).start();
+        watched.session();
+        attach(&mut watched, uri);
+        watched.leave();
+    }
+}
+
+fn attach(watched: &mut Watched, linked: &str) {
     watched.heard.clear();
     watched.dispatch(
         json!({ "type": "chat/turnStarted", "turnId": "t1", "startedAt": "2026-01-01T00:00:00Z",
         "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
-            { "type": "resource", "label": "x.txt", "uri": "file:///x.txt", "contentType": "text/plain",
+            { "type": "resource", "label": "x.txt", "uri": "file:///a%20b/%C3%A4.txt", "contentType": "text/plain",
               "selection": { "range": { "start": { "line": 2, "character": 0 }, "end": { "line": 4, "character": 7 } } } },
             { "type": "embeddedResource", "label": "pic", "data": "AAAA", "contentType": "image/png" },
             { "type": "embeddedResource", "label": "note", "data": "aGVsbG8=", "contentType": "text/plain" },
-            { "type": "simple", "label": "prompt", "modelRepresentation": "prompt" },
+            { "type": "embeddedResource", "label": "tune", "data": "/w==", "contentType": "audio/ogg" },
+            { "type": "simple", "label": "label" },
+            { "type": "simple", "label": "last", "modelRepresentation": "prompt" },
         ] } }),
     );
     watched.ending("t1");
-    let blocks: Value = serde_json::from_str(&watched.said()).unwrap();
+    // What is set apart is a step of its own, between two that only say themselves.
+    let said = watched.said();
+    let (_, said) = said.split_once("```").unwrap();
+    let (said, _) = said.rsplit_once("```").unwrap();
+    let blocks: Value = serde_json::from_str(said).unwrap();
     assert_eq!(
         blocks,
         json!([
             { "type": "text", "text": "Look" },
-            { "type": "resource_link", "name": "x.txt", "uri": "file:///x.txt", "mimeType": "text/plain" },
+            { "type": "resource_link", "name": "x.txt", "uri": linked, "mimeType": "text/plain" },
             { "type": "text", "text": "(The user has selected x.txt from line 3, column 1 to line 5, column 8.)" },
             { "type": "image", "mimeType": "image/png", "data": "AAAA" },
-            { "type": "text", "text": "note:\nhello" },
-            { "type": "text", "text": "prompt" },
+            { "type": "text", "text": "(The user has attached \"note\". This is what is in it:)\n```\nhello\n```" },
+            { "type": "text", "text": "(The user has attached \"tune\", of type audio/ogg, which cannot be shown here.)" },
+            { "type": "text", "text": "(The user has attached \"label\".)" },
+            { "type": "text", "text": "(The user has attached \"last\". This is what is in it:)\n```\nprompt\n```" },
         ])
     );
-    watched.leave();
 }
 
 #[test]
 fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
-    let mut watched = Setting::with(&[]).start();
+    let mut setting = Setting::with(&[]);
+    setting.log = Some("warn");
+    let mut watched = setting.start_with_log(tempfile::tempdir().unwrap());
     watched.session();
     // Said before the session was answered for.
     assert_eq!(watched.action("session/titleChanged")["title"], "An early title");
@@ -210,6 +227,28 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
     assert_eq!(watched.said(), "The end.");
     assert_eq!(watched.action("session/titleChanged")["title"], "A late title");
     assert_eq!(watched.turn("t2", "say ok"), "ok");
+    // It is not lost.
+    let folder = watched.leave().unwrap();
+    let logged = fs::read_to_string(folder.path().join("log")).unwrap();
+    let late: Vec<&str> = logged.lines().filter(|line| line.contains("Too late.")).collect();
+    assert!(matches!(late[..], [line] if line.contains("WARN") && line.contains("a0")), "{logged}");
+}
+
+/// How many turns of an agent that says nothing are tried until one is quick.
+const QUICK_WITHIN: usize = 100;
+
+#[test]
+fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let mut durations = (0..QUICK_WITHIN).map(|turn| {
+        let turn = format!("t{turn}");
+        watched.begin(&turn, "");
+        watched.ending(&turn)["duration"].as_i64().unwrap()
+    });
+    // On a busy machine any turn may take long, but a pause would be in all of them.
+    assert!(durations.any(|duration| duration < 15), "each of {QUICK_WITHIN} turns has waited");
+    drop(durations);
     watched.leave();
 }
 
@@ -219,7 +258,7 @@ fn failures_and_other_ends_are_told() {
     watched.session();
     for (script, kind, text) in [
         ("error -32603 The model is ill", "agentError", "The model is ill (-32603)"),
-        ("error 401 Who are you", "agentError", "Who are you (401)"),
+        ("error 401 Who are you", "authRequired", "Who are you (401)"),
         ("error -32000 Please log in", "authRequired", "log in"),
         ("end refusal", "refusal", "refuses"),
         ("end max_tokens", "maxTokens", "as much as it may"),

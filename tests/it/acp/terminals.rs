@@ -12,11 +12,11 @@ fn shell(script: &str) -> String {
     format!("call_silently terminal/create {}", json!({ "command": "sh", "args": ["-c", script] }))
 }
 
-fn create(params: Value) -> String {
+pub fn create(params: Value) -> String {
     format!("call terminal/create {params}")
 }
 
-fn about(method: &str) -> String {
+pub fn about(method: &str) -> String {
     format!(r#"call terminal/{method} {{"terminalId":"$TERMINAL"}}"#)
 }
 

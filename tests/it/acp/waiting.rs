@@ -8,7 +8,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use super::*;
 
 /// What the agent says in all, in bytes: more than may wait.
-const LINES: usize = 6000;
+const LINES: usize = 5000;
 const LINE_BYTES: usize = 50_000;
 
 /// A number out of a file of `/proc`.
@@ -21,8 +21,10 @@ fn number(pid: &str, file: &str, name: &str) -> usize {
 /// A host whose agent has stopped because nobody reads what the host writes, and its agents' cookie.
 fn stalled(folder: &Path) -> (Child, ChildStdin, String) {
     let mut setting = Setting::with(&[]);
-    // However slow the machine is.
-    setting.flags = ["--ephemeral", "--drain-timeout", "1000"].map(str::to_owned).to_vec();
+    // However slow the machine is, and with a turn that may be as large as any.
+    let most = (256 << 20).to_string();
+    let flags = ["--ephemeral", "--drain-timeout", "1000", "--max-turn-bytes", &most];
+    setting.flags = flags.map(str::to_owned).to_vec();
     let (mut host, cookie) = setting.command(folder);
     let mut host = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = host.stdin.take().unwrap();

@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
-    Besides, Command, Event, Handle, PermissionKind, PermissionOption, RunId, TextKind, ToolGate,
-    ToolOutcome, TurnEnd, TurnEvent,
+    Besides, Command, Event, Handle, OpenFailure, PermissionKind, PermissionOption, RunId, TextKind,
+    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
 use anyhow::{bail, ensure, Result};
@@ -138,7 +138,7 @@ impl Agent {
             },
             Report::OpenFailed if self.state == State::Opening => {
                 self.close();
-                Event::OpenFailed { reason: "no such program".to_owned() }
+                Event::OpenFailed { kind: OpenFailure::Unavailable, reason: "no such program".to_owned() }
             }
             Report::Died | Report::OpenFailed => {
                 self.close();
@@ -255,6 +255,9 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
             message: "Run the tool".into(),
             gate: gate_of(*gate),
         },
+        Happening::ClientToolStarted { call: index, tool } => {
+            TurnEvent::ClientToolStarted { id: call(*index), name: tool_name(*tool).to_owned() }
+        }
         Happening::ClientTool { call: index, tool } => TurnEvent::ClientTool {
             id: call(*index),
             name: tool_name(*tool).to_owned(),

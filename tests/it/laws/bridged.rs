@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ahp_sidecar::backend::acp::process::GuardProgram;
+use ahp_sidecar::backend::acp::guards::GuardProgram;
 use ahp_sidecar::backend::acp::{Acp, AgentSpec, Offers};
 use ahp_sidecar::backend::{Agents, Report};
 use ahp_sidecar::cli::GUARD;
@@ -60,13 +60,12 @@ impl Bridged {
             cancel_limit: Duration::from_secs(60),
             idle_limit: Duration::from_secs(600),
             one_session: false,
-            offers: Offers { reading: false, writing: false, terminals: false },
+            client_tools: true,
+            offers: Offers { reading: Some(false), writing: false, terminals: false },
         };
-        let guard = GuardProgram {
-            path: assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned(),
-            arguments: vec![GUARD.to_owned()],
-        };
-        let (agents, reports) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
+        let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned();
+        let guard = GuardProgram::new(program, vec![GUARD.to_owned()]);
+        let (agents, reports, _) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, agents, reports, told: 0 }
     }

@@ -327,6 +327,11 @@ pub enum Happening {
         call: u8,
         text: u8,
     },
+    /// A call begins of a tool that runs on a client, if one offers it.
+    ClientToolStarted {
+        call: u8,
+        tool: u8,
+    },
     /// A tool is called that runs on a client, if one offers it.
     ClientTool {
         call: u8,
@@ -579,13 +584,18 @@ fn absence() -> impl Strategy<Value = Vec<Step>> {
 fn errand(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     let away =
         proptest::option::weighted(0.6, (any::<bool>(), any::<bool>(), any::<bool>(), cursor(), 0u8..4));
-    (chat, index(), index(), index(), away, any::<bool>(), any::<bool>()).prop_map(
-        |(chat, client, call, tools, away, success, review)| {
-            let mut steps = vec![
-                dispatch(client, chat, Wish::TakePart { tools }),
+    let begun = proptest::option::weighted(0.5, proptest::option::of(index()));
+    (chat, index(), index(), index(), away, begun, any::<bool>(), any::<bool>()).prop_map(
+        |(chat, client, call, tools, away, begun, success, review)| {
+            let mut steps = vec![dispatch(client, chat, Wish::TakePart { tools })];
+            if let Some(asks) = begun {
+                steps.push(run(chat, Happening::ClientToolStarted { call, tool: tools }));
+                steps.extend(asks.map(|gate| run(chat, Happening::Ready { call, gate })));
+            }
+            steps.extend([
                 run(chat, Happening::ClientTool { call, tool: tools }),
                 dispatch(client, chat, Wish::Stream { call: 0, text: call }),
-            ];
+            ]);
             if let Some((heard, early, late, cursor, leave_out)) = away {
                 steps.push(Step::Lose { client, heard });
                 steps.extend(early.then_some(Step::Timers));
@@ -741,6 +751,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => (index(), index()).prop_map(|(call, text)| Happening::Input { call, text }),
         6 => (index(), index()).prop_map(|(call, gate)| Happening::Ready { call, gate }),
         2 => (index(), index()).prop_map(|(call, text)| Happening::Content { call, text }),
+        2 => (index(), index()).prop_map(|(call, tool)| Happening::ClientToolStarted { call, tool }),
         3 => (index(), index()).prop_map(|(call, tool)| Happening::ClientTool { call, tool }),
         4 => (index(), any::<bool>(), any::<bool>())
             .prop_map(|(call, success, review)| Happening::Done { call, success, review }),

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record, SessionKey, Shutdown, Timer,
+    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Recalled, Record, SessionKey, Shutdown,
+    Timer,
 };
-use ahp_sidecar::host::{directories_in, listing, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told};
 use ahp_sidecar::wire::methods::Method;
+use ahp_sidecar::wire::names::Named;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -164,6 +166,7 @@ impl World {
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         let client = |number| Client {
             id: format!("client-{number}"),
@@ -744,11 +747,13 @@ impl World {
         self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
         ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
         self.edges.take_records();
-        let named = directories_in(&fed[0]).into_iter();
+        let message = fed.remove(0);
+        let named = Named::of(&message).directories.into_iter();
         let there =
             |uri: &str| if uri == "file:///nowhere" { Err("is not there".to_owned()) } else { Ok(()) };
-        self.feed(Input::Findings(named.map(|uri| (uri.clone(), there(&uri))).collect()))?;
-        self.feed(Input::Said(connection, fed.remove(0)))
+        let findings = named.map(|uri| (uri.clone(), there(&uri))).collect();
+        let recalled = Recalled { findings, ..Recalled::default() };
+        self.feed(Input::Said { connection, message, recalled })
     }
 
     // Backends and timers.
@@ -862,6 +867,12 @@ impl World {
                 let result = listing(&listed.summaries, listed.next.as_ref());
                 let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
                 self.take_frame(*connection, &frame, seen)?;
+            }
+            // What agents are is told by their conversations here.
+            Output::Meet { .. } => {}
+            Output::Closed(connection) => {
+                self.edges.close(*connection);
+                ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
             }
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Agent(chat, command) => {

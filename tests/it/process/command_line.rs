@@ -57,6 +57,8 @@ fn what_cannot_be_done_is_refused_before_anything_is_served() {
         (&["--on-eof", "later"], "later"),
         (&["--drain-timeout", "soon"], "soon"),
         (&["--max-frame-bytes", "-1"], "-1"),
+        (&["--max-frame-bytes", "268435457"], "268435456 are the most"),
+        (&["--max-turn-bytes", "268435457"], "268435456 are the most"),
         (&["--state-dir", "x", "--ephemeral"], "--ephemeral"),
         (&["--agent", "a"], "NAME=COMMAND LINE"),
         (&["--agent", "script=x"], "two agents with the name `script`"),

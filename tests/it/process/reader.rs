@@ -14,6 +14,8 @@ use crate::support::sidecar;
 
 fn start() -> (Guard, ChildStdin, ChildStdout) {
     let mut command = sidecar();
+    // A turn may be larger than all that may wait.
+    command.args(["--max-turn-bytes", &(256 << 20).to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut guard = Guard(command.spawn().unwrap());
     let (stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
@@ -101,13 +103,13 @@ fn a_pipe_that_fills_answer_by_answer_loses_none() {
 /// What waits is bounded, clients are heard meanwhile, and nothing is lost, torn, or out of order.
 #[test]
 fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
-    const COUNT: usize = 20_000;
+    const COUNT: usize = 14_000;
     const SIZE: usize = 10_000;
     let (mut guard, mut stdin, stdout) = start();
     let script = format!("/stream {COUNT} {SIZE}");
     stdin.write_all((opening() + &turn(&script)).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
-    // 64 MiB wait, the chat holds as much text, the replay window 32 MiB. Unbounded it would be over 400.
+    // 64 MiB wait, the chat holds as much text, the replay window 32 MiB. Unbounded it would be over 300.
     let bytes = resident(guard.0.id());
     assert!(bytes < 256 << 20, "{bytes} bytes while {} wait to be streamed", COUNT * SIZE);
 

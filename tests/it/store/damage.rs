@@ -231,7 +231,7 @@ fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
         assert!(is_damaged(&load(&reader(&path), 1)), "{sql}");
         assert!(is_damaged(&reader(&path).actions_since(0)), "{sql}");
         assert_eq!(load(&reader(&path), 2).unwrap().unwrap().chats[0].actions, ["0000000005"]);
-        assert_eq!(reader(&path).interrupted().unwrap(), [SessionKey(1), SessionKey(2)]);
+        assert_eq!(reader(&path).interrupted().unwrap(), [(0, SessionKey(1)), (0, SessionKey(2))]);
     }
 }
 

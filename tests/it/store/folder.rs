@@ -20,7 +20,9 @@ fn folder_and_files_are_for_us_alone() {
     let database = folder.private_file(FILE_NAME).unwrap();
     let _writer = open(&database);
     assert_eq!(mode(&path), 0o700);
-    for file in [&database, &beside(&database, "-wal"), &beside(&database, "-shm"), &path.join("lock")] {
+    let mark = path.join("sessions.made");
+    for file in [&database, &beside(&database, "-wal"), &beside(&database, "-shm"), &path.join("lock"), &mark]
+    {
         assert_eq!(mode(file), 0o600, "{}", file.display());
     }
 }
@@ -91,5 +93,60 @@ fn what_is_no_folder_is_refused() {
     }
     assert_eq!(fs::read_to_string(file).unwrap(), "x");
     assert!(Folder::hold_existing(&outer.path().join("none")).is_err());
+    assert!(Folder::look_into(&outer.path().join("none")).is_err());
     assert!(!outer.path().join("none").exists());
+}
+
+#[test]
+fn a_folder_that_has_another_purpose_is_left_as_it_is() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("shared");
+    fs::create_dir(&path).unwrap();
+    let left_alone = |others_may: u32, files: usize| {
+        fs::set_permissions(&path, Permissions::from_mode(others_may)).unwrap();
+        let refused = Folder::hold(&path).unwrap_err().to_string();
+        assert!(refused.contains("chmod 700") && refused.contains("--state-dir"), "{refused}");
+        assert_eq!(mode(&path), others_may);
+        assert_eq!(fs::read_dir(&path).unwrap().count(), files);
+    };
+    // As the system's folder for what is temporary may be.
+    left_alone(0o1777, 0);
+    fs::write(path.join("notes.txt"), "").unwrap();
+    for others_may in [0o1777, 0o755, 0o710, 0o701] {
+        left_alone(others_may, 1);
+    }
+    // For whom it is meant can say so.
+    fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    drop(Folder::hold(&path).unwrap());
+    // A lock that somebody held says nothing of a store.
+    left_alone(0o755, 2);
+}
+
+#[test]
+fn a_store_of_another_program_does_not_make_the_folder_ours() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("shared");
+    fs::create_dir(&path).unwrap();
+    rusqlite::Connection::open(path.join(FILE_NAME)).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    Folder::hold(&path).unwrap_err();
+    assert_eq!(mode(&path), 0o755);
+}
+
+#[test]
+fn who_looks_into_a_folder_changes_nothing_and_keeps_others_from_writing() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("state");
+    drop(Folder::hold(&path).unwrap());
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    fs::write(path.join("lock"), "1").unwrap();
+    let looking = Folder::look_into(&path).unwrap();
+    let also = Folder::look_into(&path).unwrap();
+    assert_eq!((mode(&path), fs::read_to_string(path.join("lock")).unwrap()), (0o755, "1".to_owned()));
+    fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    let refused = Folder::hold(&path).unwrap_err();
+    assert!(matches!(refused, FolderError::Held { .. }), "{refused}");
+    drop((looking, also));
+    let _holder = Folder::hold(&path).unwrap();
+    assert!(matches!(Folder::look_into(&path).unwrap_err(), FolderError::Held { .. }));
 }

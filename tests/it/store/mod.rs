@@ -5,9 +5,11 @@
 // The lints let tests panic, but not what they share.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod at_once;
 mod damage;
 mod faults;
 mod folder;
+mod mending;
 mod numbers;
 mod space;
 mod trash;

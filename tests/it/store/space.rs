@@ -7,8 +7,9 @@ use std::thread::sleep;
 use std::time::Instant;
 
 use ahp_sidecar::host::effects::Output;
-use ahp_sidecar::io::keeper::Keeper;
+use ahp_sidecar::io::keeper::{Keeper, Opened};
 use ahp_sidecar::store::archive::Archive;
+use ahp_sidecar::store::space::Due;
 
 use super::*;
 use crate::support::HUNG;
@@ -52,10 +53,10 @@ fn space_is_given_back_a_little_at_a_time() {
     let (_folder, path) = place();
     let (mut writer, _) = Writer::open(&path, options()).unwrap();
     writer.commit(&records()).unwrap();
-    assert!(!writer.give_back_some().unwrap(), "there is nothing to give back");
+    assert_ne!(writer.tidy_some().unwrap(), Due::Now, "there is nothing to give back");
     writer.commit(&[REMOVED]).unwrap();
     let mut times = 1;
-    while writer.give_back_some().unwrap() {
+    while writer.tidy_some().unwrap() == Due::Now {
         times += 1;
     }
     assert!((10..100).contains(&times), "it took {times} times");
@@ -69,16 +70,16 @@ fn what_new_actions_will_need_is_not_given_back() {
     let (mut writer, _) = Writer::open(&path, StoreOptions { window, ..options() }).unwrap();
     writer.commit(&records()).unwrap();
     writer.commit(&[REMOVED]).unwrap();
-    assert!(!writer.give_back_some().unwrap());
+    assert_ne!(writer.tidy_some().unwrap(), Due::Now);
 }
 
 #[test]
 fn a_host_gives_space_back_when_it_is_calm() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut keeper, _, mut kept) = Keeper::open(folder.path(), options()).unwrap();
+    let Opened { mut keeper, mut told, .. } = Keeper::open(folder.path(), options()).unwrap();
     for step in [records(), vec![REMOVED]] {
-        keeper.keep(step.into_iter().map(Output::Record).collect());
-        assert!(kept.blocking_recv().is_some());
+        keeper.keep(step.into_iter().map(Output::Record).collect(), false);
+        assert!(told.blocking_recv().is_some());
     }
     let path = folder.path().join(FILE_NAME);
     let start = Instant::now();

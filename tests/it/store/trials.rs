@@ -4,19 +4,54 @@
 //! Never: starts a process; a life of the store is one `Writer`.
 
 use ahp_sidecar::host::effects::{Record, SessionKey};
+use ahp_sidecar::store::sqlite::StoreError;
 use ahp_sidecar::store::StoreOptions;
 
 use super::*;
 
 const SESSION: SessionKey = SessionKey(1);
 
-/// A process begins: a session whose turn it finds running is taken up, unless it is given up.
-fn begin(path: &Path, deaths_max: u32) -> (Writer, bool) {
-    let (writer, _) = Writer::open(path, StoreOptions { deaths_max, ..StoreOptions::default() }).unwrap();
-    let taken_up = reader(path).interrupted().unwrap() == [SESSION];
-    let saved = reader(path).load(SESSION).unwrap().unwrap();
-    assert_eq!(saved.quarantined, !taken_up);
-    (writer, taken_up)
+/// What becomes of a session whose turn a process finds running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Its turn is ended, and may be resumed.
+    TakenUp,
+    /// Its turn is ended for good, after so many deaths.
+    GivenUp(u32),
+    /// Nothing is done with it.
+    LeftAlone,
+}
+
+use Fate::{GivenUp, LeftAlone, TakenUp};
+
+/// A process begins. One that has ended a process before is put on trial by itself.
+fn begin(path: &Path, deaths_max: u32) -> (Writer, Fate) {
+    let (mut writer, _) = Writer::open(path, StoreOptions { deaths_max, ..StoreOptions::default() }).unwrap();
+    let reader = reader(path);
+    let fate = match (&reader.interrupted().unwrap()[..], reader.load(SESSION)) {
+        ([], Err(StoreError::LeftAlone(deaths))) => {
+            let why = StoreError::LeftAlone(deaths).to_string();
+            assert!(
+                why.contains(&format!(" {deaths} times")) && why.contains("--quarantine-after 0"),
+                "{why}"
+            );
+            LeftAlone
+        }
+        ([(deaths, SESSION)], Ok(Some(saved))) => {
+            if *deaths > 0 {
+                writer.commit(&[Record::Trial(SESSION)]).unwrap();
+            }
+            match saved.deaths {
+                0 => TakenUp,
+                given => {
+                    assert_eq!(given, *deaths);
+                    GivenUp(given)
+                }
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    (writer, fate)
 }
 
 /// A store in which a turn runs.
@@ -26,29 +61,87 @@ fn running(path: &Path) {
 }
 
 #[test]
-fn a_session_that_ends_the_process_at_every_start_is_given_up() {
+fn a_session_that_ends_the_process_at_every_start_is_given_up_and_then_left_alone() {
     let (_folder, path) = place();
     running(&path);
-    let taken_up: Vec<bool> = (0..6).map(|_| begin(&path, 3).1).collect();
-    assert_eq!(taken_up, [true, true, true, false, false, false]);
+    let fates: Vec<Fate> = (0..6).map(|_| begin(&path, 3).1).collect();
+    assert_eq!(fates, [TakenUp, TakenUp, TakenUp, GivenUp(3), GivenUp(4), GivenUp(5)]);
+    // So far the list shows what was kept.
+    assert_eq!(listed(&reader(&path))[0]["status"], 1);
+    assert!((0..3).all(|_| begin(&path, 3).1 == LeftAlone));
     // It is still there, and says that it failed.
     let listed = listed(&reader(&path));
     assert_eq!((&listed[0]["resource"], &listed[0]["status"]), (&uri(1).into(), &2.into()));
+    // There is a way out.
+    assert_eq!(begin(&path, 0).1, TakenUp);
+}
+
+#[test]
+fn a_session_whose_turn_was_given_up_begins_anew() {
+    let (_folder, path) = place();
+    running(&path);
+    let fates: Vec<Fate> = (0..2).map(|_| begin(&path, 1).1).collect();
+    assert_eq!(fates, [TakenUp, GivenUp(1)]);
+    let (mut writer, _) = open(&path);
+    writer.commit(&[chat(1, false, 0), Record::Survived(SESSION)]).unwrap();
+    writer.commit(&[chat(1, true, 0)]).unwrap();
+    let fates: Vec<Fate> = (0..3).map(|_| begin(&path, 1).1).collect();
+    assert_eq!(fates, [TakenUp, GivenUp(1), LeftAlone]);
+}
+
+#[test]
+fn a_process_that_was_killed_just_after_it_had_ended_a_turn_survived_that() {
+    let (_folder, path) = place();
+    running(&path);
+    let (mut writer, _) = begin(&path, 1);
+    // What notes that it was survived comes a moment later, and here too late.
+    writer.commit(&[chat(1, false, 0)]).unwrap();
+    drop(writer);
+    let (mut writer, _) = open(&path);
+    writer.commit(&[chat(1, true, 0)]).unwrap();
+    drop(writer);
+    let fates: Vec<Fate> = (0..2).map(|_| begin(&path, 1).1).collect();
+    assert_eq!(fates, [TakenUp, GivenUp(1)]);
+    let once = StoreOptions { deaths_max: 1, ..StoreOptions::default() };
+    let writer = Writer::open(&path, once).unwrap();
+    assert!(matches!(reader(&path).load(SESSION), Err(StoreError::LeftAlone(2))));
+    drop(writer);
+    let (mut writer, _) = Writer::open(&path, StoreOptions { deaths_max: 3, ..once }).unwrap();
+    writer.commit(&[chat(1, false, 0)]).unwrap();
+    drop(writer);
+    let _ = Writer::open(&path, once).unwrap();
+    assert!(reader(&path).load(SESSION).unwrap().is_some(), "no turn runs in what is left alone");
+}
+
+#[test]
+fn a_session_does_not_answer_for_another_one() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
+    // Both are taken up at once, and the process ends; so does the next one.
+    let _ = open(&path);
+    let (mut writer, _) = open(&path);
+    assert_eq!(reader(&path).interrupted().unwrap(), [(1, SESSION), (1, SessionKey(2))]);
+    // The second one ends the process when it is taken up, and the first one does not.
+    writer.commit(&[Record::Trial(SESSION)]).unwrap();
+    writer.commit(&[Record::Recovered(SESSION), Record::Trial(SessionKey(2))]).unwrap();
+    let _ = open(&path);
+    assert_eq!(reader(&path).interrupted().unwrap(), [(1, SESSION), (2, SessionKey(2))]);
 }
 
 #[test]
 fn ending_the_process_when_a_client_resumes_it_counts_too() {
     let (_folder, path) = place();
     running(&path);
-    let mut taken_up = Vec::new();
-    for _ in 0..5 {
-        let (mut writer, up) = begin(&path, 3);
-        taken_up.push(up);
+    let mut fates = Vec::new();
+    for _ in 0..4 {
+        let (mut writer, fate) = begin(&path, 3);
+        fates.push(fate);
         // Its turn was ended, and then resumed.
         writer.commit(&[chat(1, false, 0), Record::Recovered(SESSION)]).unwrap();
         writer.commit(&[chat(1, true, 0), Record::Trial(SESSION)]).unwrap();
     }
-    assert_eq!(taken_up, [true, true, true, false, false]);
+    assert_eq!(fates, [TakenUp, TakenUp, TakenUp, GivenUp(3)]);
 }
 
 #[test]
@@ -56,13 +149,13 @@ fn what_was_survived_does_not_count() {
     let (_folder, path) = place();
     running(&path);
     for _ in 0..9 {
-        let (mut writer, taken_up) = begin(&path, 3);
-        assert!(taken_up);
+        let (mut writer, fate) = begin(&path, 3);
+        assert_eq!(fate, TakenUp);
         writer.commit(&[Record::Recovered(SESSION)]).unwrap();
     }
     for _ in 0..9 {
-        let (mut writer, taken_up) = begin(&path, 3);
-        assert!(taken_up);
+        let (mut writer, fate) = begin(&path, 3);
+        assert_eq!(fate, TakenUp);
         writer.commit(&[Record::Trial(SESSION), Record::Survived(SESSION)]).unwrap();
     }
 }
@@ -71,5 +164,5 @@ fn what_was_survived_does_not_count() {
 fn a_store_may_be_told_never_to_give_up() {
     let (_folder, path) = place();
     running(&path);
-    assert!((0..9).all(|_| begin(&path, 0).1));
+    assert!((0..9).all(|_| begin(&path, 0).1 == TakenUp));
 }

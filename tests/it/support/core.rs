@@ -5,7 +5,7 @@
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{AgentDescription, ChatKey, Command, ConnectionId, Ids, Input, Now, Output};
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
+use ahp_sidecar::host::{limits::Limits, log::Window, Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
@@ -36,8 +36,17 @@ impl Core {
         Self::with(Script.describe())
     }
 
+    /// The same, in which nothing gets larger than this.
+    pub fn limited(limits: Limits) -> Self {
+        Self::of(Script.describe(), limits)
+    }
+
     /// With an agent of this description.
     pub fn with(agent: AgentDescription) -> Self {
+        Self::of(agent, Limits::default())
+    }
+
+    fn of(agent: AgentDescription, limits: Limits) -> Self {
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             default_directory: None,
@@ -45,6 +54,7 @@ impl Core {
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits,
         };
         Self { host: Host::new(config), ids: CountedIds(0) }
     }
@@ -73,7 +83,7 @@ impl Core {
 /// That somebody says this message.
 pub fn said(connection: ConnectionId, mut message: Value) -> Input {
     message["jsonrpc"] = "2.0".into();
-    Input::Said(connection, Incoming::parse(&message.to_string().into()))
+    Input::said(connection, Incoming::parse(&message.to_string().into()))
 }
 
 /// The chat whose agent was told to open, last.

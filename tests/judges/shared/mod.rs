@@ -4,7 +4,7 @@
 //! says), [`official`] (a crate pair behind one trait, and what parsing strictly means), [`ears`] (every line
 //! that the host says is read), [`masks`] (what is left out of a comparison, and why), [`mirror`] (the states
 //! that the crate's reducers build), [`party`] (a client of one version), [`process`] (the program as a child),
-//! [`moves`] (what a client may do next), [`conversation`] and [`schedules`] (the two judgements).
+//! [`moves`] (what a client may do next), [`conversation`], [`schedules`] and [`returns`] (the judgements).
 //! Never: names a version's crate. Whoever includes this module says which crates there are, with
 //! [`official!`] and [`judgements!`], and has a `program()` next to it that tells where the host's program is.
 
@@ -21,6 +21,7 @@ pub mod moves;
 pub mod official;
 pub mod party;
 pub mod process;
+pub mod returns;
 pub mod schedules;
 
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub fn hung() -> Duration {
     Duration::from_secs(schedules::asked("JUDGE_PATIENCE", 120))
 }
 
-/// Judges a version: `$module` gets the two judgements as tests. See [`official!`] for the words.
+/// Judges a version: `$module` gets the judgements as tests. See [`official!`] for the words.
 macro_rules! judgements {
     ($($module:ident: $dialect:expr, $ahp:ident, $types:ident, $family:ident;)*) => {
         $(
@@ -42,6 +43,11 @@ macro_rules! judgements {
                 #[test]
                 fn a_whole_conversation() {
                     super::shared::conversation::run(&Crates);
+                }
+
+                #[test]
+                fn a_client_comes_back_whoever_was_there_in_between() {
+                    super::shared::returns::run(&Crates);
                 }
 
                 #[test]

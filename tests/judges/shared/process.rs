@@ -16,10 +16,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use super::ears::Ears;
 use super::hung;
 
-/// The program, keeping nothing.
+/// The program, with nothing inherited.
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(super::super::program());
-    command.env_clear().current_dir("/").args(["--ephemeral", "--log", "error"]).args(arguments);
+    command.env_clear().current_dir("/").args(["--log", "error"]).args(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command
 }
@@ -32,7 +32,17 @@ pub struct Process {
 }
 
 impl Process {
+    /// One that keeps nothing.
     pub fn start(arguments: &[&str]) -> Result<Self> {
+        Self::spawn(&[&["--ephemeral"], arguments].concat())
+    }
+
+    /// One that keeps everything in this folder.
+    pub fn start_keeping(folder: &str) -> Result<Self> {
+        Self::spawn(&["--state-dir", folder])
+    }
+
+    fn spawn(arguments: &[&str]) -> Result<Self> {
         let mut child = program(arguments).spawn().context("the host's program cannot be started")?;
         let stdout = BufReader::new(child.stdout.take().context("no stdout")?);
         let (sender, lines) = channel();
@@ -103,7 +113,7 @@ impl Pipes {
         ears: Ears,
         arguments: &[&str],
     ) -> Result<(tokio::process::Child, Self, Arc<Mutex<Judged>>)> {
-        let mut command = tokio::process::Command::from(program(arguments));
+        let mut command = tokio::process::Command::from(program(&[&["--ephemeral"], arguments].concat()));
         let mut child = command.kill_on_drop(true).spawn().context("the host's program cannot be started")?;
         let stdout = tokio::io::BufReader::new(child.stdout.take().context("no stdout")?).lines();
         let judged = Arc::new(Mutex::new(Judged { ears, heard: 0, wrong: None }));

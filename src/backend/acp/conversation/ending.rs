@@ -1,43 +1,17 @@
 //! How a turn ends: by the agent's answer, its death, or because it was cancelled.
 //!
-//! Owns: what each of these is for clients, and how long the agent may go on talking after its answer.
+//! Owns: what each of these is for clients.
 //! Never: ends a turn twice, or begins one.
-
-use std::time::Duration;
 
 use agent_client_protocol_schema::{PromptResponse, StopReason};
 use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use serde_json::Value;
-use tokio::time::Instant;
 
-use super::opening::refused;
 use super::{updates, Conversation, Next, INVALID_PARAMS, RESOURCE_NOT_FOUND};
 use crate::backend::acp::peer::Failure;
 use crate::backend::acp::{besides, login};
-use crate::host::effects::{Event, RunId, TurnEnd, TurnEvent};
-
-/// How long an agent that has answered a prompt says nothing more when it is done.
-const QUIET: Duration = Duration::from_millis(20);
-
-/// So long after the answer the turn ends, even if the agent goes on talking.
-const QUIET_WITHIN: Duration = Duration::from_millis(200);
-
-/// The agent has answered the last prompt of a run. What it says right after that is of the same turn.
-pub(super) struct Answered {
-    pub(super) end: TurnEnd,
-    /// It has said nothing for long enough, if it says nothing until then.
-    pub(super) quiet: Instant,
-    /// Nothing more is heard then, in any case.
-    pub(super) last: Instant,
-}
-
-impl Answered {
-    /// The agent has said something more.
-    pub(super) fn goes_on(&mut self) {
-        self.quiet = Instant::now() + QUIET;
-    }
-}
+use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
 impl Conversation {
     /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
@@ -70,7 +44,8 @@ impl Conversation {
             Err(failure) if login::is_required(&failure) => {
                 self.running.login.set_needed(true);
                 self.pending.push_back(Event::LoginRequired);
-                let message = refused("session/prompt", &failure).to_string();
+                let why = login::Required(failure.to_string());
+                let message = format!("{why}. {}", self.running.login.advice());
                 let resumable = self.can_be_taken_up();
                 TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
             }
@@ -84,13 +59,12 @@ impl Conversation {
         self.wind_up(if was_cancelled { self.end_of_cancelled() } else { end });
     }
 
-    /// The turn ends like this, once the agent is quiet: some answer before they have said everything, and what
-    /// they say then must not be lost, nor be taken for something of the next turn.
-    pub(super) fn wind_up(&mut self, end: TurnEnd) {
+    /// The turn ends like this, once everything has been heard that the agent had said when it answered: some answer
+    /// before the rest of what they say, which must not be lost, nor be taken for something of the next turn.
+    fn wind_up(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
         if let Some(run) = &mut self.run {
-            let now = Instant::now();
-            run.answered = Some(Answered { end, quiet: now + QUIET, last: now + QUIET_WITHIN });
+            run.answered = Some(end);
         }
     }
 
@@ -129,16 +103,13 @@ impl Conversation {
 
     pub(super) fn end(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
+        self.refuse_client_tools("the turn has ended");
+        self.check_client_tools();
         self.show_alone();
         self.calls.end_turn();
         if let Some(run) = self.run.take() {
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
         }
-    }
-
-    pub(super) fn fail(&mut self, run: RunId, kind: &str, message: String) {
-        let end = TurnEnd::Failed { kind: kind.to_owned(), message, resumable: false };
-        self.pending.push_back(Event::Turn(run, TurnEvent::Ended(end)));
     }
 
     /// What the end of the agent is for the conversation: a turn that runs ends with it.
@@ -147,7 +118,7 @@ impl Conversation {
         let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
             Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
-            Some(_) => self.end(answered.map(|answered| answered.end).with_context(|| how)?),
+            Some(_) => self.end(answered.with_context(|| how)?),
             None if self.settings.are_waited_for() => bail!(how),
             None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
         }

@@ -19,6 +19,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
+use super::client_tools::ClientTools;
+use super::requests::asked_too_early;
 use super::settings::{is_of_session, Settings};
 use super::{Conversation, Looking};
 use crate::backend::acp::agent::{Agent, Running, Use};
@@ -28,6 +30,7 @@ use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
 use crate::backend::acp::peer::{Ear, Failure, Said};
 use crate::backend::acp::terminals::Terminals;
+use crate::backend::Reports;
 use crate::host::effects::OpenConversation;
 use crate::io::resources::path_of;
 
@@ -45,7 +48,11 @@ const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl Conversation {
     /// Opens it, and logs in where the agent needs that and there are tokens for it.
-    pub(super) async fn open(agent: &Arc<Agent>, open: &OpenConversation) -> anyhow::Result<(Self, Use)> {
+    pub(super) async fn open(
+        agent: &Arc<Agent>,
+        open: &OpenConversation,
+        reports: &Reports,
+    ) -> anyhow::Result<(Self, Use)> {
         // Each thing that can be done about a login, or a session that is not taken up, is done once.
         for _ in 0..=login::WAYS_MAX + WAYS_TO_TAKE_UP {
             // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
@@ -53,7 +60,7 @@ impl Conversation {
             let started = tokio::spawn(async move { starting.start(&tokens).await });
             let used = started.await.context("it was not started")??;
             let running = used.running();
-            if !running.log_in(&open.tokens).await? {
+            if !running.log_in(&open.tokens, reports).await? {
                 continue;
             }
             match Self::open_with_agent(agent, open, used).await {
@@ -85,23 +92,28 @@ impl Conversation {
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
+        let client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
+        let servers = client_tools.servers();
         let (mut taken_up, mut early) = (None, Vec::new());
         if let Some(session) = &open.handle {
             let id = SessionId::new(session.as_str());
-            let request = LoadSessionRequest::new(id.clone(), &cwd).additional_directories(others.clone());
+            let request = LoadSessionRequest::new(id.clone(), &cwd)
+                .additional_directories(others.clone())
+                .mcp_servers(servers.clone());
             let answer = take_up(agent, &running, &mut ear, &request, &mut early).await?;
             taken_up = answer.map(|answer| (id, answer));
         }
         let is_new = taken_up.is_none();
         if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
-            let params =
-                ForkSessionRequest::new(SessionId::new(source), &cwd).additional_directories(others.clone());
+            let params = ForkSessionRequest::new(SessionId::new(source), &cwd)
+                .additional_directories(others.clone())
+                .mcp_servers(servers.clone());
             taken_up = fork(&mut ear, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
             Some((session, answer)) => (session, Settings::of_session_after(&mut early, &answer), None),
             None => {
-                let params = NewSessionRequest::new(&cwd).additional_directories(others);
+                let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
                 let answer = ask(&mut ear, "session/new", &params, limit, &mut early).await?;
                 let answer = answer.map_err(|failure| refused("session/new", &failure))?;
                 let made: NewSessionResponse =
@@ -117,9 +129,10 @@ impl Conversation {
                 )
             }
         };
-        let conversation = Self {
+        let mut conversation = Self {
             files: Files::new(folders, ear.connection().clone()),
             terminals: Terminals::new(cwd),
+            client_tools,
             alone: Vec::new(),
             own_calls: 0,
             agent: Arc::clone(agent),
@@ -143,6 +156,7 @@ impl Conversation {
             is_known: false,
             looking: Looking::NotYet,
         };
+        conversation.client_tools_are_offered();
         Ok((conversation, used))
     }
 }
@@ -206,7 +220,7 @@ async fn fork(
 
 /// Asks something and waits for the answer; what is said meanwhile is of what was said before, but for what is said of
 /// the session itself.
-pub(in crate::backend::acp) async fn ask(
+pub(super) async fn ask(
     ear: &mut Ear,
     method: &str,
     params: &impl Serialize,
@@ -219,7 +233,7 @@ pub(in crate::backend::acp) async fn ask(
             match ear.hear().await {
                 Some(Said::Answer(about, answer)) if about == id => return Some(answer),
                 Some(Said::Request { id, method, .. }) => {
-                    ear.answer(&id, Conversation::asked_too_early(&method));
+                    ear.answer(&id, asked_too_early(&method));
                 }
                 Some(Said::Update(update)) if is_of_session(&update) => of_session.push(update),
                 Some(_) => {}
@@ -243,7 +257,7 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
             match said {
-                Said::Request { id, method, .. } => ear.answer(&id, Conversation::asked_too_early(&method)),
+                Said::Request { id, method, .. } => ear.answer(&id, asked_too_early(&method)),
                 Said::Update(update) if is_of_session(&update) => of_session.push(update),
                 _ => {}
             }

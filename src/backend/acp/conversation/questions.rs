@@ -192,6 +192,13 @@ impl Conversation {
     }
 }
 
+/// The page that a request has the user open, and why, if it is such a request.
+pub(in crate::backend::acp) fn page_to_open(method: &str, params: &RawValue) -> Option<(String, String)> {
+    let asked: Asked = serde_json::from_str(params.get()).ok().filter(|_| method == METHOD)?;
+    let url = asked.url.filter(|_| asked.mode == "url")?;
+    Some((asked.message, url))
+}
+
 /// What a question is answered with that no user is shown.
 pub(super) fn cancelled() -> Value {
     json!({ "action": "cancel" })

@@ -13,6 +13,14 @@ use super::{questions, Conversation, Run, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::calls::Asks;
 use crate::backend::acp::peer::AgentRequest;
 
+/// What a request of the agent's is answered with while no turn runs and none can.
+pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, (i64, &'static str)> {
+    match method {
+        questions::METHOD => Ok(questions::cancelled()),
+        _ => Err((INVALID_PARAMS, "no turn runs")),
+    }
+}
+
 impl Conversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
         let Some((request, told)) = self.calls.decided(call, approved) else { return };
@@ -20,6 +28,9 @@ impl Conversation {
             run.has_refused |= !approved;
         }
         self.answer_permission(&request, option);
+        if !approved {
+            self.denied_client_tool(call);
+        }
         self.tell_all(told);
         self.answer_unanswered(false);
     }
@@ -40,14 +51,6 @@ impl Conversation {
         }
         for request in self.calls.unanswered(all) {
             self.answer_permission(&request, None);
-        }
-    }
-
-    /// Takes in a request of the agent's while no turn runs and none can.
-    pub(super) fn asked_too_early(method: &str) -> Result<Value, (i64, &'static str)> {
-        match method {
-            questions::METHOD => Ok(questions::cancelled()),
-            _ => Err((INVALID_PARAMS, "no turn runs")),
         }
     }
 

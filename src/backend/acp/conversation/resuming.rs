@@ -5,17 +5,12 @@
 
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
 
-use super::{Conversation, Next};
+use super::{Conversation, Next, TOLD_ANEW};
 use crate::backend::acp::content;
-use crate::host::effects::{Event, Handle, RunId, Transcript};
+use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
 
 /// So much of what the turn holds is told, in bytes: the latest of it.
 const SO_FAR_BYTES_MAX: usize = 64 << 10;
-
-/// What the user sees when the agent cannot go on.
-const FORGOTTEN: &str =
-    "the agent does not know this conversation any more, so it cannot go on with the turn; with \
-    your next message it is told what was said";
 
 impl Conversation {
     /// What the host is told first of a conversation that has just been opened.
@@ -48,15 +43,12 @@ impl Conversation {
         attached: &[Transcript],
         so_far: &[ResponsePart],
     ) -> Next {
-        if self.is_new {
-            self.fail(run, "cannotResume", FORGOTTEN.to_owned());
-            // What there is to be told has grown by this turn.
-            self.pending.push_back(Event::Handle(None));
-            self.close();
-            return Next::Leave;
+        // It does not know the conversation any more: it is told what was said, and then of this turn.
+        if self.is_new && self.transcript.is_none() {
+            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
         let mut blocks = vec![interrupted(so_far).as_str().into()];
-        blocks.extend(content::prompt(message, attached, &self.running.capabilities.prompt_capabilities));
+        blocks.extend(content::prompt(message, attached, self.running.takes()));
         self.calls.stay_apart_from(so_far);
         self.begin(run, blocks)
     }

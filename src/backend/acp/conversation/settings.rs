@@ -190,10 +190,11 @@ impl Conversation {
     /// The agent knows the session: it is asked for these settings, and then the conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
         let defaults = self.is_new.then(|| self.settings.options.schema(true));
-        let title = self.running.title.clone();
+        let (title, version) = (self.running.title.clone(), self.running.version.clone());
         let capabilities = Some(self.running.abilities());
         self.describe(SelfDescription {
             title,
+            version,
             config: defaults,
             capabilities,
             ..SelfDescription::default()

@@ -3,8 +3,10 @@
 //! Owns: the text, the tool calls, the plan and the usage of the turn that runs.
 //! Never: lets what is said between turns touch a turn.
 
+use std::borrow::Cow;
+
 use agent_client_protocol_schema::{
-    ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
+    ContentBlock, ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::UsageInfo;
@@ -26,9 +28,47 @@ struct Any {
     rest: JsonObject,
 }
 
+/// A piece of the answer or of the thoughts that says nothing besides its text. Nearly all updates are such, and they
+/// are read without the way over all that an update can be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct PlainChunk<'a> {
+    #[serde(borrow)]
+    session_update: Cow<'a, str>,
+    #[serde(borrow)]
+    content: PlainText<'a>,
+    #[serde(default)]
+    message_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlainText<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    text: String,
+}
+
+impl PlainChunk<'_> {
+    fn kind(&self) -> Option<TextKind> {
+        match (&*self.content.kind, &*self.session_update) {
+            ("text", "agent_message_chunk") => Some(TextKind::Markdown),
+            ("text", "agent_thought_chunk") => Some(TextKind::Reasoning),
+            _ => None,
+        }
+    }
+}
+
 impl Conversation {
     /// Takes in a `session/update`.
     pub(super) fn updated(&mut self, raw: &RawValue) {
+        if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
+            if let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) {
+                if let Some(kind) = chunk.kind() {
+                    return self.speak(kind, chunk.message_id, chunk.content.text, None);
+                }
+            }
+        }
         let update = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
@@ -61,6 +101,10 @@ impl Conversation {
                 });
             }
             SessionUpdate::UsageUpdate(_) => self.note(besides::CONTEXT, unplaced(raw)),
+            // Part of a turn that is over, perhaps: it begins nothing, but somebody may miss it.
+            SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
+                tracing::warn!(agent = self.agent.spec.name, "text outside of a turn is not shown: {raw}");
+            }
             _ if !runs => tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}"),
             SessionUpdate::AgentMessageChunk(chunk) => self.heard_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.heard_chunk(TextKind::Reasoning, chunk, raw),
@@ -77,7 +121,7 @@ impl Conversation {
     }
 
     /// Keeps something about the conversation that has no place.
-    fn note(&mut self, name: &str, value: Option<Value>) {
+    pub(super) fn note(&mut self, name: &str, value: Option<Value>) {
         let value = value.map(besides::kept);
         self.pending.push_back(Event::Note { name: name.to_owned(), value });
     }
@@ -106,9 +150,17 @@ impl Conversation {
     }
 
     pub(super) fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
+        let is_beginning = |event: &TurnEvent| {
+            matches!(
+                event,
+                TurnEvent::ToolStarted { .. }
+                    | TurnEvent::ClientToolStarted { .. }
+                    | TurnEvent::ClientTool { .. }
+            )
+        };
         let begins = |event: &TurnEvent| match event {
-            TurnEvent::With(event, _) => matches!(**event, TurnEvent::ToolStarted { .. }),
-            event => matches!(event, TurnEvent::ToolStarted { .. }),
+            TurnEvent::With(event, _) => is_beginning(event),
+            event => is_beginning(event),
         };
         if told.iter().any(begins) {
             if let Some(run) = &mut self.run {
@@ -176,6 +228,11 @@ impl Conversation {
         let usage = run.usage.clone();
         self.tell(TurnEvent::Usage(usage));
     }
+}
+
+/// Whether a chunk holds nothing but white space.
+fn is_blank(chunk: &ContentChunk) -> bool {
+    matches!(&chunk.content, ContentBlock::Text(text) if text.text.trim().is_empty())
 }
 
 /// What a message about a call says.

@@ -52,7 +52,7 @@ impl Conversation {
 
     /// Takes in a request about files or terminals.
     pub(super) fn asked_of_workspace(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
-        let offers = self.agent.spec.offers;
+        let offers = self.running.offers;
         let offered = match method {
             "fs/read_text_file" => offers.reading,
             "fs/write_text_file" => offers.writing,

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::codec::Decoder;
 
-use super::{Shared, BRACES_MAX, LAST_WORDS, LINE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX};
+use super::{Shared, BRACES_MAX, LAST_WORDS, LINE_BYTES_MAX, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX};
 use crate::backend::acp::junk::Junk;
 use crate::io::codec::{Line, LineCodec};
 
@@ -76,12 +76,25 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
     let (mut codec, mut buffer) = (LineCodec::new(LINE_BYTES_MAX), BytesMut::with_capacity(READ_BYTES));
     let mut junk = Junk::new(&shared.agent);
     let mut more = true;
+    // Bytes that were read since the last answer was taken in.
+    let mut behind_answer = 0;
     while more {
         buffer.reserve(READ_BYTES);
-        more = match output.read_buf(&mut buffer).await {
-            Ok(count) => count > 0,
-            Err(error) => return Some(format!("its output cannot be read: {error}")),
+        let is_answered = shared.has_fresh_answers();
+        let read = if is_answered {
+            read_what_is_there(&mut output, &mut buffer).await
+        } else {
+            Some(output.read_buf(&mut buffer).await)
         };
+        let count = match read {
+            Some(Ok(count)) => count,
+            Some(Err(error)) => return Some(format!("its output cannot be read: {error}")),
+            None => {
+                shared.heard_out().await;
+                continue;
+            }
+        };
+        more = count > 0;
         loop {
             let line = if more { codec.decode(&mut buffer) } else { codec.decode_eof(&mut buffer) };
             match line {
@@ -99,11 +112,30 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
                 Err(error) => return Some(format!("its output cannot be read: {error}")),
             }
         }
+        behind_answer = if is_answered { behind_answer + count } else { 0 };
+        if behind_answer > PIPE_BYTES_MAX || !more {
+            shared.heard_out().await;
+        }
         if shared.waiting_bytes.load(Ordering::Acquire) > WAITING_BYTES_MAX {
             return Some("it does not read what it is told".to_owned());
         }
     }
     junk.all()
+}
+
+/// Reads what can be read without waiting; none when that is nothing.
+async fn read_what_is_there(
+    output: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> Option<std::io::Result<usize>> {
+    // In a turn of its own, before which the runtime looks at the pipe again and after which nothing but an empty
+    // pipe has the read wait: not, for one, that this task has had its share for now.
+    tokio::task::yield_now().await;
+    tokio::select! {
+        biased;
+        read = output.read_buf(buffer) => Some(read),
+        () = std::future::ready(()) => None,
+    }
 }
 
 /// Takes in a line; says why the agent is given up when it must be.

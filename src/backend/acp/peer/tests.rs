@@ -105,3 +105,83 @@ async fn an_agent_waits_until_it_is_heard() {
     }
     said.await.unwrap();
 }
+
+/// The text of updates and the numbers of answers and of [`Said::HeardOut`], until the last of these came.
+async fn heard_until_out(ear: &mut Ear, request: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        match ear.hear().await.unwrap() {
+            Said::Update(update) => all.push(update.get().trim_matches('"').to_owned()),
+            Said::Answer(id, _) => all.push(format!("answer {id}")),
+            Said::HeardOut(id) => {
+                all.push(format!("out {id}"));
+                if id == request {
+                    return all;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn answer(id: u64) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#) + "\n"
+}
+
+/// What an agent has written by the time when its answer is taken in is heard before the answer is closed, however
+/// many reads that takes.
+#[tokio::test]
+async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
+    let (mut agent, output) = tokio::io::duplex(1 << 20);
+    let connection = connected(output, std::future::pending());
+    let (mut ear, mut other) = (connection.listen(), connection.listen());
+    ear.follow("s");
+    let (first, second) = (ear.request("m", &()), other.request("m", &()));
+    // More than is read at once, and more messages than a task may take in one turn.
+    let long = "x".repeat(2 * READ_BYTES);
+    agent.write_all((update("before") + "\n" + &answer(first)).as_bytes()).await.unwrap();
+    agent.write_all((update(&long) + "\n").repeat(2).as_bytes()).await.unwrap();
+    agent.write_all((update("behind") + "\n").repeat(300).as_bytes()).await.unwrap();
+    agent.write_all(answer(second).as_bytes()).await.unwrap();
+    let mut expected = vec!["before".to_owned(), format!("answer {first}"), long.clone(), long];
+    expected.extend(std::iter::repeat_n("behind".to_owned(), 300));
+    expected.push(format!("out {first}"));
+    assert_eq!(heard_until_out(&mut ear, first).await, expected);
+    assert_eq!(
+        heard_until_out(&mut other, second).await,
+        [format!("answer {second}"), format!("out {second}")]
+    );
+    agent.write_all((update("late") + "\n").as_bytes()).await.unwrap();
+    assert!(matches!(ear.hear().await, Some(Said::Update(_))));
+}
+
+#[tokio::test]
+async fn an_agent_that_never_stops_talking_is_heard_out_all_the_same() {
+    let (mut agent, output) = tokio::io::duplex(4 * READ_BYTES);
+    let connection = connected(output, std::future::pending());
+    let mut ear = connection.listen();
+    ear.follow("s");
+    let id = ear.request("m", &());
+    let talking = tokio::spawn(async move {
+        let text = update(&"x".repeat(1000)) + "\n";
+        agent.write_all((answer(id) + &text.repeat(100)).as_bytes()).await.unwrap();
+        while agent.write_all(text.repeat(100).as_bytes()).await.is_ok() {}
+    });
+    heard_until_out(&mut ear, id).await;
+    assert!(!talking.is_finished());
+    talking.abort();
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_with_its_answer_is_heard_out() {
+    let output = answer(1) + &update("behind");
+    let (mut agent, reader) = tokio::io::duplex(1024);
+    let connection = connected(reader, async { "it ended".to_owned() });
+    let mut ear = connection.listen();
+    ear.follow("s");
+    assert_eq!(ear.request("m", &()), 1);
+    agent.write_all(output.as_bytes()).await.unwrap();
+    drop(agent);
+    assert_eq!(heard_until_out(&mut ear, 1).await, ["answer 1", "behind", "out 1"]);
+    assert!(ear.hear().await.is_none());
+}

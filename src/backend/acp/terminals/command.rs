@@ -24,7 +24,6 @@ use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -32,7 +31,7 @@ use super::guard::News;
 use super::screen::{Ending, Screen, Stage};
 use crate::backend::acp::files::{failure, Failed};
 use crate::backend::acp::folders::Folders;
-use crate::backend::acp::process::GuardProgram;
+use crate::backend::acp::guards::{Guard, GuardProgram};
 
 /// So much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;
@@ -175,13 +174,13 @@ impl Commands {
         let (reader, writer) = io::pipe()?;
         let (ours, theirs) = Socket::pair()?;
         ours.set_nonblocking(true)?;
-        let mut command = Command::new(&self.guard.path);
-        command.args(&self.guard.arguments).arg(TERMINAL).arg("--").arg(&launch.program);
+        let mut command = self.guard.command();
+        command.arg(TERMINAL).arg("--").arg(&launch.program);
         command.args(&launch.arguments).envs(&self.environment).envs(&launch.environment);
-        command.current_dir(&launch.directory).process_group(0);
+        command.current_dir(&launch.directory);
         // One pipe for both, so that their order is kept.
         command.stdout(writer.try_clone()?).stderr(writer).stdin(Stdio::from(OwnedFd::from(theirs)));
-        let guard = command.spawn()?;
+        let guard = self.guard.start(&mut command)?;
         // Only the guard has the other ends from here on.
         drop(command);
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -195,7 +194,7 @@ impl Commands {
 
 /// Attends to a command until nothing of it is left.
 async fn attend(
-    mut guard: Child,
+    mut guard: Guard,
     control: UnixStream,
     output: pipe::Receiver,
     screen: Arc<Screen>,
@@ -207,6 +206,8 @@ async fn attend(
     let mut output = Some(output);
     let mut buffer = vec![0; READ_BYTES];
     let (mut stopped, mut burst) = (false, 0);
+    let mut ending = std::pin::pin!(guard.ended(&stop));
+    let mut ended = None;
     loop {
         tokio::select! {
             biased;
@@ -226,6 +227,8 @@ async fn attend(
                 Some(None) => tracing::warn!("the guard of a command says what nobody knows"),
                 None => break,
             },
+            // What it has told is read to its end all the same.
+            status = &mut ending, if ended.is_none() => ended = Some(status),
             read = read_some(output.as_mut(), &mut buffer), if output.is_some() => match read {
                 Ok(count @ 1..) => {
                     screen.write(&buffer[..count]);
@@ -244,7 +247,11 @@ async fn attend(
     if let Some(output) = &output {
         read_what_is_there(output, &mut buffer, &screen);
     }
-    let signal = guard.wait().await.ok().and_then(|status| status.signal());
+    let status = match ended {
+        Some(status) => status,
+        None => ending.await,
+    };
+    let signal = status.ok().and_then(|status| status.signal());
     screen.set_stage(Stage::Ended(Ending { status: None, signal: signal.map(signal_name) }));
 }
 

@@ -1,29 +1,22 @@
 //! The guard of a command in a terminal: this program in its hidden mode, as for an agent, with another end.
 //!
-//! Its stdin is a socket. What comes out of it tells the host what becomes of the command, one line each; when
-//! nothing more can come in, by the host's will or with its death, the command's whole group is asked to leave and
-//! then killed. The command reads nothing.
+//! Its stdin is the lifeline. What comes out of it tells the host what becomes of the command, one line each; when
+//! nothing more can come in, by the host's will or with its death, all that descends from the command is asked to
+//! leave and then killed. The command reads nothing.
 //!
 //! Owns: that nothing of a command outlives its terminal, and telling how it ended by itself. What it has left
-//! running in its group goes on until then.
+//! running goes on until then.
 //! Never: reads or writes a byte of the command's.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::process::{wait, WaitOptions, WaitStatus};
+use rustix::process::WaitStatus;
 
-use crate::backend::acp::guard::{clear, lead, start, wait_for, Reaps, PATIENCE};
-
-/// How often it is looked what of a command's children has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+use crate::backend::acp::guard::{lead, lifeline_to_host, start, wait_for};
+use crate::backend::acp::lifeline;
 
 /// What a guard tells of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +62,9 @@ pub fn run(command: &[OsString]) -> u8 {
 }
 
 fn guard(command: &[OsString]) -> io::Result<()> {
-    let mut host = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let started = lead().and_then(|group| Ok((group, start(command, Stdio::null())?)));
-    let (group, command) = match started {
+    let mut host = lifeline_to_host()?;
+    let started = lead().and_then(|family| Ok((family, start(command, Stdio::null())?)));
+    let (family, command) = match started {
         Ok(started) => started,
         Err(error) => {
             host.write_all(News::NotStarted(error.to_string()).line().as_bytes())?;
@@ -80,30 +73,16 @@ fn guard(command: &[OsString]) -> io::Result<()> {
     };
     // A host that is gone is noticed below.
     host.write_all(News::Started.line().as_bytes()).unwrap_or_default();
-    let mut end = host.try_clone()?;
-    let (cleared, over) = channel::<()>();
-    thread::spawn(move || {
-        // Nothing is ever said.
-        io::copy(&mut end, &mut io::sink()).unwrap_or_default();
-        clear(group, Reaps::No);
-        drop(cleared);
-        // What has left the group is not waited for.
-        thread::sleep(PATIENCE);
+    let end = host.try_clone()?;
+    let ending = thread::spawn(move || {
+        lifeline::wait_for_the_end(end);
+        family.end();
         std::process::exit(0);
     });
     let status = wait_for(command)?;
     host.write_all(news_of(status).line().as_bytes()).unwrap_or_default();
-    // What it has left behind is reaped when it ends, and goes on until then, or until the host has enough.
-    while !matches!(over.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Disconnected)) {
-        loop {
-            match wait(WaitOptions::NOHANG) {
-                Ok(Some(_)) | Err(Errno::INTR) => {}
-                // Orphans are adopted here: nobody is left.
-                Err(_) if cfg!(target_os = "linux") => return Ok(()),
-                Ok(None) | Err(_) => break,
-            }
-        }
-    }
+    // What it has left behind goes on until it ends, or until the host has enough.
+    family.wait(ending);
     Ok(())
 }
 

@@ -116,7 +116,7 @@ impl Ids for CountedIds {
 
 impl Stage {
     fn new() -> Result<Self> {
-        let (agents, reports) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
+        let (agents, reports, _) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
             default_directory: None,
@@ -124,6 +124,7 @@ impl Stage {
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,
+            limits: Default::default(),
         };
         Ok(Self {
             host: Host::new(config),
@@ -289,7 +290,7 @@ impl Stage {
         self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
         for message in fed {
-            self.feed(Input::Said(connection, message));
+            self.feed(Input::said(connection, message));
         }
         self.end_step()
     }
@@ -371,7 +372,7 @@ impl Stage {
     fn end_step(&mut self) -> Result<()> {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::Said(connection, message));
+                self.feed(Input::said(connection, message));
             }
             self.feed(Input::Save);
             let outputs = std::mem::take(&mut self.outputs);
@@ -404,6 +405,7 @@ impl Stage {
                 self.agents.carry_out(chat, *command);
             }
             Output::Timer(timer, _) => self.timers.push(timer),
+            Output::Closed(connection) => self.edges.close(connection),
             other => unreachable!("nobody asks for {other:?}"),
         }
     }

@@ -1,0 +1,146 @@
+//! Calls of tools that clients carry out. The agent says the same call twice: in its own account of its calls, and to
+//! the MCP server that offers the tools, in whichever order; some say in both which it is.
+//!
+//! Owns: finding the two together, so that clients are shown one call.
+//! Never: has a client run something else than what the agent calls the server with.
+
+use std::sync::Arc;
+
+use agent_client_protocol_schema::{ContentBlock, ToolCallContent};
+use serde_json::{json, Value};
+
+use super::{Call, Calls, Said, Stage};
+use crate::backend::acp::client_tools::{self, Offered};
+use crate::backend::acp::peer::AgentRequest;
+use crate::host::effects::TurnEvent;
+
+impl Calls {
+    /// The tools that clients carry out are these now.
+    pub fn offer(&mut self, offered: Arc<Offered>) {
+        self.offered = offered;
+    }
+
+    /// The agent waits for what comes of a client's tool: which call that is, and what follows.
+    pub fn wants(&mut self, tool: &str, arguments: &Value, mentions: &[String]) -> (String, TurnEvent) {
+        let told_by_agent = self.account_of(tool, arguments, mentions);
+        let id = told_by_agent.unwrap_or_else(|| self.show(tool));
+        let call = self.calls.entry(id.clone()).or_default();
+        call.wanted = true;
+        call.input = Some(arguments.clone());
+        if call.stage == Stage::Begun {
+            call.stage = Stage::Running;
+        }
+        let message = call.message().into();
+        let (name, input) = (tool.to_owned(), arguments.to_string());
+        (id.clone(), TurnEvent::ClientTool { id, name, input, message })
+    }
+
+    /// The agent does not wait any more for what comes of a client's tool.
+    pub fn gives_up(&mut self, id: &str) -> Option<TurnEvent> {
+        let call = self.calls.get_mut(id).filter(|call| call.stage != Stage::Over)?;
+        Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
+    }
+
+    /// Whether the user has denied a call.
+    pub fn is_denied(&self, id: &str) -> bool {
+        self.calls.get(id).is_some_and(|call| call.denied)
+    }
+
+    /// A call is over for the host, which the agent may not know yet: the question about it that nobody answers now.
+    pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
+        let call = self.calls.get_mut(id)?;
+        // A client may be done before the agent asks for the result.
+        if call.wanted {
+            call.stage = Stage::Over;
+        }
+        call.asked.pop_front().map(|(request, _)| request)
+    }
+
+    /// The agent's own account of a call that it makes now. What the user has allowed, and a client runs already, must
+    /// be just this.
+    fn account_of(&self, tool: &str, arguments: &Value, mentions: &[String]) -> Option<String> {
+        let fits = |call: &Call| call.input.as_ref() == Some(arguments);
+        let open = self.calls.iter().filter(|(_, call)| {
+            // What the user has denied is not to be carried out as a call of its own.
+            let is_open = !call.wanted && (call.stage != Stage::Over || call.denied);
+            is_open && call.client_tool.as_deref() == Some(tool) && (call.stage == Stage::Begun || fits(call))
+        });
+        let open: Vec<(&String, &Call)> = open.collect();
+        let own = |id: &str| self.renamed.iter().find(|(_, name)| *name == id).map(|(own, _)| own.as_str());
+        let is_mentioned = |id: &str| mentions.iter().any(|said| said == own(id).unwrap_or(id));
+        let mentioned = open.iter().find(|(id, _)| is_mentioned(id));
+        let fitting = || open.iter().find(|(_, call)| fits(call));
+        // Some tell later what they call a tool with.
+        let is_not_told = |call: &Call| call.input.as_ref().is_none_or(|input| *input == json!({}));
+        let untold = || open.iter().find(|(_, call)| is_not_told(call));
+        let (id, _) = mentioned.or_else(fitting).or_else(untold)?;
+        Some((*id).clone())
+    }
+
+    /// A call of which the agent has told nothing, so far.
+    fn show(&mut self, tool: &str) -> String {
+        let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
+        let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();
+        let client_tool = Some(tool.to_owned());
+        let call = Call { client_tool, told: true, unclaimed: true, ..Call::default() };
+        self.calls.insert(id.clone(), call);
+        id
+    }
+
+    /// The call that was shown already, of which an agent tells now for the first time.
+    pub(super) fn shown_before(&mut self, said: &Said) -> Option<String> {
+        let tool = self.client_tool(said)?;
+        let input = said.update.fields.raw_input.as_ref().and_then(client_tools::arguments);
+        let input = input.filter(|input| **input != json!({}));
+        let fits = |call: &Call| {
+            call.client_tool.as_ref() == Some(&tool)
+                && input.is_none_or(|input| call.input.as_ref() == Some(input))
+        };
+        let (id, call) = self.calls.iter_mut().find(|(_, call)| call.unclaimed && fits(call))?;
+        call.unclaimed = false;
+        Some(id.clone())
+    }
+
+    /// The client's tool that a message about a call speaks of.
+    pub(super) fn client_tool(&self, said: &Said) -> Option<String> {
+        if self.offered.is_empty() {
+            return None;
+        }
+        let fields = &said.update.fields;
+        let of_meta = |meta: &Value| meta.get("toolName").and_then(Value::as_str).map(str::to_owned);
+        let meta = said.update.meta.clone().map(Value::Object).unwrap_or_default();
+        let of_input = fields.raw_input.as_ref().and_then(|input| {
+            let part = |name: &str| input.get(name).and_then(Value::as_str);
+            Some(format!("{}/{}", part("server")?, part("tool")?))
+        });
+        let of_meta = [of_meta(&meta), meta.get("claudeCode").and_then(of_meta)];
+        let texts = [said.more.name.clone(), fields.title.clone(), of_input].into_iter().chain(of_meta);
+        let texts: Vec<String> = texts.flatten().collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        self.offered.tool_of(&texts).map(str::to_owned)
+    }
+}
+
+impl Call {
+    /// Takes in what an agent says that it calls a client's tool with. Some say it in the content of a question only,
+    /// and some ask with something else as the input.
+    pub(super) fn learn_arguments(&mut self, input: Option<&Value>, content: Option<&[ToolCallContent]>) {
+        if self.wanted {
+            return;
+        }
+        let is_wrapped = |input: &Value| input.get("server").is_some();
+        let is_other = |input: &Value| input.get("server_name").is_some() && self.input.is_some();
+        if let Some(input) = input.filter(|input| is_wrapped(input) || !is_other(input)) {
+            self.input = client_tools::arguments(input).cloned().or(self.input.take());
+        } else if self.input.is_none() {
+            let texts = content.into_iter().flatten().filter_map(|content| match content {
+                ToolCallContent::Content(content) => match &content.content {
+                    ContentBlock::Text(text) => serde_json::from_str::<Value>(&text.text).ok(),
+                    _ => None,
+                },
+                _ => None,
+            });
+            self.input = texts.into_iter().find(Value::is_object);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The tools of a session's active clients, as an MCP server of the host's own that the agent is given.
+//!
+//! In reading order: [`relay`] (this program as that server's process, which the agent starts), `listener` (the socket
+//! on which it reaches the host), `server` (MCP, in the host), this file (what a tool and its result are there).
+//!
+//! Owns: what the agent calls each tool, and which of the calls that it shows are calls of such a tool.
+//! Never: decides which client carries out a call, or changes the schema of an input.
+
+pub mod listener;
+pub mod relay;
+mod server;
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{ToolCallResult, ToolDefinition, ToolResultContent};
+use serde_json::{json, Value};
+
+pub use self::server::{Called, Heard};
+
+/// What agents call the server. They make names of tools from it, some of which may hold nothing but letters.
+pub const SERVER: &str = "ahpclient";
+
+/// The longest name of a tool: model providers allow 64 bytes, and agents put the server's name before it.
+const NAME_BYTES_MAX: usize = 40;
+
+/// The tools that are offered at one moment.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Offered(Vec<Offer>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Offer {
+    /// What the agent calls it.
+    name: String,
+    tool: ToolDefinition,
+}
+
+impl Offered {
+    /// These tools, of which those are left out that no agent would take.
+    pub fn new(tools: Vec<ToolDefinition>) -> Self {
+        let mut offers: Vec<Offer> = Vec::new();
+        for tool in tools {
+            let name = name_for_agents(&tool.name);
+            let takes_an_object = tool.input_schema.as_ref().is_none_or(|schema| {
+                schema.as_object().is_some_and(|it| it.get("type").is_none_or(|kind| kind == "object"))
+            });
+            if !takes_an_object || offers.iter().any(|offer| offer.name == name) {
+                tracing::warn!(tool = tool.name, "a client's tool cannot be offered to agents");
+                continue;
+            }
+            offers.push(Offer { name, tool });
+        }
+        Self(offers)
+    }
+
+    /// Whether there is any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What clients call them.
+    pub fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|offer| offer.tool.name.as_str()).collect()
+    }
+
+    /// Whether all of them are among others, just as they are.
+    pub fn are_all_in(&self, others: &Self) -> bool {
+        self.0.iter().all(|offer| others.0.contains(offer))
+    }
+
+    /// The client's name for a tool, by the agent's.
+    fn tool_named(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|offer| offer.name == name).map(|offer| offer.tool.name.as_str())
+    }
+
+    /// The tools, as MCP lists them.
+    fn listed(&self) -> Vec<Value> {
+        self.0.iter().map(Offer::listed).collect()
+    }
+
+    /// The tool that an agent speaks of when it says these texts of a call, if it is one of these: agents put the names
+    /// of the server and the tool together, each in its own way.
+    pub fn tool_of(&self, texts: &[&str]) -> Option<&str> {
+        let offer = self.0.iter().find(|offer| texts.iter().any(|text| speaks_of(text, &offer.name)))?;
+        Some(&offer.tool.name)
+    }
+}
+
+impl Offer {
+    fn listed(&self) -> Value {
+        let ToolDefinition { title, description, input_schema, annotations, meta, .. } = &self.tool;
+        let mut schema = input_schema.clone().unwrap_or_else(|| json!({}));
+        if let Value::Object(schema) = &mut schema {
+            // Agents drop a server of which one tool does not say it.
+            schema.entry("type").or_insert_with(|| "object".into());
+        }
+        let mut listed = json!({ "name": self.name, "inputSchema": schema });
+        // No schema of the output: agents refuse what does not fit it, and a client may answer in text.
+        let besides = [
+            ("title", json!(title)),
+            ("description", json!(description)),
+            ("annotations", json!(annotations)),
+            ("_meta", json!(meta)),
+        ];
+        for (name, value) in besides.into_iter().filter(|(_, value)| !value.is_null()) {
+            listed[name] = value;
+        }
+        listed
+    }
+}
+
+/// What agents call a tool of this name: letters, digits, `_` and `-` stay; where anything else must go, a sum of the
+/// whole name keeps it apart from others.
+fn name_for_agents(name: &str) -> String {
+    let fits = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(fits) {
+        return name.to_owned();
+    }
+    let sum = format!("_{:08x}", crc32fast::hash(name.as_bytes()));
+    let kept = name.chars().map(|character| if fits(character) { character } else { '_' });
+    kept.take(NAME_BYTES_MAX - sum.len()).chain(sum.chars()).collect()
+}
+
+/// Whether an agent names this tool of ours by such a text: `mcp__SERVER__TOOL`, `mcp.SERVER.TOOL`, `SERVER_TOOL`,
+/// `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` and what it is called with.
+fn speaks_of(text: &str, tool: &str) -> bool {
+    let is_separator = |character: char| "_./-: ".contains(character);
+    let after_tool = text.strip_prefix(tool).and_then(|rest| rest.strip_prefix(" (")?.strip_prefix(SERVER));
+    if after_tool.is_some_and(|rest| rest.starts_with(" MCP Server)")) {
+        return true;
+    }
+    let text = text.strip_prefix("Tool: ").unwrap_or(text);
+    let text = text.strip_prefix("mcp").map_or(text, |rest| rest.trim_start_matches(is_separator));
+    let between = text.strip_prefix(SERVER).and_then(|rest| rest.strip_suffix(tool));
+    between.is_some_and(|between| !between.is_empty() && between.chars().all(is_separator))
+}
+
+/// What a call is called with, of what an agent says that it is: some put it beside the names of the server and tool.
+pub fn arguments(said: &Value) -> Option<&Value> {
+    match said.get("server") {
+        Some(server) if server == SERVER => said.get("arguments"),
+        _ => Some(said),
+    }
+}
+
+/// What came of a call, as MCP says it.
+pub fn result(result: &ToolCallResult) -> Value {
+    let mut content: Vec<Value> = result.content.iter().flatten().filter_map(said_of).collect();
+    let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
+    if !result.success {
+        let why = why.unwrap_or("the tool has failed, and does not say why");
+        if !content.iter().any(|said| said["text"] == why) {
+            content.push(json!({ "type": "text", "text": why }));
+        }
+    }
+    if content.is_empty() {
+        // Some agents take an empty result for none.
+        let text = match &result.structured_content {
+            Some(structured) => Value::Object(structured.clone()).to_string(),
+            None => plain(&result.past_tense_message),
+        };
+        content.push(json!({ "type": "text", "text": text }));
+    }
+    let mut said = json!({ "content": content, "isError": !result.success });
+    if let Some(structured) = &result.structured_content {
+        said["structuredContent"] = Value::Object(structured.clone());
+    }
+    said
+}
+
+/// A call that nobody has carried out, as MCP says it.
+pub fn refusal(why: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": why }], "isError": true })
+}
+
+fn plain(message: &ahp_types::common::StringOrMarkdown) -> String {
+    match serde_json::to_value(message).unwrap_or_default() {
+        Value::String(text) => text,
+        Value::Object(markdown) => {
+            markdown.get("markdown").and_then(Value::as_str).unwrap_or_default().to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// A part of a result; none where agents can do nothing with it.
+fn said_of(content: &ToolResultContent) -> Option<Value> {
+    let text = |text: String| Some(json!({ "type": "text", "text": text }));
+    match content {
+        ToolResultContent::Text(content) => text(content.text.clone()),
+        ToolResultContent::EmbeddedResource(content) => {
+            let (data, kind) = (&content.data, &content.content_type);
+            let name = kind.split('/').next().filter(|name| ["image", "audio"].contains(name));
+            Some(match name {
+                Some(name) => json!({ "type": name, "data": data, "mimeType": kind }),
+                None => json!({ "type": "resource", "resource":
+                    { "uri": "data:,", "mimeType": kind, "blob": data } }),
+            })
+        }
+        // Links are newer than some agents.
+        ToolResultContent::Resource(content) => text(content.uri.clone()),
+        ToolResultContent::Terminal(content) => text(content.title.clone()),
+        ToolResultContent::Subagent(content) => text(content.title.clone()),
+        ToolResultContent::FileEdit(edit) => {
+            let sides = [("before", &edit.before), ("after", &edit.after)];
+            let uris: JsonObject = sides
+                .into_iter()
+                .filter_map(|(name, side)| Some((name.to_owned(), json!(side.as_ref()?.uri))))
+                .collect();
+            text(format!("Changed a file: {}", Value::Object(uris)))
+        }
+        ToolResultContent::Unknown(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! The socket on which the MCP servers of an agent's sessions reach the host.
+//!
+//! Owns: the socket, in a folder that nobody else may enter; that only this user gets through, with the token of one
+//! session; and that the folder is removed when the host ends, or by the next host when this one was killed.
+//! Never: gives a session's token to anybody but its agent, or lets it be used when the session is closed.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream as Probe;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_client_protocol_schema::{EnvVariable, McpServer, McpServerStdio};
+use ahp_types::state::ToolDefinition;
+use anyhow::Context;
+use rustix::process::{geteuid, test_kill_process, Pid};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{timeout, Instant};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::server::{self, Heard, Lines, Link};
+use super::{relay, Offered, SERVER};
+
+/// What the names of our folders begin with; the id of the process follows.
+const FOLDER: &str = "ahp-sidecar-";
+
+/// How long one who connects may take to say its token.
+const TOKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// So many calls wait to be taken in before the agent is not read any more.
+const HEARD_MAX: usize = 64;
+
+/// An agent that does so at all asks for the tools again within this time after it was told that they have changed.
+const ASKS_AGAIN_WITHIN: Duration = Duration::from_secs(1);
+
+/// Where the MCP servers of an agent's sessions connect, once there is one.
+#[derive(Debug, Default)]
+pub struct Listener {
+    open: tokio::sync::Mutex<Option<Open>>,
+    links: Arc<Links>,
+}
+
+#[derive(Debug)]
+struct Open {
+    folder: Folder,
+    /// Ends the task that listens.
+    _listening: DropGuard,
+}
+
+/// What a link is given to, by its token.
+#[derive(Debug, Default)]
+struct Links(Mutex<HashMap<String, Link>>);
+
+impl Links {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Link>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The host's end of one session's MCP server. The token is of no use when this is gone.
+#[derive(Debug)]
+pub struct Server {
+    token: String,
+    socket: PathBuf,
+    links: Arc<Links>,
+    tools: watch::Sender<Arc<Offered>>,
+    heard: mpsc::Receiver<Heard>,
+    listed: watch::Receiver<Option<Arc<Offered>>>,
+    changed: Instant,
+}
+
+impl Listener {
+    /// A server of these tools, for one session.
+    ///
+    /// # Errors
+    /// When there is no place for the socket.
+    pub async fn serve(&self, tools: Vec<ToolDefinition>) -> anyhow::Result<Server> {
+        let mut open = self.open.lock().await;
+        let listening = match &mut *open {
+            Some(open) => open,
+            open => open.insert(self.listen().context("there is no place for a socket")?),
+        };
+        let token = uuid::Uuid::new_v4().simple().to_string();
+        let (tools, offered) = watch::channel(Arc::new(Offered::new(tools)));
+        let (said, heard) = mpsc::channel(HEARD_MAX);
+        let (lists, listed) = watch::channel(None);
+        let calls = Arc::new(AtomicU64::new(0));
+        self.links.all().insert(token.clone(), Link { tools: offered, said, lists, calls });
+        Ok(Server {
+            token,
+            socket: listening.folder.socket(),
+            links: Arc::clone(&self.links),
+            tools,
+            heard,
+            listed,
+            changed: Instant::now(),
+        })
+    }
+
+    /// Ends it, for good.
+    pub async fn stop(&self) {
+        self.links.all().clear();
+        *self.open.lock().await = None;
+    }
+
+    fn listen(&self) -> io::Result<Open> {
+        let folder = Folder::make()?;
+        let listener = UnixListener::bind(folder.socket())?;
+        fs::set_permissions(folder.socket(), Permissions::from_mode(0o600))?;
+        let stop = CancellationToken::new();
+        tokio::spawn(accept(listener, Arc::clone(&self.links), stop.clone()));
+        Ok(Open { folder, _listening: stop.drop_guard() })
+    }
+}
+
+impl Server {
+    /// What the agent is told of it.
+    pub fn entry(&self) -> anyhow::Result<McpServer> {
+        let server = McpServerStdio::new(SERVER, this_program()?).args(vec![relay::MODE.to_owned()]);
+        let socket = self.socket.to_str().context("the socket has no name that an agent can be told")?;
+        let variables = [(relay::SOCKET, socket), (relay::TOKEN, &self.token)];
+        let variables = variables.map(|(name, value)| EnvVariable::new(name, value));
+        Ok(McpServer::Stdio(server.env(variables.to_vec())))
+    }
+
+    /// The tools are these now.
+    pub fn offer(&mut self, tools: Vec<ToolDefinition>) {
+        let offered = Offered::new(tools);
+        if **self.tools.borrow() != offered {
+            self.changed = Instant::now();
+            self.tools.send_replace(Arc::new(offered));
+        }
+    }
+
+    /// The tools.
+    pub fn offered(&self) -> Arc<Offered> {
+        Arc::clone(&self.tools.borrow())
+    }
+
+    /// Whether the agent has ever asked for the tools.
+    pub fn was_listed(&self) -> bool {
+        self.listed.borrow().is_some()
+    }
+
+    /// Whether the agent knows other tools than there are, and does not ask for them by itself: some ask once.
+    pub fn is_out_of_date(&self) -> bool {
+        let listed = self.listed.borrow();
+        let lacks_some = listed.as_ref().is_some_and(|listed| !self.tools.borrow().are_all_in(listed));
+        lacks_some && self.changed.elapsed() >= ASKS_AGAIN_WITHIN
+    }
+
+    /// What the agent says next.
+    pub async fn hear(&mut self) -> Option<Heard> {
+        self.heard.recv().await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.links.all().remove(&self.token);
+    }
+}
+
+async fn accept(listener: UnixListener, links: Arc<Links>, stop: CancellationToken) {
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) if is_of_this_user(&stream) => {
+                tokio::spawn(let_in(stream, Arc::clone(&links)));
+            }
+            Ok(_) => tracing::warn!("another user has tried to reach the tools of a client"),
+            Err(error) => {
+                tracing::warn!(%error, "an MCP server of an agent cannot be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+fn is_of_this_user(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
+}
+
+async fn let_in(stream: UnixStream, links: Arc<Links>) {
+    let mut lines = Lines::new(stream);
+    let token = match timeout(TOKEN_WITHIN, lines.next()).await {
+        Ok(Some(token)) => token,
+        _ => return tracing::warn!("somebody has reached for the tools of a client without a token"),
+    };
+    let link = links.all().get(&token).cloned();
+    match link {
+        Some(link) => server::serve(lines, link).await,
+        None => tracing::warn!("somebody has reached for the tools of a client with a token of no session"),
+    }
+}
+
+/// This program, by a name that its agents can start it by.
+fn this_program() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    if path.is_file() || !cfg!(target_os = "linux") {
+        return Ok(path);
+    }
+    // Its file has been replaced since it was started.
+    Ok(format!("/proc/{}/exe", std::process::id()).into())
+}
+
+/// A folder for the socket that nobody else may enter.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> io::Result<Self> {
+        let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let base = base.filter(|base| base.is_absolute() && base.is_dir());
+        // A socket's name is short: 104 bytes on some systems.
+        let bases = base.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for base in bases.filter(|base| base.is_absolute() && base.as_os_str().len() < 50) {
+            remove_left_behind(&base);
+            let number = uuid::Uuid::new_v4().as_fields().0;
+            let folder = Self(base.join(format!("{FOLDER}{}-{number:08x}", std::process::id())));
+            match DirBuilder::new().mode(0o700).create(&folder.0) {
+                Ok(()) => return Ok(folder),
+                Err(error) => {
+                    failed = error;
+                    // Nothing to remove.
+                    std::mem::forget(folder);
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("tools")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::debug!(%error, "the folder of a socket was not removed");
+        }
+    }
+}
+
+/// Removes what hosts have left behind that were killed: their process is gone, and nobody answers.
+fn remove_left_behind(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split_once('-')?.0.parse().ok());
+        let Some(process) = id.and_then(Pid::from_raw) else { continue };
+        let is_gone = test_kill_process(process) == Err(rustix::io::Errno::SRCH);
+        let nobody = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
+        let refused = |error: io::Error| nobody.contains(&error.kind());
+        if is_gone && Probe::connect(entry.path().join("tools")).is_err_and(refused) {
+            // Another user's is not ours to remove.
+            if let Err(error) = fs::remove_dir_all(entry.path()) {
+                tracing::debug!(%error, "the folder of a host that is gone was not removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! MCP, as the host speaks it with an agent: the few methods that a server of tools needs.
+//!
+//! Owns: one connection, its lines and the calls on it that are not answered.
+//! Never: carries out a call, or waits for one: other requests are answered meanwhile.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+
+use super::{refusal, Offered};
+
+/// The versions of MCP that are spoken, the newest first. What a server of tools says is the same in all of them.
+const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// The longest line that is read, in bytes.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// JSON-RPC: no such method.
+const METHOD_NOT_FOUND: i64 = -32601;
+/// JSON-RPC: the parameters do not fit.
+const INVALID_PARAMS: i64 = -32602;
+/// JSON-RPC: it is no message.
+const INVALID_REQUEST: i64 = -32600;
+
+/// What an agent says through its MCP server.
+#[derive(Debug)]
+pub enum Heard {
+    /// It has been told the tools.
+    Listed,
+    /// It calls a tool.
+    Called(Called),
+    /// It does not want to know any more what comes of this call.
+    Withdrawn(u64),
+}
+
+/// A call of a tool.
+#[derive(Debug)]
+pub struct Called {
+    /// Which it is, of all calls of the session.
+    pub number: u64,
+    /// The client's name of the tool.
+    pub tool: String,
+    /// What it is called with.
+    pub arguments: Value,
+    /// Texts that came with it: the agent's own id of the call may be among them.
+    pub mentions: Vec<String>,
+    /// Where the result goes, once.
+    pub results: mpsc::UnboundedSender<(u64, Value)>,
+}
+
+impl Called {
+    /// Answers it.
+    pub fn answer(&self, result: Value) {
+        if self.results.send((self.number, result)).is_err() {
+            tracing::debug!(tool = self.tool, "the agent does not wait for a client's tool any more");
+        }
+    }
+}
+
+/// What every connection of a session shares.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) tools: watch::Receiver<Arc<Offered>>,
+    pub(super) said: mpsc::Sender<Heard>,
+    /// The tools that the agent was told last.
+    pub(super) lists: watch::Sender<Option<Arc<Offered>>>,
+    pub(super) calls: Arc<AtomicU64>,
+}
+
+/// The lines of a connection.
+pub(super) struct Lines {
+    input: BufReader<OwnedReadHalf>,
+    output: OwnedWriteHalf,
+    /// What has come of a line that is not complete.
+    line: Vec<u8>,
+}
+
+impl Lines {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        let (input, output) = stream.into_split();
+        Self { input: BufReader::new(input), output, line: Vec::new() }
+    }
+
+    /// The next line; none at the end, or when a line is too long. May be dropped half-way.
+    pub(super) async fn next(&mut self) -> Option<String> {
+        let room = LINE_BYTES_MAX.saturating_sub(self.line.len() as u64);
+        match (&mut self.input).take(room).read_until(b'\n', &mut self.line).await {
+            Ok(_) if self.line.ends_with(b"\n") => {}
+            Ok(_) => return None,
+            Err(error) => {
+                tracing::debug!(%error, "an MCP server of an agent cannot be read");
+                return None;
+            }
+        }
+        let line = std::mem::take(&mut self.line);
+        Some(String::from_utf8_lossy(&line).trim().to_owned())
+    }
+
+    async fn say(&mut self, mut message: Value) -> std::io::Result<()> {
+        message["jsonrpc"] = "2.0".into();
+        self.output.write_all(format!("{message}\n").as_bytes()).await
+    }
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    params: Value,
+}
+
+/// A connection that is being served.
+struct Serving {
+    link: Link,
+    /// The ids of the calls that are not answered, as the agent says them.
+    open: HashMap<u64, Value>,
+    results: mpsc::UnboundedSender<(u64, Value)>,
+    /// The agent has asked for the tools here, and wants to know that they have changed.
+    listens: bool,
+}
+
+/// Serves a connection until the agent closes it or the session is closed.
+pub(super) async fn serve(mut lines: Lines, mut link: Link) {
+    let (results, mut done) = mpsc::unbounded_channel();
+    let mut serving = Serving { link: link.clone(), open: HashMap::new(), results, listens: false };
+    link.tools.mark_unchanged();
+    loop {
+        let said = tokio::select! {
+            line = lines.next() => match line {
+                Some(line) if line.is_empty() => continue,
+                Some(line) => serving.hear(&line).await,
+                None => break,
+            },
+            changed = link.tools.changed() => match changed {
+                Ok(()) => serving
+                    .listens
+                    .then(|| json!({ "method": "notifications/tools/list_changed" })),
+                // The session is closed.
+                Err(_) => break,
+            },
+            Some((number, result)) = done.recv() => {
+                serving.open.remove(&number).map(|id| json!({ "id": id, "result": result }))
+            }
+        };
+        let Some(said) = said else { continue };
+        if let Err(error) = lines.say(said).await {
+            tracing::debug!(%error, "an MCP server of an agent cannot be written to");
+            break;
+        }
+    }
+    for number in serving.open.into_keys() {
+        if link.said.send(Heard::Withdrawn(number)).await.is_err() {
+            break;
+        }
+    }
+}
+
+impl Serving {
+    /// Takes in a message; what is said to it at once.
+    async fn hear(&mut self, line: &str) -> Option<Value> {
+        let Ok(Message { id, method, params }) = serde_json::from_str::<Message<'_>>(line) else {
+            return Some(failed(Value::Null, INVALID_REQUEST, "this is no request"));
+        };
+        let id = id.and_then(|id| serde_json::from_str::<Value>(id.get()).ok());
+        match (method?, id) {
+            (method, Some(id)) => self.requested(id, &method, params).await,
+            (method, None) => {
+                if method == "notifications/cancelled" {
+                    self.withdrawn(&params["requestId"]).await;
+                }
+                None
+            }
+        }
+    }
+
+    async fn requested(&mut self, id: Value, method: &str, params: Value) -> Option<Value> {
+        let result = match method {
+            "initialize" => {
+                let asked = params["protocolVersion"].as_str();
+                let version = VERSIONS.into_iter().find(|version| asked == Some(version));
+                json!({
+                    "protocolVersion": version.unwrap_or(VERSIONS[0]),
+                    "capabilities": { "tools": { "listChanged": true } },
+                    "serverInfo": { "name": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION") },
+                })
+            }
+            "ping" => json!({}),
+            "tools/list" => {
+                let offered = Arc::clone(&self.link.tools.borrow());
+                let tools = offered.listed();
+                tracing::debug!(tools = ?offered.names(), "an agent has asked for the tools of clients");
+                self.listens = true;
+                self.link.lists.send_replace(Some(offered));
+                self.tell(Heard::Listed).await;
+                json!({ "tools": tools })
+            }
+            "tools/call" => return self.called(id, params).await,
+            _ => return Some(failed(id, METHOD_NOT_FOUND, "this server has tools, and nothing else")),
+        };
+        Some(json!({ "id": id, "result": result }))
+    }
+
+    async fn called(&mut self, id: Value, mut params: Value) -> Option<Value> {
+        let Some(name) = params["name"].as_str() else {
+            return Some(failed(id, INVALID_PARAMS, "the name of the tool is missing"));
+        };
+        let tool = self.link.tools.borrow().tool_named(name).map(str::to_owned);
+        let Some(tool) = tool else {
+            let why = format!("no active client of this session offers the tool `{name}`");
+            return Some(json!({ "id": id, "result": refusal(&why) }));
+        };
+        let meta = params["_meta"].as_object().into_iter().flatten();
+        let mentions = meta.filter_map(|(_, value)| value.as_str().map(str::to_owned)).collect();
+        let arguments = match params["arguments"].take() {
+            Value::Null => json!({}),
+            arguments => arguments,
+        };
+        let number = self.link.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.insert(number, id);
+        let results = self.results.clone();
+        self.tell(Heard::Called(Called { number, tool, arguments, mentions, results })).await;
+        None
+    }
+
+    /// A call that is withdrawn is not answered.
+    async fn withdrawn(&mut self, id: &Value) {
+        let number = self.open.iter().find(|(_, open)| *open == id).map(|(number, _)| *number);
+        if let Some(number) = number {
+            self.open.remove(&number);
+            self.tell(Heard::Withdrawn(number)).await;
+        }
+    }
+
+    async fn tell(&self, heard: Heard) {
+        if self.link.said.send(heard).await.is_err() {
+            tracing::debug!("an agent uses its MCP server after its session was closed");
+        }
+    }
+}
+
+fn failed(id: Value, code: i64, message: &str) -> Value {
+    json!({ "id": id, "error": { "code": code, "message": message } })
+}

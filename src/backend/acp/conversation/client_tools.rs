@@ -1,0 +1,194 @@
+//! What an agent has clients carry out, through the MCP server that it was given.
+//!
+//! Owns: the calls that wait for a client, each answered once, whatever comes of the turn; and that clients are told
+//! when their tools do not reach the agent.
+//! Never: has a client carry out anything outside of a turn.
+
+use std::collections::HashMap;
+
+use agent_client_protocol_schema::McpServer;
+use ahp_types::state::{ToolCallResult, ToolDefinition};
+use serde_json::{json, Value};
+
+use super::{Conversation, Run};
+use crate::backend::acp::agent::Agent;
+use crate::backend::acp::besides;
+use crate::backend::acp::client_tools::listener::Server;
+use crate::backend::acp::client_tools::{refusal, result, Called, Heard, Offered};
+use crate::host::effects::Event;
+
+/// Why tools do not reach an agent whose operator does not want that.
+const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
+
+/// Why a call is not carried out that the user was asked about.
+const DENIED: &str = "the user does not allow this call";
+
+/// Why they do not reach one that takes no MCP servers like that.
+const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
+
+/// The tools of clients, for one conversation.
+#[derive(Debug)]
+pub(super) struct ClientTools {
+    server: Result<Server, String>,
+    entry: Option<McpServer>,
+    /// The calls that wait, by their ids in the turn.
+    waiting: HashMap<String, Called>,
+    /// What came of calls whose clients were done before the agent asked for it.
+    early: HashMap<String, Value>,
+    /// The tools, where there is no server.
+    unreachable: Offered,
+}
+
+impl ClientTools {
+    /// The tools that clients offer when a conversation opens.
+    pub(super) async fn new(agent: &Agent, tools: Vec<ToolDefinition>) -> Self {
+        let unreachable = Offered::new(tools.clone());
+        let (mut server, mut entry) = (Err(TURNED_OFF.to_owned()), None);
+        if agent.spec.client_tools {
+            let served = agent.client_tools.serve(tools).await;
+            let served = served.and_then(|server| Ok((server.entry()?, server)));
+            match served {
+                Ok((told, serving)) => (server, entry) = (Ok(serving), Some(told)),
+                Err(error) => {
+                    tracing::warn!(agent = agent.spec.name, "tools of clients are not served: {error:#}");
+                    server = Err(format!("{error:#}"));
+                }
+            }
+        }
+        Self { server, entry, waiting: HashMap::new(), early: HashMap::new(), unreachable }
+    }
+
+    /// What the agent is told when its session is opened.
+    pub(super) fn servers(&self) -> Vec<McpServer> {
+        self.entry.iter().cloned().collect()
+    }
+
+    /// What the agent says next of them.
+    pub(super) async fn hear(&mut self) -> Option<Heard> {
+        match &mut self.server {
+            Ok(server) => server.hear().await,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Conversation {
+    /// The tools that clients offer are others now.
+    pub(super) fn offer_client_tools(&mut self, tools: Vec<ToolDefinition>) {
+        match &mut self.client_tools.server {
+            Ok(server) => server.offer(tools),
+            Err(_) => self.client_tools.unreachable = Offered::new(tools),
+        }
+        self.client_tools_are_offered();
+    }
+
+    /// What follows from what is offered.
+    pub(super) fn client_tools_are_offered(&mut self) {
+        match &self.client_tools.server {
+            Ok(server) => self.calls.offer(server.offered()),
+            Err(why) => {
+                let why = why.clone();
+                self.note_unreachable(&why);
+            }
+        }
+    }
+
+    /// Some agents ask for the tools only when they are given the server: those must open the session anew where that
+    /// loses nothing. One that is not closed before keeps the server that it has.
+    pub(super) fn must_hear_of_client_tools(&mut self) -> bool {
+        let closes = self.running.capabilities.session_capabilities.close.is_some();
+        let loses_nothing = self.is_new || closes && self.can_be_taken_up();
+        let server = self.client_tools.server.as_ref();
+        let must = loses_nothing && server.is_ok_and(Server::is_out_of_date);
+        if must {
+            let agent = &self.agent.spec.name;
+            tracing::info!(agent, "a session is opened anew, to have the tools of clients");
+            if self.is_new {
+                // Nothing was said in it: another one is as good.
+                self.pending.push_back(Event::Handle(None));
+            }
+        }
+        must
+    }
+
+    /// Takes in what an agent says through its server.
+    pub(super) fn heard_of_client_tools(&mut self, heard: Option<Heard>) {
+        match heard {
+            Some(Heard::Listed) => self.note(besides::CLIENT_TOOLS, None),
+            Some(Heard::Called(called)) => self.called_client_tool(called),
+            Some(Heard::Withdrawn(number)) => {
+                let mut waiting = self.client_tools.waiting.iter();
+                let id = waiting.find(|(_, called)| called.number == number).map(|(id, _)| id.clone());
+                let Some(id) = id else { return };
+                self.client_tools.waiting.remove(&id);
+                let told = self.calls.gives_up(&id);
+                self.tell_of_calls(told.into_iter().collect());
+            }
+            // Nobody can connect any more.
+            None => {
+                self.client_tools.server = Err("the host is leaving".to_owned());
+            }
+        }
+    }
+
+    fn called_client_tool(&mut self, called: Called) {
+        if !self.run.as_ref().is_some_and(Run::goes_on) {
+            return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
+        }
+        let (id, event) = self.calls.wants(&called.tool, &called.arguments, &called.mentions);
+        if let Some(result) = self.client_tools.early.remove(&id) {
+            return called.answer(result);
+        }
+        if self.calls.is_denied(&id) {
+            return called.answer(refusal(DENIED));
+        }
+        self.client_tools.waiting.insert(id, called);
+        self.tell_of_calls(vec![event]);
+    }
+
+    /// A call is over: its client has finished it, or nobody will.
+    pub(super) fn client_tool_is_done(&mut self, id: &str, outcome: &ToolCallResult) {
+        match self.client_tools.waiting.remove(id) {
+            Some(called) => called.answer(result(outcome)),
+            None => drop(self.client_tools.early.insert(id.to_owned(), result(outcome))),
+        }
+        if let Some(request) = self.calls.is_over(id) {
+            self.answer_permission(&request, None);
+        }
+    }
+
+    /// The user does not allow a call.
+    pub(super) fn denied_client_tool(&mut self, id: &str) {
+        if let Some(called) = self.client_tools.waiting.remove(id) {
+            called.answer(refusal(DENIED));
+        }
+    }
+
+    /// Nobody will carry out what waits.
+    pub(super) fn refuse_client_tools(&mut self, why: &str) {
+        self.client_tools.early.clear();
+        for (_, called) in self.client_tools.waiting.drain() {
+            called.answer(refusal(why));
+        }
+    }
+
+    /// A turn is over, and the agent has had the time to ask for the tools.
+    pub(super) fn check_client_tools(&mut self) {
+        if self.client_tools.server.as_ref().is_ok_and(|server| !server.was_listed()) {
+            self.note_unreachable(NOT_STARTED);
+        }
+    }
+
+    /// Tells clients that their tools do not reach the agent, if there are any.
+    fn note_unreachable(&mut self, why: &str) {
+        let offered = match &self.client_tools.server {
+            Ok(server) => server.offered(),
+            Err(_) => self.client_tools.unreachable.clone().into(),
+        };
+        let note = (!offered.is_empty()).then(|| {
+            tracing::info!(agent = self.agent.spec.name, why, "the tools of clients do not reach the agent");
+            json!({ "reach": false, "tools": offered.names(), "why": why })
+        });
+        self.note(besides::CLIENT_TOOLS, note);
+    }
+}

@@ -1,0 +1,255 @@
+//! All processes that descend from this one, wherever they have gone.
+//!
+//! A process can leave its group and its session, but not its parent. When its parent ends, it becomes a child of the
+//! next process above that adopts orphans, which guards and the host do. So whoever descends from a process that
+//! adopts is found below it, by the lists of children in `/proc`.
+//!
+//! Owns: finding them, asking them to leave, and killing them while they start others and their parents end.
+//! Never: signals a process that is no descendant, or one that has its number since.
+#![cfg(target_os = "linux")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
+
+/// How often what is left is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A process that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Process {
+    number: RawPid,
+    /// When it was started, which no other process of this number shares.
+    started: u64,
+}
+
+/// What `/proc` says of a process.
+#[derive(Debug, Clone, Copy)]
+struct Stat {
+    parent: RawPid,
+    group: RawPid,
+    started: u64,
+}
+
+impl Stat {
+    fn of(process: RawPid) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // Before it is the name, in parentheses, of whatever letters.
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let mut fields = rest.split(' ').skip(1);
+        let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(Self { parent, group, started: fields.nth(16)?.parse().ok()? })
+    }
+}
+
+impl Process {
+    fn signal(self, signal: Signal) {
+        let Some(pid) = Pid::from_raw(self.number) else { return };
+        // What this means does not change any more. (Old kernels have no such handle.)
+        let handle = pidfd_open(pid, PidfdFlags::empty());
+        if Stat::of(self.number).is_none_or(|stat| stat.started != self.started) {
+            return;
+        }
+        let sent = match handle {
+            Ok(handle) => pidfd_send_signal(handle, signal),
+            Err(_) => kill_process(pid, signal),
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "a descendant has ended meanwhile, or is another user's");
+        }
+    }
+}
+
+/// Who has which children.
+#[derive(Debug)]
+pub enum Children {
+    /// The kernel keeps lists.
+    Listed,
+    /// It does not: these are the children of each process, as it was a moment ago.
+    Table(BTreeMap<RawPid, Vec<RawPid>>),
+}
+
+impl Children {
+    /// As the kernel has it now.
+    pub fn look() -> Self {
+        if Path::new("/proc/thread-self/children").exists() {
+            Self::Listed
+        } else {
+            Self::table()
+        }
+    }
+
+    fn table() -> Self {
+        let mut table = BTreeMap::<RawPid, Vec<RawPid>>::new();
+        for process in numbers_in(Path::new("/proc")) {
+            if let Some(stat) = Stat::of(process) {
+                table.entry(stat.parent).or_default().push(process);
+            }
+        }
+        Self::Table(table)
+    }
+
+    /// The children of all threads of a process.
+    pub fn of(&self, process: RawPid) -> Vec<RawPid> {
+        match self {
+            Self::Listed => {
+                let tasks = format!("/proc/{process}/task");
+                let lists = numbers_in(Path::new(&tasks))
+                    .into_iter()
+                    .map(|task| fs::read_to_string(format!("{tasks}/{task}/children")).unwrap_or_default());
+                lists
+                    .flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<_>>())
+                    .collect()
+            }
+            Self::Table(table) => table.get(&process).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// The names in a folder that are numbers.
+fn numbers_in(folder: &Path) -> Vec<RawPid> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether descendants can be found: `/proc` is there, and shows processes under the numbers that they have here.
+pub fn can_be_found() -> bool {
+    let ours = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
+    ours == Some(getpid().as_raw_pid())
+}
+
+/// All of our children.
+pub fn ours(children: &Children) -> Vec<RawPid> {
+    children.of(getpid().as_raw_pid())
+}
+
+/// Goes through some of our children, and all that descends from them, parents first. What is done to one is done
+/// before its children are looked for.
+fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(Process, Stat)) {
+    let children = Children::look();
+    walk_by(&children, top(&children), &mut each);
+}
+
+fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(Process, Stat)) {
+    let mut seen = BTreeSet::from([getpid().as_raw_pid()]);
+    // The newest come last in a list, and first here: they may be gone the soonest.
+    let mut next = top;
+    while let Some(number) = next.pop() {
+        // One that has the number of a child that was there a moment ago has other parents.
+        let Some(stat) = Stat::of(number).filter(|stat| seen.contains(&stat.parent)) else { continue };
+        if seen.insert(number) {
+            each(Process { number, started: stat.started }, stat);
+            next.extend(children.of(number));
+        }
+    }
+}
+
+/// Asks all of our descendants to leave but those of a group, who have been asked together.
+pub fn ask(asked: Pid) {
+    walk(ours, |process, stat| {
+        if stat.group != asked.as_raw_pid() {
+            process.signal(Signal::TERM);
+        }
+    });
+}
+
+/// Kills some of our children, and all that descends from them. Who is found is stopped before his children are looked
+/// for, and nobody is killed before all have been; who was started meanwhile all the same is found by the next look,
+/// which has few to look at and follows at once, so that nobody is faster.
+///
+/// Before each look `reap` is called. Returns whether nobody is left. Else there are some who cannot be killed: they
+/// belong to another user, or the kernel holds them, and nobody else has appeared for so long.
+pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
+    let mut stopped = BTreeSet::new();
+    let (mut none_before, mut last_new) = (false, Instant::now());
+    loop {
+        reap();
+        let (mut found, mut new) = (Vec::new(), false);
+        walk(&top, |process, _| {
+            found.push(process);
+            if stopped.insert(process) {
+                process.signal(Signal::STOP);
+                new = true;
+            }
+        });
+        // One list may leave out somebody while others in it end.
+        if found.is_empty() && none_before {
+            return true;
+        }
+        none_before = found.is_empty();
+        for process in found {
+            process.signal(Signal::KILL);
+        }
+        if new {
+            last_new = Instant::now();
+        } else if last_new.elapsed() > patience {
+            return false;
+        } else {
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn below(children: &Children, top: RawPid) -> BTreeSet<RawPid> {
+        let mut found = BTreeSet::new();
+        walk_by(children, vec![top], &mut |process, _| {
+            found.insert(process.number);
+        });
+        found
+    }
+
+    #[test]
+    fn descendants_are_found_with_and_without_the_kernels_lists_and_killed() {
+        let script = "setsid sh -c 'sleep 1000 & sleep 1000 & echo; wait' & sleep 1000 & read line <&3; wait";
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!("exec 3<&0; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let top = RawPid::try_from(shell.id()).unwrap();
+        assert!(can_be_found());
+        while below(&Children::Listed, top).len() < 5 {
+            thread::sleep(LOOK_EVERY);
+        }
+        let all = below(&Children::Listed, top);
+        assert_eq!(below(&Children::table(), top), all);
+        // Nobody adopts here: those are left out whose parents have ended. The number of no process means none.
+        assert!(below(&Children::Listed, RawPid::MAX).is_empty());
+        let reaped = std::cell::RefCell::new(shell);
+        let still = |_: &Children| reaped.borrow_mut().try_wait().unwrap().map_or(vec![top], |_| vec![]);
+        assert!(kill(still, || (), Duration::from_secs(60)));
+        let gone = |process: &RawPid| {
+            let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            state.is_empty() || state.contains(") Z ")
+        };
+        let start = Instant::now();
+        while !all.iter().all(gone) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{all:?}");
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_the_number_of_another_one_is_left_alone() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let number = RawPid::try_from(child.id()).unwrap();
+        let started = Stat::of(number).unwrap().started;
+        Process { number, started: started - 1 }.signal(Signal::KILL);
+        // A parent that is none of those that were seen: it was started by somebody else.
+        walk_by(&Children::Listed, vec![1], &mut |process, _| panic!("{process:?}"));
+        assert!(child.try_wait().unwrap().is_none());
+        Process { number, started }.signal(Signal::KILL);
+        assert!(!child.wait().unwrap().success());
+    }
+}

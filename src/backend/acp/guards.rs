@@ -1,0 +1,205 @@
+//! The host's side of its guards.
+//!
+//! Owns: starting them, and doing the work of one that is not able to: it was stopped, or killed by what it guards.
+//! What a killed one leaves behind becomes the host's children where the system can do that, so that it is found.
+//! Never: knows what a guard guards.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{kill_process_group, Pid, RawPid, Signal};
+use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
+
+use super::guard;
+
+/// How long a guard may take when it has to end what it guards, which it does by kindness, and then by force.
+const GUARD_WITHIN: Duration = guard::PATIENCE.saturating_mul(3);
+
+/// How guards are started: this program, and what it is told first.
+#[derive(Debug, Clone)]
+pub struct GuardProgram {
+    path: PathBuf,
+    arguments: Vec<String>,
+    started: Arc<Started>,
+}
+
+/// The guards that run, and those that have ended and were not waited for.
+#[derive(Debug, Default)]
+struct Started {
+    guards: Mutex<BTreeSet<RawPid>>,
+    /// Who is our child and no guard was left behind by one.
+    adopts: bool,
+    /// One at a time ends what was left behind.
+    #[cfg(target_os = "linux")]
+    ending: Mutex<()>,
+}
+
+impl GuardProgram {
+    /// This program, and what it is told before the command.
+    pub fn new(path: PathBuf, arguments: Vec<String>) -> Self {
+        Self { path, arguments, started: Arc::default() }
+    }
+
+    /// The same in a process whose children are guards alone: it adopts what a killed one leaves behind. One that has
+    /// other children, from a life as another program, does not.
+    #[must_use]
+    pub fn adopting(self) -> Self {
+        Self { started: Arc::new(Started { adopts: adopt_orphans(), ..Started::default() }), ..self }
+    }
+
+    /// A command that starts one.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments);
+        command
+    }
+
+    /// Starts one, in a group of its own.
+    ///
+    /// # Errors
+    /// When this program cannot be started once more.
+    pub fn start(&self, command: &mut Command) -> io::Result<Guard> {
+        command.process_group(0);
+        // Between its start and its entry it must not be taken for something that was left behind.
+        let mut guards = self.started.guards();
+        let child = command.spawn().map_err(|error| {
+            let (name, path) = (env!("CARGO_PKG_NAME"), self.path.display());
+            let why =
+                format!("{name} cannot start its own program once more, `{path}`, as the guard: {error}");
+            io::Error::new(error.kind(), why)
+        })?;
+        let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        guards.extend(pid.map(Pid::as_raw_pid));
+        drop(guards);
+        Ok(Guard { child, pid, started: Arc::clone(&self.started) })
+    }
+}
+
+/// Becomes the parent of orphans below, where the system can do that.
+fn adopt_orphans() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use super::descendants::{can_be_found, ours, Children};
+        let childless = can_be_found() && ours(&Children::look()).is_empty();
+        childless && rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_ok()
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// A guard that was started.
+#[derive(Debug)]
+pub struct Guard {
+    /// Its process; its pipes may be taken.
+    pub child: Child,
+    pid: Option<Pid>,
+    started: Arc<Started>,
+}
+
+impl Guard {
+    /// Waits until it has ended with all that it guards, which it does soon after it was `stopped`; gives back how.
+    ///
+    /// # Errors
+    /// When that is not known.
+    pub async fn ended(&mut self, stopped: &CancellationToken) -> io::Result<ExitStatus> {
+        let overdue = async {
+            stopped.cancelled().await;
+            tokio::time::sleep(GUARD_WITHIN).await;
+        };
+        let status = tokio::select! {
+            status = self.child.wait() => status,
+            () = overdue => {
+                // It has not been waited for, so the group is its own.
+                self.kill_group();
+                self.child.wait().await
+            }
+        };
+        if let Some(pid) = self.pid.filter(|_| status.is_ok()) {
+            self.started.guards().remove(&pid.as_raw_pid());
+        }
+        if status.as_ref().is_ok_and(|status| status.code().is_none()) {
+            // It was killed. The group keeps its name while there is anybody in it.
+            self.kill_group();
+        }
+        let started = Arc::clone(&self.started);
+        if let Err(error) = tokio::task::spawn_blocking(move || started.end_the_rest()).await {
+            tracing::debug!(%error, "what a guard may have left behind is not looked for: the process ends");
+        }
+        status
+    }
+
+    fn kill_group(&self) {
+        if let Some(Err(error)) = self.pid.map(|pid| kill_process_group(pid, Signal::KILL)) {
+            tracing::debug!(%error, "nothing of a guard's group is left to be killed");
+        }
+    }
+}
+
+impl Started {
+    fn guards(&self) -> MutexGuard<'_, BTreeSet<RawPid>> {
+        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills what guards have left behind, with all that descends from it. That is nothing unless one was killed.
+    #[cfg(target_os = "linux")]
+    fn end_the_rest(&self) {
+        use super::descendants::{self, Children};
+        if !self.adopts {
+            return;
+        }
+        let _one = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_behind = |children: &Children| {
+            let guards = self.guards();
+            let mut all = descendants::ours(children);
+            all.retain(|child| !guards.contains(child));
+            all
+        };
+        let reap = || {
+            for child in left_behind(&Children::look()).into_iter().filter_map(Pid::from_raw) {
+                // One that runs still is looked for again.
+                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG)
+                    .map(drop)
+                    .unwrap_or_default();
+            }
+        };
+        if !descendants::kill(left_behind, reap, guard::PATIENCE) {
+            tracing::warn!("something that an agent has started cannot be killed");
+        }
+    }
+
+    /// What has left the group of a killed guard is not found.
+    #[cfg(not(target_os = "linux"))]
+    fn end_the_rest(&self) {
+        debug_assert!(!self.adopts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_was_moved_is_not_taken_for_what_it_guards() {
+        let program = GuardProgram::new("/no/such/program".into(), Vec::new());
+        let error = program.start(&mut program.command()).unwrap_err().to_string();
+        let ours = "ahp-sidecar cannot start its own program once more, `/no/such/program`";
+        assert!(error.starts_with(ours), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn who_adopts_nobody_kills_none_of_its_children() {
+        let program = GuardProgram::new("true".into(), Vec::new());
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut guard = program.start(&mut program.command()).unwrap();
+        assert!(guard.ended(&CancellationToken::new()).await.unwrap().success());
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}

@@ -1,0 +1,117 @@
+//! Logging in to a running agent: `authenticate`, with what it asks the user meanwhile.
+//!
+//! Owns: asking for it once at a time, showing people what they are to do, and withdrawing the request when nobody
+//! waits for it any more.
+//! Never: accepts anything on the user's behalf but to be shown a page that the login, which the user has asked for,
+//! needs.
+
+use std::time::Duration;
+
+use serde_json::{json, value::RawValue, Value};
+use tokio::time::timeout;
+
+use super::agent::Running;
+use super::conversation::{asked_too_early, page_to_open};
+use super::login::{Asked, Login, Required, Step};
+use super::peer::{Ear, Failure, Said};
+use crate::backend::Reports;
+use crate::host::effects::{Event, Tokens};
+use crate::wire::text;
+
+/// How long an agent that logs in by itself may take: somebody has to do something in a browser.
+const LIMIT: Duration = Duration::from_secs(10 * 60);
+
+impl Running {
+    /// Logs in to the agent if it needs that and these tokens are for it; false when it must be started anew, and is
+    /// being ended. Reports what it waits for.
+    ///
+    /// # Errors
+    /// When the agent refuses: [`Required`]. Or it ends meanwhile.
+    pub async fn log_in(&self, tokens: &Tokens, reports: &Reports) -> anyhow::Result<bool> {
+        let _only_one = match self.login.at_work.try_lock() {
+            Ok(locked) => locked,
+            Err(_) => {
+                tell(reports, "Waiting for a login that is under way").await;
+                self.login.at_work.lock().await
+            }
+        };
+        if !self.login.is_needed() {
+            return Ok(true);
+        }
+        match self.login.next(tokens) {
+            // Somebody may have logged in to it elsewhere.
+            None => Ok(true),
+            Some(Step::StartAnew) => {
+                self.end("it was started anew, to be logged in");
+                Ok(false)
+            }
+            Some(Step::Ask(asked)) => {
+                tell(reports, &format!("Waiting for the login: {}", asked.name())).await;
+                let mut attempt = Attempt::begin(self.connection.listen(), &self.login, *asked);
+                let answer = timeout(LIMIT, attempt.answer(reports)).await;
+                let answer =
+                    answer.map_err(|_| Required(format!("nobody has logged in within {LIMIT:?}")))?;
+                let Some(answer) = answer else {
+                    anyhow::bail!(
+                        "it ended while it was asked for `authenticate`: {}",
+                        self.connection.ended().await
+                    )
+                };
+                answer
+                    .map_err(|failure| Required(format!("it has answered `authenticate` with: {failure}")))?;
+                self.login.set_needed(false);
+                Ok(true)
+            }
+        }
+    }
+}
+
+async fn tell(reports: &Reports, what: &str) {
+    reports.report(Event::Awaits { what: text::message(what) }).await;
+}
+
+/// A request to log in. Without an answer it is withdrawn when this ends, and can be made again.
+struct Attempt<'a> {
+    ear: Ear,
+    request: u64,
+    login: &'a Login,
+    asked: Asked,
+    is_answered: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn begin(ear: Ear, login: &'a Login, asked: Asked) -> Self {
+        let request = ear.request_in_secret("authenticate", &asked.params());
+        Self { ear, request, login, asked, is_answered: false }
+    }
+
+    /// Waits for the answer; none when the agent ends instead.
+    async fn answer(&mut self, reports: &Reports) -> Option<Result<Box<RawValue>, Failure>> {
+        loop {
+            match self.ear.hear().await? {
+                Said::Answer(about, answer) if about == self.request => {
+                    self.is_answered = true;
+                    return Some(answer);
+                }
+                Said::Request { id, method, params } => {
+                    let Some((message, url)) = page_to_open(&method, &params) else {
+                        self.ear.answer(&id, asked_too_early(&method));
+                        continue;
+                    };
+                    tell(reports, &format!("{message} {url}")).await;
+                    self.ear.answer(&id, Ok::<Value, _>(json!({ "action": "accept" })));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.login.is_untried(&self.asked);
+            self.ear.notify("$/cancel_request", &json!({ "requestId": self.request }));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What is known of certain agents that they do not say themselves.
+//!
+//! Owns: the table of those agents, by the name that an agent has in its `agentInfo`, and by the programs that are
+//! usually it.
+//! Never: says of an agent what it says of itself: its capabilities, its options, its ways to log in.
+//!
+//! Each row names the version that it was seen in. A newer version that does better gets no row of its own: the row
+//! goes.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// What an agent needs that it does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quirks {
+    /// It is offered to read files through us, unless its operator says otherwise.
+    pub reads_through_us: bool,
+    /// It takes the path in the URI of a linked file as it stands there, or shows it to its model like that: such a
+    /// path is not percent-encoded.
+    pub raw_links: bool,
+    /// It gives its model an embedded resource that is no text. Others drop it, or paste its Base64.
+    pub takes_blobs: bool,
+    /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key": {"apiKey": KEY}`.
+    pub bare_key: bool,
+    /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
+    pub terminal_logins: &'static [&'static str],
+}
+
+impl Quirks {
+    /// Those of an agent that needs nothing special.
+    pub const NONE: Self = Self {
+        reads_through_us: true,
+        raw_links: false,
+        takes_blobs: true,
+        bare_key: false,
+        terminal_logins: &[],
+    };
+    /// Those of one that only takes paths as they stand.
+    const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
+}
+
+struct Known {
+    /// What it calls itself.
+    name: &'static str,
+    /// The version that this was seen in. For the reader.
+    #[allow(dead_code)]
+    seen_in: &'static str,
+    /// The names of its program and of its package, where it matters before it has said what it is: so that it is not
+    /// started a second time to be told otherwise.
+    started_as: &'static [&'static str],
+    quirks: Quirks,
+}
+
+const KNOWN: [Known; 7] = [
+    Known {
+        name: "gemini-cli",
+        seen_in: "0.61.0",
+        started_as: &["gemini", "@google/gemini-cli"],
+        // It reads each file before it writes it, and does not understand any answer that says that there is none: it
+        // could make no new file.
+        quirks: Quirks { reads_through_us: false, bare_key: true, ..Quirks::RAW_LINKS },
+    },
+    Known {
+        name: "qwen-code",
+        seen_in: "0.24.4",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
+    Known {
+        name: "@agentclientprotocol/claude-agent-acp",
+        seen_in: "0.100.0",
+        started_as: &[],
+        quirks: Quirks::RAW_LINKS,
+    },
+    Known {
+        name: "@agentclientprotocol/codex-acp",
+        seen_in: "2.6.0",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
+    // Zed's.
+    Known {
+        name: "codex-acp",
+        seen_in: "0.16.0",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
+    Known { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: Quirks::RAW_LINKS },
+    Known {
+        name: "OpenCode",
+        seen_in: "1.18.33",
+        started_as: &[],
+        quirks: Quirks { terminal_logins: &["opencode-login"], ..Quirks::NONE },
+    },
+];
+
+/// What is known of the agent that calls itself so, if it does.
+pub fn of(name: Option<&str>) -> Quirks {
+    KNOWN.iter().find(|known| Some(known.name) == name).map_or(Quirks::NONE, |known| known.quirks)
+}
+
+/// What can be expected of an agent that is started like this, before it has said what it is.
+pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> Quirks {
+    // A package may be named with its version.
+    let package = |word: &'_ OsStr| {
+        let word = word.to_str()?;
+        let version = word.char_indices().skip(1).find(|(_, character)| *character == '@');
+        Some(word[..version.map_or(word.len(), |(at, _)| at)].to_owned())
+    };
+    let program = program.file_name().and_then(OsStr::to_str).map(str::to_owned);
+    let words: Vec<String> =
+        program.into_iter().chain(arguments.iter().filter_map(|word| package(word.as_ref()))).collect();
+    let is_it = |known: &&Known| known.started_as.iter().any(|name| words.iter().any(|word| word == name));
+    KNOWN.iter().find(is_it).map_or(Quirks::NONE, |known| known.quirks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_known_by_their_name_and_expected_by_their_program() {
+        let gemini = of(Some("gemini-cli"));
+        assert!(!gemini.reads_through_us);
+        assert_eq!((of(Some("else")), of(None)), (Quirks::NONE, Quirks::NONE));
+        let expected = |program: &str, arguments: &[&str]| expected(Path::new(program), arguments);
+        assert_eq!(expected("/usr/bin/gemini", &["--acp"]), gemini);
+        assert_eq!(expected("npx", &["-y", "@google/gemini-cli", "--acp"]), gemini);
+        assert_eq!(expected("npx", &["@google/gemini-cli@0.61.0", "--acp"]), gemini);
+        assert_eq!(expected("wrapper", &["--like", "@"]), Quirks::NONE);
+        assert_eq!(expected("/gemini/other", &[]), Quirks::NONE);
+    }
+}

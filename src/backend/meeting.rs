@@ -1,0 +1,97 @@
+//! Getting to know an agent before anybody has a session with it: a conversation is opened, what the agent says of
+//! itself is heard, and the conversation is closed again.
+//!
+//! Owns: one such meeting, and when the agent has said what it has to say.
+//! Never: starts a turn.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::SessionConfigState;
+use tokio::sync::mpsc;
+use tokio::time::{timeout_at, Instant};
+
+use super::{Backend, Conversation, Line, Report, Reports, REPORTS_MAX};
+use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
+
+/// How long an agent that has opened a conversation may go on to say what it is: some tell their commands later.
+const LAST_WORDS: Duration = Duration::from_millis(700);
+
+/// What came of a meeting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meeting {
+    /// What the agent has said of itself.
+    pub said: SelfDescription,
+    /// How a new session is configured; none when none could be opened.
+    pub config: Option<SessionConfigState>,
+    /// What is missing, and why, for people; none when all is well.
+    pub failure: Option<(OpenFailure, String)>,
+}
+
+/// Meets an agent, with these tokens; the conversation works in the agent's own folder.
+pub async fn meet(conversation: Begun) -> Meeting {
+    let Begun { conversation, mut reports, commands } = conversation;
+    let task = tokio::spawn(conversation);
+    let mut met = Meeting { said: SelfDescription::default(), config: None, failure: None };
+    let mut until = None;
+    loop {
+        let report = match until {
+            None => reports.recv().await,
+            Some(until) => timeout_at(until, reports.recv()).await.unwrap_or_default(),
+        };
+        let Some(Report { event, .. }) = report else { break };
+        match event {
+            Event::Described(news) => drop(met.said.learn(*news)),
+            Event::Configured { config, .. } => met.config = Some(*config),
+            Event::Opened => until = Some(Instant::now() + LAST_WORDS),
+            Event::OpenFailed { kind, reason } => {
+                met.failure = Some((kind, reason));
+                break;
+            }
+            Event::Died { reason } => {
+                met.failure = Some((OpenFailure::Unavailable, reason));
+                break;
+            }
+            _ => {}
+        }
+    }
+    // It is closed, and must not wait for anybody to hear of that.
+    drop((commands, reports));
+    match task.await {
+        Ok(Err(error)) if met.failure.is_none() => {
+            met.failure = Some((OpenFailure::Unavailable, format!("{error:#}")));
+        }
+        Ok(_) => {}
+        Err(error) => tracing::error!(%error, "an agent could not be met"),
+    }
+    met
+}
+
+/// A conversation that is there to meet its agent, and has not begun to run.
+pub struct Begun {
+    conversation: Conversation,
+    reports: mpsc::Receiver<Report>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+/// Begins to meet an agent.
+pub fn begin(backend: &dyn Backend, tokens: Tokens) -> Begun {
+    let open = OpenConversation {
+        client_tools: Vec::new(),
+        provider: backend.describe().info.provider,
+        working_directories: Vec::new(),
+        config: JsonObject::new(),
+        tokens,
+        history: Vec::new(),
+        handle: None,
+        copy_of: None,
+        attached: BTreeMap::new(),
+        selection: None,
+    };
+    let (commands, receiver) = mpsc::unbounded_channel();
+    let (sender, reports) = mpsc::channel(REPORTS_MAX);
+    // No chat has this key, and nobody else hears of it.
+    let line = Line { commands: receiver, reports: Reports { chat: ChatKey(0), conversation: 0, sender } };
+    Begun { conversation: backend.converse(open, line), reports, commands }
+}

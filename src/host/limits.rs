@@ -1,0 +1,258 @@
+//! How large things may get that clients and agents make: so large that nobody who works notices, and so small that
+//! none of them is too much for memory, for a row of the store, or for everybody else.
+//!
+//! Owns: the limits and what is counted against them, ending a turn that is too large, and refusing an action that a
+//! state has no room for.
+//! Never: cuts what was told; what brings a turn past its limit is still shown.
+
+use std::io::{self, Write};
+
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::actions::Refusal;
+use super::effects::{ChatKey, ChatRow, Target};
+use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
+use super::sequence::envelope_of;
+use super::turns::Ending;
+use super::{Host, Step};
+
+/// What clients are told of a turn that ended because it was too large.
+const TOO_LARGE: &str = "turnTooLarge";
+
+/// How long an id that a client gives may be, in bytes: it is remembered for as long as its chat is there.
+pub(super) const ID_BYTES_MAX: usize = 1024;
+
+/// How long the URI of a session or chat may be, in bytes: it is sent with each action.
+pub(super) const URI_BYTES_MAX: usize = 4096;
+
+/// How large things may get, in bytes of JSON text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The parts of a turn, all together. One that has more ends.
+    pub turn_bytes: usize,
+    /// The state of a session, and that of a chat without its turns. A client cannot make it larger.
+    pub state_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { turn_bytes: 64 << 20, state_bytes: 64 << 20 }
+    }
+}
+
+impl Host {
+    /// Ends a chat's turn if it has become too large.
+    pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let is_too_large = self.chats.get(&key).is_some_and(|chat| {
+            chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
+        });
+        if is_too_large {
+            tracing::warn!(?key, "a turn has become too large and was ended");
+            self.end_turn(step, key, self.too_large(), None);
+        }
+    }
+
+    /// How a turn ends that is too large.
+    pub(super) fn too_large(&self) -> Ending {
+        let message =
+            format!("the turn was ended: it had more than {}", in_words(self.config.limits.turn_bytes));
+        Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
+    }
+
+    /// Whether the state that a client's action changes has room for what it brings.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub(super) fn check_state_has_room(
+        &mut self,
+        target: Target,
+        action: &StateAction,
+    ) -> Result<(), Refusal> {
+        let session = match (target, action) {
+            (
+                Target::Session(key),
+                StateAction::SessionTitleChanged(_)
+                | StateAction::SessionConfigChanged(_)
+                | StateAction::SessionActiveClientSet(_)
+                | StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_),
+            ) => Some(key),
+            (Target::Chat(key), StateAction::SessionTitleChanged(_)) => {
+                self.chats.get(&key).map(|chat| chat.session)
+            }
+            _ => None,
+        };
+        let there = match (session, target, action) {
+            (Some(key), ..) => self.sessions.get(&key).map(|session| json_bytes(&session.state)),
+            (
+                None,
+                Target::Chat(key),
+                StateAction::ChatPendingMessageSet(_)
+                | StateAction::ChatDraftChanged(_)
+                | StateAction::ChatWorkingDirectorySet(_),
+            ) => {
+                // A draft takes the place of the one before.
+                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
+                self.chats.get_mut(&key).map(|chat| chat.conversation.bytes_besides_turns(with_draft))
+            }
+            _ => None,
+        };
+        let max = self.config.limits.state_bytes;
+        match there {
+            Some(there) if there.saturating_add(json_bytes(action)) > max => {
+                let what = if session.is_some() { "the session" } else { "the chat, without its turns," };
+                Err(format!("there is no room for it: {what} has {there} bytes of {}", in_words(max)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tells which of the saved actions of a chat are needed to take it up: all, but for what a turn that is too large has
+/// said behind its limit. Such turns are in stores that a program without limits has written.
+#[derive(Debug)]
+pub struct Sieve {
+    limits: Limits,
+    chat: Option<ChatKey>,
+    /// So many bytes of lines are needed, whatever they are.
+    room: usize,
+}
+
+impl Sieve {
+    /// For a session that is read with these limits.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, chat: None, room: 0 }
+    }
+
+    /// Whether this line is needed, the next one of this chat.
+    pub fn admits(&mut self, row: &ChatRow, line: &Bytes) -> bool {
+        if self.chat != Some(row.key) {
+            self.chat = Some(row.key);
+            // Nobody leaves more behind a row whose turn is not too large.
+            let most =
+                self.limits.turn_bytes.saturating_mul(BEHIND_TIMES + 1).saturating_add(BEHIND_BYTES_MAX);
+            self.room = most.saturating_sub(row.body.len());
+        }
+        match self.room.checked_sub(line.len()) {
+            Some(room) => {
+                self.room = room;
+                true
+            }
+            None => {
+                self.room = 0;
+                let envelope = serde_json::from_slice::<ActionEnvelope>(&envelope_of(line));
+                envelope.map_or(true, |envelope| !is_output(&envelope.action))
+            }
+        }
+    }
+}
+
+/// Whether an action on a chat adds to its turn.
+pub(super) fn is_output(action: &StateAction) -> bool {
+    use StateAction as A;
+    matches!(
+        action,
+        A::ChatDelta(_)
+            | A::ChatReasoning(_)
+            | A::ChatResponsePart(_)
+            | A::ChatToolCallStart(_)
+            | A::ChatToolCallDelta(_)
+            | A::ChatToolCallReady(_)
+            | A::ChatToolCallConfirmed(_)
+            | A::ChatToolCallComplete(_)
+            | A::ChatToolCallResultConfirmed(_)
+            | A::ChatToolCallContentChanged(_)
+            | A::ChatToolCallAuthRequired(_)
+            | A::ChatToolCallAuthResolved(_)
+            | A::ChatInputRequested(_)
+            | A::ChatInputAnswerChanged(_)
+            | A::ChatInputCompleted(_)
+            | A::ChatUsage(_)
+    )
+}
+
+/// Whether an id that a client gives can be one.
+///
+/// # Errors
+/// When it is empty or too long.
+pub(super) fn check_id(name: &str, id: &str) -> Result<(), Refusal> {
+    match id.len() {
+        0 => Err(format!("`{name}` must not be empty")),
+        1..=ID_BYTES_MAX => Ok(()),
+        _ => Err(format!("`{name}` must not be longer than {ID_BYTES_MAX} bytes")),
+    }
+}
+
+/// A number of bytes, for people.
+fn in_words(bytes: usize) -> String {
+    match bytes >> 20 {
+        mib if mib << 20 == bytes && mib > 0 => format!("{mib} MiB"),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
+/// How many bytes the JSON text of a value has.
+pub(super) fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
+    struct Count(usize);
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Nothing that is counted here can fail to be written.
+    serde_json::to_writer(&mut count, value).unwrap_or_default();
+    count.0
+}
+
+/// How many bytes a text has inside a JSON string.
+pub(super) fn text_bytes(text: &str) -> usize {
+    text.bytes()
+        .map(|byte| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+            0..=0x1f => 6,
+            _ => 1,
+        })
+        .sum()
+}
+
+/// The beginning of a text that has at most so many bytes inside a JSON string.
+pub(super) fn beginning_of(text: &str, bytes_max: usize) -> &str {
+    let mut bytes = 0;
+    let end = text.char_indices().find(|(at, char)| {
+        let fits = bytes + text_bytes(&text[*at..*at + char.len_utf8()]);
+        let is_end = fits > bytes_max;
+        bytes = fits;
+        is_end
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_text_is_as_long_as_it_is_written(text in any::<String>(), max in 0..40_usize) {
+            prop_assert_eq!(json_bytes(&text), text_bytes(&text) + 2);
+            let cut = beginning_of(&text, max);
+            prop_assert!(text.starts_with(cut) && text_bytes(cut) <= max);
+            let next = text[cut.len()..].chars().next();
+            prop_assert!(next.is_none_or(|next| text_bytes(cut) + text_bytes(&next.to_string()) > max));
+        }
+    }
+
+    #[test]
+    fn controls_are_counted_as_they_are_written() {
+        let text: String = (0..=0x7f_u8).map(char::from).collect();
+        assert_eq!(json_bytes(&text), text_bytes(&text) + 2);
+    }
+}

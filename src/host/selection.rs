@@ -1,0 +1,296 @@
+//! Which model and agent messages are for, where a client selects them once and not with each message.
+//!
+//! Owns: changing what is selected in a chat, which its draft says; holding such a change back while a turn runs
+//! there; and giving messages that name no model what is selected when their turn begins.
+//! Never: changes what a message, or its client, says itself.
+
+use std::collections::BTreeSet;
+
+use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    AgentInfo, AgentSelection, ChatState, Message, MessageKind, MessageOrigin, ModelSelection,
+};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::Value;
+
+use super::actions::{Refusal, Verdict, ACTION_NESTING_MAX};
+use super::config::check_model;
+use super::effects::{ChatKey, ConnectionId};
+use super::model::{Session, SessionKey, Target};
+use super::{Host, Step};
+use crate::wire::asides::{Change, Selection};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::nesting_fits;
+use crate::wire::uris::default_chat_of;
+
+/// Who asked for a change, and how: to be answered when it is made.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) connection: ConnectionId,
+    pub(super) channel: String,
+    pub(super) action: Box<RawValue>,
+    pub(super) origin: ActionOrigin,
+}
+
+/// A change of what is selected that waits until no turn runs in its chat.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) change: Change,
+    /// None where it follows from a change in the session's own chat, or was made before the process began.
+    pub(super) asked: Option<Asked>,
+}
+
+impl Host {
+    /// A client selects a model or an agent for a session: in the chat that is the session's own, and if it
+    /// knows others, in those that had what the session had. Where a turn runs, the next one is meant.
+    ///
+    /// # Errors
+    /// When the agent has no such model.
+    pub(super) fn client_selects(
+        &mut self,
+        step: &mut Step<'_>,
+        target: Target,
+        asked: Asked,
+        change: &Change,
+        for_all_chats: bool,
+    ) -> Result<Verdict, Refusal> {
+        let session = match target {
+            Target::Session(key) => self.sessions.get(&key).map(|session| (key, session)),
+            _ => None,
+        };
+        let Some((key, session)) = session else {
+            return Err("a model or an agent is selected on a session's channel".to_owned());
+        };
+        if !nesting_fits(asked.action.get().as_bytes(), ACTION_NESTING_MAX) {
+            return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
+        }
+        let change = self.checked(&session.state.provider, change)?;
+        let Some(own) = self.own_chat(key) else { return Err("the chat is gone".to_owned()) };
+        let before = self.selected_in(own);
+        let others: Vec<ChatKey> = self.chats_of(key).into_iter().filter(|chat| *chat != own).collect();
+        for chat in others.into_iter().filter(|_| for_all_chats) {
+            let has = self.selected_in(chat);
+            let follows = match &change {
+                Change::Model(_) => has.model.is_some() && has.model == before.model,
+                Change::Agent(_) => has != Selection::default() && has.agent == before.agent,
+            };
+            if follows {
+                self.select_when_idle(step, chat, change.clone(), None);
+            }
+        }
+        self.select_when_idle(step, own, change, Some(asked));
+        Ok(Verdict::Done)
+    }
+
+    /// What is selected, as it is kept.
+    fn checked(&self, provider: &str, change: &Change) -> Result<Change, Refusal> {
+        match change {
+            Change::Model(model) => {
+                let mut model: ModelSelection = read("model", model)?;
+                let agent = self.config.agents.iter().find(|agent| agent.info.provider == provider);
+                if let Some(agent) = agent {
+                    read_settings(&agent.info, &mut model);
+                    check_model(&agent.info, &model)?;
+                }
+                Ok(Change::Model(json_of(&model)))
+            }
+            Change::Agent(Some(agent)) => {
+                Ok(Change::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
+            }
+            Change::Agent(None) => Ok(Change::Agent(None)),
+        }
+    }
+
+    fn select_when_idle(&mut self, step: &mut Step<'_>, key: ChatKey, change: Change, asked: Option<Asked>) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        if chat.conversation.state().active_turn.is_some() {
+            chat.selecting.push(Waiting { change, asked });
+            chat.saved.row_due = true;
+            self.unsaved.chats.insert(key);
+        } else {
+            self.select(step, key, &change, asked);
+        }
+    }
+
+    /// Selects in a chat in which no turn runs what was waiting for that.
+    pub(super) fn select_what_waits(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        for waiting in std::mem::take(&mut chat.selecting) {
+            self.select(step, key, &waiting.change, waiting.asked);
+        }
+    }
+
+    /// Who asked for what changes nothing is told so.
+    fn select(&mut self, step: &mut Step<'_>, key: ChatKey, change: &Change, asked: Option<Asked>) {
+        let before = self.selected_in(key);
+        let after = before.clone().with(change);
+        if after != before {
+            return self.put_into_draft(step, key, &after, asked.map(|asked| asked.origin));
+        }
+        if let Some(Asked { connection, channel, action, origin }) = asked {
+            if self.connections.contains_key(&connection) {
+                self.answer_action(step, connection, &channel, &action, &origin, None);
+            }
+        }
+    }
+
+    fn put_into_draft(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        selection: &Selection,
+        origin: Option<ActionOrigin>,
+    ) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
+        let draft = Some(Message {
+            model: typed(selection.model.as_ref()),
+            agent: typed(selection.agent.as_ref()),
+            ..draft
+        });
+        let action = StateAction::ChatDraftChanged(ChatDraftChangedAction { draft });
+        self.sequence(step, Target::Chat(key), action, origin);
+    }
+
+    /// A message that names no model or agent is for what is selected now, in its chat or else in the session's
+    /// own. Where the agent has no such model any more it stays as it is.
+    pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
+        let Some(session) = self.chats.get(&key).map(|chat| chat.session) else { return };
+        let own = self.own_chat(session);
+        let mut selected = self.selected_in(key);
+        if selected == Selection::default() {
+            selected = own.map(|own| self.selected_in(own)).unwrap_or_default();
+        }
+        let mut addressed = message.clone();
+        addressed.model = addressed.model.or_else(|| typed(selected.model.as_ref()));
+        addressed.agent = addressed.agent.or_else(|| typed(selected.agent.as_ref()));
+        if self.check_message(session, &addressed).is_ok() {
+            *message = addressed;
+        }
+    }
+
+    /// Turns are about to be removed that say what is selected: it stays so.
+    pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
+        let Some(chat) = self.chats.get(&key) else { return };
+        let state = chat.conversation.state();
+        let before = selection_of(state);
+        let mut turns = state.turns.iter().map(|turn| (&turn.id, &turn.message));
+        let running = state.active_turn.as_ref().map(|turn| (&turn.id, &turn.message));
+        let last = match &action.turn_id {
+            None => None,
+            Some(id) => match turns.find(|(turn, _)| *turn == id).or(running.filter(|(turn, _)| *turn == id))
+            {
+                Some((_, message)) => Some(message),
+                None => return,
+            },
+        };
+        if Selection::of(&json_of(&state.draft), &json_of(&last)) != before {
+            self.put_into_draft(step, key, &before, None);
+        }
+    }
+
+    /// Whether a pending message is for what is selected when its turn begins.
+    pub(super) fn let_follow(&mut self, key: ChatKey, id: &str, follows: bool) {
+        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
+        if changed {
+            chat.saved.row_due = true;
+            self.unsaved.chats.insert(key);
+        }
+    }
+
+    /// Forgets messages that do not wait any more.
+    pub(super) fn forget_followers(&mut self, key: ChatKey) {
+        let Some(chat) = self.chats.get_mut(&key).filter(|chat| !chat.following.is_empty()) else { return };
+        let state = chat.conversation.state();
+        let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
+        let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
+        chat.following.retain(|id| pending.contains(id));
+    }
+
+    /// The draft that a new chat begins with, where something is selected for it.
+    ///
+    /// # Errors
+    /// `-32602` when the agent of this provider has no such model.
+    pub(super) fn first_draft(
+        &self,
+        provider: &str,
+        selection: &Selection,
+    ) -> Result<Option<Message>, RpcError> {
+        let model = selection.model.clone().map(Change::Model);
+        let agent = selection.agent.clone().map(|agent| Change::Agent(Some(agent)));
+        let mut selected = Selection::default();
+        for change in model.into_iter().chain(agent) {
+            selected = selected.with(&self.checked(provider, &change).map_err(RpcError::invalid_params)?);
+        }
+        Ok((selected != Selection::default()).then(|| Message {
+            model: typed(selected.model.as_ref()),
+            agent: typed(selected.agent.as_ref()),
+            ..empty_message()
+        }))
+    }
+
+    /// The chat that is its session's own: the first one, or the default one when that is gone.
+    pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
+        let session: &Session = self.sessions.get(&key)?;
+        let chat = |uri: &String| match self.channels.get(uri) {
+            Some(Target::Chat(chat)) if self.chats.get(chat)?.session == key => Some(*chat),
+            _ => None,
+        };
+        let first = default_chat_of(&session.channel.uri);
+        chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
+    }
+
+    fn selected_in(&self, key: ChatKey) -> Selection {
+        self.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
+    }
+}
+
+/// Settings of a model that are no text come as text from those who select a model so: they know no others.
+fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
+    let known = agent.models.iter().find(|known| known.id == model.id);
+    let Some(schema) = known.and_then(|known| known.config_schema.as_ref()) else { return };
+    for (name, value) in model.config.iter_mut().flatten() {
+        let is_text = schema.properties.get(name).is_none_or(|property| property.r#type == "string");
+        if let (false, Some(text)) = (is_text, value.as_str()) {
+            let meant = serde_json::from_str(text).ok();
+            *value =
+                meant.filter(|meant: &Value| meant.is_number() || meant.is_boolean()).unwrap_or(value.take());
+        }
+    }
+}
+
+fn selection_of(state: &ChatState) -> Selection {
+    let running = state.active_turn.as_ref().map(|turn| &turn.message);
+    let last = running.or(state.turns.last().map(|turn| &turn.message));
+    Selection::of(&json_of(&state.draft), &json_of(&last))
+}
+
+fn empty_message() -> Message {
+    Message {
+        text: String::new(),
+        origin: MessageOrigin { kind: MessageKind::User },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None::<JsonObject>,
+    }
+}
+
+fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> {
+    serde_path_to_error::deserialize(value).map_err(|error| match error.path().to_string().as_str() {
+        "." => format!("`{member}`: {}", error.inner()),
+        path => format!("`{member}.{path}`: {}", error.inner()),
+    })
+}
+
+/// What was read before, as its type.
+fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
+    value.and_then(|value| T::deserialize(value).ok())
+}
+
+fn json_of(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

@@ -1,0 +1,107 @@
+//! Everything that can wake the loop.
+//!
+//! Owns: the closed list of causes ([`Event`]), and waiting for the next one of those that are wanted.
+//! Never: decides what follows from one.
+
+use std::future::ready;
+
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, Instant};
+
+use super::keeper::Kept;
+use super::link::News;
+use super::readers::Read;
+use super::resources::Answered;
+use super::watch::Loss;
+use crate::backend::meeting::Meeting;
+use crate::backend::Report;
+use crate::host::effects::ConnectionId;
+use crate::host::Findings;
+
+/// How many reports of agents are taken in one step.
+const REPORTS_AT_ONCE: usize = 256;
+
+/// What wakes the loop.
+#[derive(Debug)]
+pub enum Event {
+    /// Something has happened on a connection.
+    Link(News),
+    /// What agents report, in order.
+    Reports(Vec<Report>),
+    /// An agent was met that was to be, by its provider id.
+    Met(String, Box<Meeting>),
+    /// What became of what was given to the store.
+    Kept(Kept),
+    /// Something was read from the store for a connection.
+    Read(ConnectionId, Read),
+    /// Directories were looked at for a connection.
+    Looked(ConnectionId, Findings),
+    /// A connection's request for a resource is answered.
+    Resource(Answered),
+    /// There is a reason to leave.
+    Lost(Loss),
+    /// The time has come that was waited for.
+    Due,
+    /// Clients have said more than was heard, and nothing else has happened.
+    Unheard,
+}
+
+/// Which events are wanted, besides those that always are.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wants {
+    /// What agents report.
+    pub reports: bool,
+    /// This time.
+    pub due: Option<Instant>,
+    /// That clients have said more than was heard.
+    pub unheard: bool,
+}
+
+/// Where they come from.
+#[derive(Debug)]
+pub struct Events {
+    /// What happens on connections.
+    pub links: mpsc::UnboundedReceiver<News>,
+    /// What agents report.
+    pub reports: mpsc::Receiver<Report>,
+    /// What comes of meeting agents.
+    pub met: mpsc::UnboundedReceiver<(String, Meeting)>,
+    /// What becomes of what is given to the store.
+    pub kept: mpsc::UnboundedReceiver<Kept>,
+    /// What is read from it.
+    pub read: mpsc::UnboundedReceiver<(ConnectionId, Read)>,
+    /// What is found out about directories.
+    pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
+    /// Answers about resources.
+    pub resources: mpsc::UnboundedReceiver<Answered>,
+    /// Reasons to leave.
+    pub lost: mpsc::UnboundedReceiver<Loss>,
+}
+
+impl Events {
+    /// Waits for the next event. May be dropped half-way: nothing is lost.
+    pub async fn next(&mut self, wants: Wants) -> Event {
+        let mut reports = Vec::new();
+        tokio::select! {
+            Some(news) = self.links.recv() => Event::Link(news),
+            Some((provider, met)) = self.met.recv() => Event::Met(provider, Box::new(met)),
+            Some(kept) = self.kept.recv() => Event::Kept(kept),
+            Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
+            Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),
+            Some(answered) = self.resources.recv() => Event::Resource(answered),
+            Some(loss) = self.lost.recv() => Event::Lost(loss),
+            _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => Event::Reports(reports),
+            () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => Event::Due,
+            () = ready(()), if wants.unheard => Event::Unheard,
+        }
+    }
+
+    /// An event that is there already.
+    pub async fn now(&mut self, wants: Wants) -> Option<Event> {
+        tokio::select! {
+            biased;
+            event = self.next(wants) => Some(event),
+            () = ready(()) => None,
+        }
+    }
+}

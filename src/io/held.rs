@@ -1,0 +1,154 @@
+//! A message that waits until what it names has been looked up.
+//!
+//! Owns: what was found so far, and whether that is still so: others are heard meanwhile, and sessions come and go.
+//! Never: looks anything up, or decides what is needed; the core says that.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::readers::{Found, Wanted};
+use crate::host::effects::{ActionLine, Output, Recalled, Record, SavedSession, Target};
+use crate::host::{Findings, Host};
+use crate::versions::dialect::Dialect;
+use crate::wire::names::Named;
+use crate::wire::rpc::Incoming;
+
+/// A message, and what was looked up for it.
+#[derive(Debug)]
+pub struct HeldMessage {
+    /// The message.
+    pub message: Incoming,
+    /// What it names.
+    pub named: Named,
+    /// What was found out about the directories; none when they were not looked at.
+    pub findings: Option<Findings>,
+    /// The version that its client spoke last, once that was looked up.
+    pub version: Option<Option<Dialect>>,
+    /// It waits until the store knows what memory has let go.
+    pub waits_for_store: bool,
+    /// When the reading of what is read now began.
+    began: Tick,
+    /// The URIs that were looked up, and when that began.
+    looked_up: BTreeMap<String, Tick>,
+    sessions: Vec<(Tick, SavedSession)>,
+    unreadable: BTreeMap<String, String>,
+    /// The actions that memory has forgotten, once they were read; none when not all of them are there. What memory
+    /// forgets while they are read lies too far back for anybody to catch up with.
+    past: Option<Option<Vec<(Target, ActionLine)>>>,
+}
+
+impl HeldMessage {
+    /// Nothing was looked up for this message so far.
+    pub fn new(message: Incoming, named: Named) -> Self {
+        Self {
+            message,
+            named,
+            findings: None,
+            version: None,
+            waits_for_store: false,
+            began: Tick::default(),
+            looked_up: BTreeMap::new(),
+            sessions: Vec::new(),
+            unreadable: BTreeMap::new(),
+            past: None,
+        }
+    }
+
+    /// The URIs of channels that must be looked up, again if they have changed since they were.
+    pub fn unknown(&mut self, host: &Host, changes: &Changes) -> Vec<String> {
+        let mut absent = host.absent(&self.named);
+        if absent.is_empty() {
+            return absent;
+        }
+        let mut stale = Vec::new();
+        self.sessions.retain(|(began, saved)| {
+            let keeps = !uris_of(saved).any(|uri| changes.has_changed(uri, *began));
+            if !keeps {
+                stale.extend(uris_of(saved).cloned());
+            }
+            keeps
+        });
+        self.looked_up.retain(|uri, began| !changes.has_changed(uri, *began) && !stale.contains(uri));
+        absent.retain(|uri| !self.looked_up.contains_key(uri));
+        absent
+    }
+
+    /// The number after which actions must be read that memory has forgotten.
+    pub fn unknown_past(&self, host: &Host) -> Option<u64> {
+        host.cursor_into_the_past(&self.named).filter(|_| self.past.is_none())
+    }
+
+    /// It is known of a channel why it cannot be read.
+    pub fn cannot_read(&mut self, uri: String, reason: String, now: &Changes) {
+        self.looked_up.insert(uri.clone(), now.tick);
+        self.unreadable.insert(uri, reason);
+    }
+
+    /// The reading of this begins.
+    pub fn begin(&mut self, wanted: &Wanted, now: &Changes) {
+        self.began = now.tick;
+        for uri in &wanted.uris {
+            self.unreadable.remove(uri);
+            self.looked_up.insert(uri.clone(), now.tick);
+        }
+    }
+
+    /// Takes in what was read.
+    pub fn take_in(&mut self, found: Found) {
+        self.version = self.version.or(found.version);
+        self.unreadable.extend(found.unreadable);
+        self.sessions.extend(found.sessions.into_iter().map(|saved| (self.began, saved)));
+        self.past = self.past.take().or(found.past);
+    }
+
+    /// The message, and what was found for it.
+    pub fn into_message(self) -> (Incoming, Recalled) {
+        let recalled = Recalled {
+            past: self.past.flatten(),
+            findings: self.findings.unwrap_or_default(),
+            restored: self.sessions.into_iter().map(|(_, saved)| saved).collect(),
+            unreadable: self.unreadable.into_iter().collect(),
+        };
+        (self.message, recalled)
+    }
+}
+
+fn uris_of(saved: &SavedSession) -> impl Iterator<Item = &String> {
+    std::iter::once(&saved.row.uri).chain(saved.chats.iter().map(|chat| &chat.row.uri))
+}
+
+/// A time, counted in steps that change sessions.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tick(u64);
+
+/// Which sessions and chats have changed since somebody has begun to read any of them.
+#[derive(Debug, Default)]
+pub struct Changes {
+    tick: Tick,
+    changed: HashMap<String, Tick>,
+}
+
+impl Changes {
+    /// Takes note of what a step leaves to be kept.
+    pub fn note(&mut self, outputs: &[Output]) {
+        self.tick.0 += 1;
+        for output in outputs {
+            let Output::Record(record) = output else { continue };
+            let uri = match record {
+                Record::Session(row) => &row.uri,
+                Record::Chat(row) => &row.uri,
+                Record::ChatRemoved { uri, .. } => uri,
+                _ => continue,
+            };
+            self.changed.insert(uri.clone(), self.tick);
+        }
+    }
+
+    /// Nobody reads now.
+    pub fn forget(&mut self) {
+        self.changed.clear();
+    }
+
+    fn has_changed(&self, uri: &str, since: Tick) -> bool {
+        self.changed.get(uri).is_some_and(|at| *at > since)
+    }
+}

@@ -1,0 +1,412 @@
+//! Connections: what the client of each one says, what waits to be written to it, and what takes it away.
+//!
+//! Owns: the way in for new connections ([`Door`]), the table of those that are there ([`Links`]), whose turn it is to
+//! be heard, and how much is read ahead of it.
+//! Never: knows what kind of pipe a connection is, or what a line means.
+
+use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
+use std::fmt;
+use std::io;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::codec::Line;
+use super::held::HeldMessage;
+use super::outbox::{Outbox, OutboxLimits};
+use crate::host::effects::ConnectionId;
+
+/// How many batches of lines of a connection may wait for the loop.
+const BATCHES_MAX: usize = 2;
+
+/// How much is given to a writer at once, in bytes.
+pub const CHUNK_BYTES: usize = 256 << 10;
+
+/// Lines that were read at once, or why nothing more can be read.
+pub type Batch = io::Result<Vec<Line>>;
+
+/// What happens on connections, in order.
+#[derive(Debug)]
+pub enum News {
+    /// There is a new one.
+    Opened(Box<Link>),
+    /// Its client has said something, or can say nothing any more.
+    Heard(ConnectionId),
+    /// What became of the chunk that its writer was given.
+    Written(ConnectionId, Written),
+}
+
+/// What became of a chunk.
+#[derive(Debug)]
+pub enum Written {
+    /// So many bytes are out.
+    Bytes(usize),
+    /// Nobody reads any more.
+    Gone,
+    /// It is lost, although somebody may read: a full disk, for one.
+    Failed(io::Error),
+}
+
+/// What follows from the end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtEnd {
+    /// The process was there for this connection, and leaves.
+    Leave,
+    /// Nothing for others.
+    Close,
+}
+
+/// What takes the lines of a connection away. It is given one chunk at a time.
+pub trait Writer: Send {
+    /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
+    /// its [`Receipts`] say so.
+    fn write(&mut self, chunk: Vec<Bytes>) -> usize;
+}
+
+/// Where new connections come in.
+#[derive(Debug, Clone)]
+pub struct Door {
+    limits: OutboxLimits,
+    news: mpsc::UnboundedSender<News>,
+    last: Arc<AtomicU32>,
+}
+
+impl Door {
+    /// A door, and what happens behind it. What waits to be written has these limits on each connection.
+    pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<News>) {
+        let (news, heard) = mpsc::unbounded_channel();
+        (Self { limits, news, last: Arc::default() }, heard)
+    }
+
+    /// Opens a connection; `writer` makes what takes its lines away. Its client is heard through what is returned, for
+    /// as long as that is there.
+    ///
+    /// # Errors
+    /// When there can be no such writer.
+    pub fn open<W: Writer + 'static>(
+        &self,
+        at_end: AtEnd,
+        writer: impl FnOnce(Receipts) -> io::Result<W>,
+    ) -> io::Result<Lines> {
+        let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
+        let (batches, lines) = mpsc::channel(BATCHES_MAX);
+        let writer = Box::new(writer(Receipts { id, news: self.news.clone() })?);
+        let link = Link {
+            id,
+            at_end,
+            outbox: Outbox::new(self.limits),
+            held: None,
+            answers_due: 0,
+            closing: false,
+            lines,
+            unheard: Vec::new().into_iter(),
+            may_have_more: false,
+            has_ended: false,
+            writer,
+            is_writing: false,
+        };
+        self.tell(News::Opened(Box::new(link)));
+        Ok(Lines { id, batches: Some(batches), news: self.news.clone() })
+    }
+
+    fn tell(&self, news: News) {
+        tell(&self.news, news);
+    }
+}
+
+fn tell(to: &mpsc::UnboundedSender<News>, news: News) -> bool {
+    let heard = to.send(news).is_ok();
+    if !heard {
+        tracing::debug!("nobody hears of connections any more");
+    }
+    heard
+}
+
+/// Where a writer tells what became of its chunk.
+#[derive(Debug)]
+pub struct Receipts {
+    id: ConnectionId,
+    news: mpsc::UnboundedSender<News>,
+}
+
+impl Receipts {
+    /// Tells it; false when nobody wants to know any more.
+    pub fn tell(&self, written: Written) -> bool {
+        tell(&self.news, News::Written(self.id, written))
+    }
+}
+
+/// What the client of a connection says. It can say nothing more when this is dropped.
+#[derive(Debug)]
+pub struct Lines {
+    id: ConnectionId,
+    batches: Option<mpsc::Sender<Batch>>,
+    news: mpsc::UnboundedSender<News>,
+}
+
+impl Lines {
+    /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody hears it any more.
+    pub fn say_from_thread(&self, batch: Batch) -> bool {
+        let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
+        said && tell(&self.news, News::Heard(self.id))
+    }
+
+    /// The same from a task.
+    pub async fn say(&self, batch: Batch) -> bool {
+        let Some(batches) = &self.batches else { return false };
+        batches.send(batch).await.is_ok() && tell(&self.news, News::Heard(self.id))
+    }
+
+    /// The same if there is room for it at once.
+    pub fn try_say(&self, batch: Batch) -> bool {
+        let said = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
+        said && tell(&self.news, News::Heard(self.id))
+    }
+
+    /// Which connection's.
+    pub fn connection(&self) -> ConnectionId {
+        self.id
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.batches = None;
+        tell(&self.news, News::Heard(self.id));
+    }
+}
+
+/// One connection.
+pub struct Link {
+    /// Which.
+    pub id: ConnectionId,
+    /// What follows from its end.
+    pub at_end: AtEnd,
+    /// What waits to be written.
+    pub outbox: Outbox,
+    /// A message that waits for something to be looked up: nothing more is heard before it.
+    pub held: Option<Box<HeldMessage>>,
+    /// So many answers are made elsewhere, and have not come.
+    pub answers_due: usize,
+    /// It is over: what waits is still written.
+    pub closing: bool,
+    lines: mpsc::Receiver<Batch>,
+    /// Lines that were read and not heard.
+    unheard: std::vec::IntoIter<Line>,
+    /// Whether there may be a batch, or the end.
+    may_have_more: bool,
+    has_ended: bool,
+    writer: Box<dyn Writer>,
+    /// The writer has not said yet that the last chunk is out.
+    is_writing: bool,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("id", &self.id).field("at_end", &self.at_end).finish_non_exhaustive()
+    }
+}
+
+/// What is heard on a connection.
+#[derive(Debug)]
+pub enum Heard {
+    /// A line.
+    Line(Line),
+    /// That there is nothing more; not because the input ended, but because it failed, when there is an error.
+    End(Option<io::Error>),
+}
+
+impl Link {
+    fn may_be_heard(&self) -> bool {
+        !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
+    }
+
+    /// What its client has said next.
+    fn hear(&mut self) -> Option<Heard> {
+        if let Some(line) = self.unheard.next() {
+            return Some(Heard::Line(line));
+        }
+        let end = match self.lines.try_recv() {
+            Ok(Ok(batch)) => {
+                self.unheard = batch.into_iter();
+                return self.unheard.next().map(Heard::Line);
+            }
+            Err(mpsc::error::TryRecvError::Empty) => {
+                self.may_have_more = false;
+                return None;
+            }
+            Ok(Err(failure)) => Some(failure),
+            Err(mpsc::error::TryRecvError::Disconnected) => None,
+        };
+        self.has_ended = true;
+        Some(Heard::End(end))
+    }
+
+    /// The writer says that so many bytes are out.
+    pub fn written(&mut self, bytes: usize) {
+        self.outbox.written(bytes);
+        self.is_writing = false;
+    }
+
+    /// Gives the writer chunks until it is busy with one or nothing waits.
+    pub fn write(&mut self) {
+        while !self.is_writing {
+            let chunk = self.outbox.take(CHUNK_BYTES);
+            if chunk.is_empty() {
+                return;
+            }
+            let bytes: usize = chunk.iter().map(Bytes::len).sum();
+            let written = self.writer.write(chunk);
+            self.outbox.written(written);
+            self.is_writing = written < bytes;
+        }
+    }
+
+    /// It is over, and nothing more is to be written.
+    pub fn is_done(&self) -> bool {
+        self.closing && self.answers_due == 0 && self.outbox.bytes() == 0
+    }
+}
+
+/// The connections that are there.
+#[derive(Debug, Default)]
+pub struct Links {
+    links: BTreeMap<ConnectionId, Link>,
+    /// The one that was heard last.
+    last_heard: Option<ConnectionId>,
+}
+
+impl Links {
+    /// Takes in one more.
+    pub fn insert(&mut self, link: Link) {
+        self.links.insert(link.id, link);
+    }
+
+    /// One of them, if it is still there.
+    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Link> {
+        self.links.get_mut(&id)
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, id: ConnectionId) -> Option<Link> {
+        self.links.remove(&id)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> Values<'_, ConnectionId, Link> {
+        self.links.values()
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> ValuesMut<'_, ConnectionId, Link> {
+        self.links.values_mut()
+    }
+
+    /// The client of a connection has said something, or can say nothing any more.
+    pub fn note_news(&mut self, id: ConnectionId) {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.may_have_more = true;
+        }
+    }
+
+    /// Whether any connection that may be heard has something to say.
+    pub fn any_to_hear(&self, may: impl Fn(&Link) -> bool) -> bool {
+        self.links.values().any(|link| link.may_be_heard() && may(link))
+    }
+
+    /// What is said next on any connection that may be heard. They take turns.
+    pub fn hear(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, Heard)> {
+        let begin = self.last_heard.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = self.links.range_mut((begin, Bound::Unbounded));
+        if let Some(heard) = first_heard(behind, &may) {
+            self.last_heard = Some(heard.0);
+            return Some(heard);
+        }
+        let heard = first_heard(self.links.iter_mut(), &may)?;
+        self.last_heard = Some(heard.0);
+        Some(heard)
+    }
+}
+
+fn first_heard<'a>(
+    mut links: impl Iterator<Item = (&'a ConnectionId, &'a mut Link)>,
+    may: impl Fn(&Link) -> bool,
+) -> Option<(ConnectionId, Heard)> {
+    links.find_map(|(id, link)| {
+        if !link.may_be_heard() || !may(link) {
+            return None;
+        }
+        link.hear().map(|heard| (*id, heard))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nowhere;
+
+    impl Writer for Nowhere {
+        fn write(&mut self, chunk: Vec<Bytes>) -> usize {
+            chunk.iter().map(Bytes::len).sum()
+        }
+    }
+
+    fn line(text: &str) -> Line {
+        Line::Complete(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    fn take_in(links: &mut Links, news: &mut mpsc::UnboundedReceiver<News>) {
+        while let Ok(news) = news.try_recv() {
+            match news {
+                News::Opened(link) => links.insert(*link),
+                News::Heard(id) => links.note_news(id),
+                News::Written(..) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn connections_take_turns_line_by_line() {
+        let (door, mut news) = Door::new(OutboxLimits::default());
+        let open = || door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let (one, two, three) = (open(), open(), open());
+        assert!(one.try_say(Ok(vec![line("a"), line("b"), line("c")])) && one.try_say(Ok(vec![line("d")])));
+        assert!(three.try_say(Ok(vec![line("x"), line("y")])));
+        let failure = io::Error::other("torn");
+        assert!(two.try_say(Err(failure)));
+        drop(three);
+        let mut links = Links::default();
+        take_in(&mut links, &mut news);
+        let mut heard = Vec::new();
+        while let Some((id, said)) = links.hear(|_| true) {
+            heard.push(match said {
+                Heard::Line(Line::Complete(line)) => format!("{} {}", id.0, String::from_utf8_lossy(&line)),
+                Heard::Line(_) => "a bad line".to_owned(),
+                Heard::End(failure) => {
+                    format!("{} ends{}", id.0, if failure.is_some() { " torn" } else { "" })
+                }
+            });
+        }
+        let expected = ["0 a", "1 ends torn", "2 x", "0 b", "2 y", "0 c", "2 ends", "0 d"].map(str::to_owned);
+        assert_eq!(heard, expected);
+        assert!(!links.any_to_hear(|_| true));
+    }
+
+    #[test]
+    fn no_more_is_read_ahead_than_a_few_batches() {
+        let (door, mut news) = Door::new(OutboxLimits::default());
+        let lines = door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let mut links = Links::default();
+        take_in(&mut links, &mut news);
+        let says = || lines.try_say(Ok(vec![line("a"), line("b")]));
+        assert!((0..BATCHES_MAX).all(|_| says()) && !says());
+        take_in(&mut links, &mut news);
+        assert!(links.hear(|_| false).is_none() && !says(), "nobody was heard");
+        assert!(links.hear(|_| true).is_some() && says() && !says());
+        assert!(links.hear(|_| true).is_some() && !says(), "there is one that was read and not heard");
+    }
+}

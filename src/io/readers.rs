@@ -1,0 +1,234 @@
+//! What is read from the store while clients wait for it.
+//!
+//! Owns: the threads that read, so that a long chat, a long list and old actions hold up nobody but who asks for them.
+//! Never: decides what is read, or what what was read means.
+
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
+
+use crate::host;
+use crate::host::effects::{ActionLine, ConnectionId, Frame, Page, SavedSession, Target};
+use crate::store::reader::Reader;
+use crate::store::sqlite::StoreError;
+use crate::store::Listed;
+use crate::versions::dialect::Dialect;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::RequestId;
+
+/// What a message needs from the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The version that this client spoke last.
+    pub client: Option<String>,
+    /// The actions after this number.
+    pub past: Option<u64>,
+    /// The sessions that these URIs name, or a chat of which they name.
+    pub uris: Vec<String>,
+}
+
+impl Wanted {
+    /// Nothing at all.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What the store has of it.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The version, if it was wanted.
+    pub version: Option<Option<Dialect>>,
+    /// The actions, if they were wanted; none when not all of them are there.
+    pub past: Option<Option<Vec<(Target, ActionLine)>>>,
+    /// The sessions that are there, each once.
+    pub sessions: Vec<SavedSession>,
+    /// The URIs of what is there and cannot be read, with the reason.
+    pub unreadable: Vec<(String, String)>,
+}
+
+/// What a connection gets of what was read.
+#[derive(Debug)]
+pub enum Read {
+    /// For the message that is held.
+    Found(Found),
+    /// An answer.
+    Answer(Frame),
+}
+
+/// What is to be read, and for whom.
+#[derive(Debug)]
+pub struct Job {
+    connection: ConnectionId,
+    task: Task,
+}
+
+#[derive(Debug)]
+enum Task {
+    Recall(Wanted),
+    List(RequestId, Page),
+}
+
+/// The threads that read.
+#[derive(Debug)]
+pub struct Readers {
+    /// What they read with, before they begin.
+    at_rest: Vec<Reader>,
+    jobs: Sender<Job>,
+    to_do: Arc<Mutex<Receiver<Job>>>,
+    tell: UnboundedSender<(ConnectionId, Read)>,
+    running: usize,
+}
+
+impl Readers {
+    /// A thread for each of these, once they begin; what they read comes out of the receiver.
+    pub fn new(at_rest: Vec<Reader>) -> (Self, UnboundedReceiver<(ConnectionId, Read)>) {
+        let (jobs, to_do) = channel();
+        let (tell, told) = unbounded_channel();
+        (Self { at_rest, jobs, to_do: Arc::new(Mutex::new(to_do)), tell, running: 0 }, told)
+    }
+
+    /// What can be read with at once, before the threads begin.
+    pub fn at_rest(&self) -> Option<&Reader> {
+        self.at_rest.first()
+    }
+
+    /// The threads begin.
+    pub fn begin(&mut self) {
+        for reader in self.at_rest.drain(..) {
+            let (to_do, tell) = (Arc::clone(&self.to_do), self.tell.clone());
+            thread::spawn(move || read_all(&reader, &to_do, &tell));
+        }
+    }
+
+    /// Without threads: what is read comes when somebody fetches it.
+    #[cfg(test)]
+    pub fn by_hand(&mut self) -> ByHand {
+        let reader = self.at_rest.pop().expect("the threads have not begun");
+        ByHand { reader, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
+    }
+
+    /// Has it looked up what a message of this connection needs.
+    pub fn recall(&mut self, connection: ConnectionId, wanted: Wanted) {
+        self.read(Job { connection, task: Task::Recall(wanted) });
+    }
+
+    /// Has a request answered with a page of the list of sessions.
+    pub fn list(&mut self, connection: ConnectionId, id: RequestId, page: Page) {
+        self.read(Job { connection, task: Task::List(id, page) });
+    }
+
+    fn read(&mut self, job: Job) {
+        self.running += 1;
+        if self.jobs.send(job).is_err() {
+            tracing::error!("the threads that read from the store have ended");
+        }
+    }
+
+    /// Something that was to be read has come.
+    pub fn answered(&mut self) {
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// Nothing is read now.
+    pub fn is_idle(&self) -> bool {
+        self.running == 0
+    }
+}
+
+fn read_all(reader: &Reader, to_do: &Mutex<Receiver<Job>>, tell: &UnboundedSender<(ConnectionId, Read)>) {
+    loop {
+        let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        if tell.send(job.read(reader)).is_err() {
+            return;
+        }
+    }
+}
+
+impl Job {
+    /// Does it.
+    pub fn read(self, reader: &Reader) -> (ConnectionId, Read) {
+        let read = match self.task {
+            Task::Recall(wanted) => Read::Found(look_up(reader, wanted)),
+            Task::List(id, page) => Read::Answer(listing(id, reader.list(&page))),
+        };
+        (self.connection, read)
+    }
+}
+
+fn look_up(reader: &Reader, wanted: Wanted) -> Found {
+    let version = wanted.client.map(|client| match reader.client_version(&client) {
+        Ok(version) => version.as_deref().and_then(Dialect::from_name),
+        Err(error) => {
+            tracing::error!(%error, "the version of a client cannot be looked up");
+            None
+        }
+    });
+    let past = wanted.past.map(|cursor| {
+        reader.actions_since(cursor).unwrap_or_else(|error| {
+            tracing::error!(%error, "old actions cannot be read");
+            None
+        })
+    });
+    let mut found = Found { version, past, ..Found::default() };
+    for uri in wanted.uris {
+        let is_there = |key| found.sessions.iter().any(|saved| saved.row.key == key);
+        let read = reader.find(&uri).and_then(|key| match key.filter(|key| !is_there(*key)) {
+            Some(key) => reader.load(key),
+            None => Ok(None),
+        });
+        match read {
+            Ok(saved) => found.sessions.extend(saved),
+            Err(error) => {
+                tracing::error!(%error, uri, "a session cannot be read");
+                found.unreadable.push((uri, error.to_string()));
+            }
+        }
+    }
+    found
+}
+
+/// The answer to a request for a page of the list of sessions.
+pub fn listing(id: RequestId, listed: Result<Listed, StoreError>) -> Frame {
+    match listed {
+        Ok(listed) => {
+            let result = host::listing(&listed.summaries, listed.next.as_ref());
+            Frame::Result { id, method: Method::ListSessions, result }
+        }
+        Err(error) => {
+            tracing::error!(%error, "the list of sessions cannot be read");
+            Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
+        }
+    }
+}
+
+/// Stands for the threads, one step at a time.
+#[cfg(test)]
+#[derive(Debug)]
+pub struct ByHand {
+    reader: Reader,
+    to_do: Arc<Mutex<Receiver<Job>>>,
+    tell: UnboundedSender<(ConnectionId, Read)>,
+}
+
+#[cfg(test)]
+impl ByHand {
+    /// What is to be read next, if anything is.
+    pub fn next(&self) -> Option<Job> {
+        self.to_do.lock().unwrap().try_recv().ok()
+    }
+
+    /// Reads it.
+    pub fn read(&self, job: Job) -> (ConnectionId, Read) {
+        job.read(&self.reader)
+    }
+
+    /// Hands over what was read.
+    pub fn deliver(&self, read: (ConnectionId, Read)) {
+        self.tell.send(read).unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! How clients are heard.
+//!
+//! Owns: whose turn it is, how much is heard in one step, what a line is, and what the end of a connection means.
+//! Never: hears what is said behind a message that waits for something.
+
+use anyhow::Context;
+
+use super::{Exit, Sidecar};
+use crate::host::effects::{ConnectionId, Input, Shutdown};
+use crate::io::codec::Line;
+use crate::io::events::Events;
+use crate::io::held::HeldMessage;
+use crate::io::link::{AtEnd, Heard, Written, CHUNK_BYTES};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::Incoming;
+
+/// So many lines are heard in one step, of all clients together, which take turns.
+const LINES_AT_ONCE: usize = 256;
+
+impl Sidecar {
+    /// Hears what clients have said, as far as there is room for what they are answered.
+    pub(super) async fn hear_clients(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
+        for _ in 0..LINES_AT_ONCE {
+            if self.leave_by.is_some() {
+                break;
+            }
+            let coming = self.coming_bytes();
+            let heard = self.links.hear(|link| link.outbox.has_room_for_clients(coming));
+            match heard {
+                None => break,
+                Some((connection, Heard::Line(line))) => self.hear_line(connection, line),
+                Some((connection, Heard::End(failure))) => self.input_ended(connection, failure),
+            }
+            if self.options.deterministic {
+                let exit = self.run_until_quiet(events).await?;
+                if exit.is_some() {
+                    return Ok(exit);
+                }
+            } else if self.unsettled_bytes > CHUNK_BYTES {
+                self.end_step();
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether any client has said something that can be heard now.
+    pub(super) fn has_clients_to_hear(&self) -> bool {
+        let coming = self.coming_bytes();
+        self.links.any_to_hear(|link| link.outbox.has_room_for_clients(coming))
+    }
+
+    fn hear_line(&mut self, connection: ConnectionId, line: Line) {
+        let message = match line {
+            Line::Complete(line) => Incoming::parse(&line),
+            Line::Unterminated(line) => match Incoming::parse(&line) {
+                // Cut off in the middle: nobody has said it.
+                Incoming::Malformed { error, .. } => {
+                    tracing::warn!(%error, "the input ended inside a line, which was ignored");
+                    return;
+                }
+                message => message,
+            },
+            Line::TooLong => Incoming::Malformed {
+                id: None,
+                error: RpcError::invalid_request(format!(
+                    "a line is longer than {} bytes",
+                    self.options.line_bytes_max
+                )),
+            },
+        };
+        let named = self.edges.named(connection, &message);
+        self.go_on(connection, HeldMessage::new(message, named));
+    }
+
+    /// The client of a connection can say nothing any more.
+    fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
+        match self.links.get_mut(connection).map(|link| link.at_end) {
+            Some(AtEnd::Leave) => {
+                tracing::info!(?failure, "stdin has ended");
+                self.unreadable = failure;
+                self.input_has_ended = true;
+                self.drained = self.options.at_end == Shutdown::Cancel;
+                self.feed(Input::Shutdown(self.options.at_end));
+            }
+            Some(AtEnd::Close) => {
+                tracing::info!(?connection, ?failure, "a client has closed its connection");
+                self.feed(Input::Closed(connection));
+            }
+            None => {}
+        }
+    }
+
+    /// What became of a chunk that was given to a connection's writer.
+    pub(super) fn hear_writer(
+        &mut self,
+        connection: ConnectionId,
+        written: Written,
+    ) -> anyhow::Result<Option<Exit>> {
+        let Some(link) = self.links.get_mut(connection) else { return Ok(None) };
+        match (written, link.at_end) {
+            (Written::Bytes(bytes), _) => link.written(bytes),
+            (Written::Gone, AtEnd::Leave) => return Ok(Some(Exit::Done)),
+            (Written::Failed(error), AtEnd::Leave) => return Err(error).context("stdout cannot be written"),
+            (written, AtEnd::Close) => {
+                tracing::info!(?connection, ?written, "a connection is lost");
+                self.lose(connection);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Forgets a connection on which nobody can be told anything any more.
+    fn lose(&mut self, connection: ConnectionId) {
+        self.links.remove(connection);
+        self.edges.close(connection);
+        self.feed(Input::Closed(connection));
+    }
+}

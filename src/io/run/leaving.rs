@@ -1,0 +1,84 @@
+//! How the process ends.
+//!
+//! Owns: what follows from each reason to leave, when all is done, and the time that everything then has.
+//! Never: ends a turn; the core does.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Exit, Sidecar};
+use crate::host::effects::{Input, Shutdown};
+use crate::io::watch::Loss;
+
+/// How long the last frames may take to get out when we were asked to leave.
+const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
+
+/// How long the agents are waited for, which begin to leave when we do.
+const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
+
+/// How long the store may take to close. What it has to do then the next process can do, too.
+const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
+impl Sidecar {
+    /// What follows from a reason to leave: the end, or what leads to it.
+    pub(super) fn hear_loss(&mut self, loss: Loss) -> Option<Exit> {
+        let why = match loss {
+            Loss::Reader => return Some(Exit::Done),
+            Loss::Parent => "the parent process is gone",
+            Loss::Asked(signal) => signal,
+        };
+        self.leave(why).then_some(Exit::Done)
+    }
+
+    /// Begins to leave; true when that was asked for before, so that we leave at once.
+    fn leave(&mut self, why: &str) -> bool {
+        tracing::info!(why, "leaving");
+        if self.leave_by.is_some() {
+            self.leaves_at_once = true;
+            return true;
+        }
+        self.leave_by = Some(Instant::now() + LEAVE_WITHIN);
+        self.feed(Input::Shutdown(Shutdown::Cancel));
+        // While what waits is written.
+        tokio::spawn(self.agents.stop());
+        false
+    }
+
+    /// How we leave, when nothing is left to do. A file system that does not answer is not waited for longer than
+    /// a turn.
+    pub(super) fn finished(&mut self) -> Option<Exit> {
+        let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
+        let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());
+        let exit = self.done.filter(|_| self.keeper.is_settled() && read && written)?;
+        if self.resources.is_idle() {
+            return Some(exit);
+        }
+        let patience = match self.options.at_end {
+            Shutdown::Drain(patience) => patience,
+            Shutdown::Cancel => LEAVE_WITHIN,
+        };
+        self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
+        None
+    }
+
+    /// Ends what agents have started.
+    pub(super) async fn stop_agents(&mut self) {
+        if self.leaves_at_once {
+            return;
+        }
+        // Their guards see to it, whether or not we hear of it.
+        if tokio::time::timeout(AGENTS_WITHIN, self.agents.stop()).await.is_err() {
+            tracing::warn!("agents take long to end");
+        }
+    }
+
+    /// Closes the store, when there is time for that.
+    pub(super) fn close_store(&mut self) {
+        if self.leaves_at_once {
+            return;
+        }
+        let was_asked = self.leave_by.is_some();
+        self.keeper.close(if was_asked { CLOSE_WITHIN / 5 } else { CLOSE_WITHIN });
+    }
+}

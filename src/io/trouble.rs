@@ -1,0 +1,120 @@
+//! Requests that were heard while nothing can be kept.
+//!
+//! Owns: what answers them, of what is held back because it is not safe: nobody waits for ever.
+//! Never: tells anything that a process which starts anew would not know.
+
+use crate::host::effects::{ConnectionId, Frame, Output};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+
+/// Why nothing can be kept now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// The cause, for people.
+    pub reason: String,
+    /// It has lasted so long that nobody is to wait for its end.
+    pub is_long: bool,
+    /// It does not end while this process lives.
+    pub is_for_good: bool,
+}
+
+/// What answers a request.
+#[derive(Debug, PartialEq)]
+pub enum Answer {
+    /// This does, or asks for it to be answered: it tells what is safe.
+    Whole(Output),
+    /// It cannot be told whether what was asked for is done.
+    Refused(ConnectionId, Frame, Method),
+}
+
+impl Trouble {
+    /// Takes out of what a step says what answers requests, as far as it is time for that. `is_safe`: nothing has
+    /// changed since what is safe.
+    pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<Answer> {
+        let is_answer = |output: &Output| match output {
+            Output::Frame(_, Frame::Result { .. }) => is_safe || self.is_long || self.is_for_good,
+            Output::Frame(_, Frame::Error { .. }) | Output::List(..) | Output::Resource(..) => true,
+            _ => false,
+        };
+        if !outputs.iter().any(is_answer) {
+            return Vec::new();
+        }
+        let (answers, rest) = outputs.drain(..).partition(is_answer);
+        *outputs = rest;
+        let answers: Vec<Output> = answers;
+        let told = answers.into_iter().map(|output| match output {
+            Output::Frame(connection, Frame::Result { id, method, .. }) if !is_safe => {
+                let frame = Frame::Error { id: Some(id), error: self.error() };
+                Answer::Refused(connection, frame, method)
+            }
+            output => Answer::Whole(output),
+        });
+        told.collect()
+    }
+
+    fn error(&self) -> RpcError {
+        if self.is_for_good {
+            RpcError::unavailable(&self.reason)
+        } else {
+            let reason = &self.reason;
+            RpcError::unavailable(format_args!("{reason}; it is done when it can be kept after all"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::host::effects::Page;
+    use crate::wire::rpc::RequestId;
+
+    const CLIENT: ConnectionId = ConnectionId(3);
+
+    fn result(number: u64) -> Output {
+        let (id, result) = (RequestId::inner(number), Bytes::from_static(b"null"));
+        Output::Frame(CLIENT, Frame::Result { id, method: Method::CreateSession, result })
+    }
+
+    fn outputs() -> Vec<Output> {
+        let notification = Frame::Notification { method: "root/sessionAdded", params: Bytes::new() };
+        let list = Output::List(CLIENT, RequestId::inner(2), Page { after: None, limit: 1 });
+        vec![result(1), Output::Frame(CLIENT, notification), list]
+    }
+
+    fn trouble(is_long: bool, is_for_good: bool) -> Trouble {
+        Trouble { reason: "the disk is full".to_owned(), is_long, is_for_good }
+    }
+
+    #[test]
+    fn what_is_safe_answers_at_once_and_what_changes_nothing_too() {
+        let mut held = outputs();
+        let answers = trouble(false, false).take_answers(&mut held, true);
+        let [first, second, third] = <[Output; 3]>::try_from(outputs()).unwrap();
+        assert_eq!(answers, [Answer::Whole(first.clone()), Answer::Whole(third.clone())]);
+        assert_eq!(held, std::slice::from_ref(&second));
+
+        let mut held = outputs();
+        let answers = trouble(false, false).take_answers(&mut held, false);
+        assert_eq!(answers, [Answer::Whole(third)]);
+        assert_eq!(held, [first, second], "it may be kept soon");
+    }
+
+    #[test]
+    fn what_is_not_safe_is_refused_when_it_was_waited_for_long_enough() {
+        for (is_long, is_for_good) in [(true, false), (false, true)] {
+            let mut held = outputs();
+            let answers = trouble(is_long, is_for_good).take_answers(&mut held, false);
+            let Answer::Refused(CLIENT, Frame::Error { id: told, error }, Method::CreateSession) =
+                &answers[0]
+            else {
+                panic!("{answers:?}")
+            };
+            assert_eq!(told.as_ref(), Some(&RequestId::inner(1)));
+            assert!(error.message.contains("the disk is full"), "{}", error.message);
+            assert_eq!(error.message.contains("done when"), is_long, "{}", error.message);
+            assert_eq!(held.len(), 1);
+        }
+    }
+}

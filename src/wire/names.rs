@@ -1,0 +1,203 @@
+//! What a message names that must be known before it is handled.
+//!
+//! Owns: which members of which methods name channels, attached chats, directories, a cursor and a client that comes
+//! back. It is read once, from the message as its client said it, before anything is looked up.
+//! Never: knows which of them exist, or decides what follows; a member that is not what it should be names nothing,
+//! and whoever handles the message says what is wrong with it.
+//!
+//! Members that only older versions of the protocol have are read like those of the newest: they say the same
+//! under another name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::{Deserialize, DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::methods::Method;
+use super::rpc::Incoming;
+use super::uris::canonical_file;
+
+/// So many chats may be attached to a message.
+pub const ATTACHED_MAX: usize = 16;
+
+/// What a message names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The URIs of the channels that it is about.
+    pub channels: BTreeSet<String>,
+    /// The URIs of chats that are attached to the message to an agent in it; not more than may be.
+    pub attached: BTreeSet<String>,
+    /// The directories that must be looked at before it can be handled, in their one spelling.
+    pub directories: BTreeSet<String>,
+    /// The last sequence number that its client has seen.
+    pub cursor: Option<u64>,
+    /// The id of the client that comes back with it.
+    pub client: Option<String>,
+}
+
+impl Named {
+    /// What a message names.
+    pub fn of(message: &Incoming) -> Self {
+        let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
+        else {
+            return Self::default();
+        };
+        let method = Method::from_name(method);
+        if method == Some(Method::Ping) {
+            return Self::default();
+        }
+        let members = Members::of(params.as_json());
+        let mut named = Self::default();
+        named.read_channels(method, &members);
+        match method {
+            Some(Method::Reconnect) if matches!(message, Incoming::Request { .. }) => {
+                named.cursor = members.read("lastSeenServerSeq");
+                named.client = members.read("clientId");
+            }
+            Some(Method::CreateSession) => {
+                let several = members.read::<Vec<String>>("workingDirectories").into_iter().flatten();
+                named.add_directories(several.chain(members.read("workingDirectory")));
+                // Of a session that goes on from another one, up to 0.8.0.
+                named.channels.extend(members.inside("fork").read::<String>("session"));
+            }
+            Some(Method::CreateChat) => named.read_attached(&members.inside("initialMessage")),
+            Some(Method::DispatchAction) => {
+                let action = members.inside("action");
+                named.channels.extend(action.read::<String>("session"));
+                named.read_attached(&action.inside("message"));
+                let member = match action.read::<String>("type").as_deref() {
+                    Some("session/workingDirectorySet") => "directory",
+                    Some("session/workingDirectoryReplaced") => "replacement",
+                    _ => return named,
+                };
+                named.add_directories(action.read(member).into_iter());
+            }
+            _ => {}
+        }
+        named
+    }
+
+    fn read_channels(&mut self, method: Option<Method>, members: &Members<'_>) {
+        let mut single = vec!["channel", "chat", "session"];
+        if matches!(method, Some(Method::Subscribe | Method::Unsubscribe)) {
+            single.push("resource");
+        }
+        self.channels.extend(single.into_iter().filter_map(|member| members.read::<String>(member)));
+        for member in ["initialSubscriptions", "subscriptions"] {
+            self.channels.extend(members.read::<Vec<String>>(member).into_iter().flatten());
+        }
+        // Of a chat that is moved; other things have destinations of other shapes.
+        self.channels.extend(members.inside("destination").read::<String>("session"));
+    }
+
+    fn read_attached(&mut self, message: &Members<'_>) {
+        let attachments = message.read::<Vec<Box<RawValue>>>("attachments").unwrap_or_default();
+        let attachments = attachments.iter().map(|attachment| Members::of(attachment.get().as_bytes()));
+        let chats = attachments.filter(|it| it.read::<String>("type").as_deref() == Some("chat"));
+        self.attached.extend(chats.take(ATTACHED_MAX).filter_map(|it| it.read::<String>("resource")));
+    }
+
+    fn add_directories(&mut self, uris: impl Iterator<Item = String>) {
+        self.directories.extend(uris.filter_map(|uri| canonical_file(&uri).ok()));
+    }
+}
+
+/// The members of an object, unread; of a repeated member the last one counts.
+#[derive(Default)]
+struct Members<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'a> Members<'a> {
+    /// None at all when this is no object.
+    fn of(json: &'a [u8]) -> Self {
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        BTreeMap::deserialize(&mut deserializer).map(Self).unwrap_or_default()
+    }
+
+    /// The members of the object in a member.
+    fn inside(&self, member: &str) -> Self {
+        self.0.get(member).map(|raw| Self::of(raw.get().as_bytes())).unwrap_or_default()
+    }
+
+    /// A member, if it is there and such a thing.
+    fn read<T: DeserializeOwned>(&self, member: &str) -> Option<T> {
+        serde_json::from_str(self.0.get(member)?.get()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{json, Value};
+
+    fn named(method: &str, params: Value) -> Named {
+        let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        Named::of(&Incoming::parse(&line.to_string().into()))
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn channels_are_named_in_several_places() {
+        let all = json!({ "channel": "a", "chat": "b", "destination": { "session": "c" },
+            "initialSubscriptions": ["d"], "subscriptions": ["e", "a"] });
+        assert_eq!(named("moveChat", all).channels, set(&["a", "b", "c", "d", "e"]));
+        assert_eq!(named("subscribe", json!({ "resource": "a" })).channels, set(&["a"]));
+        assert_eq!(named("authenticate", json!({ "resource": "a" })).channels, set(&[]));
+        assert_eq!(named("disposeSession", json!({ "session": "a" })).channels, set(&["a"]));
+        let forked = json!({ "channel": "a", "fork": { "session": "b", "turnId": "c" } });
+        assert_eq!(named("createSession", forked).channels, set(&["a", "b"]));
+        let old = json!({ "action": { "type": "session/turnStarted", "session": "a" } });
+        assert_eq!(named("dispatchAction", old).channels, set(&["a"]));
+        assert_eq!(named("ping", json!({ "channel": "a" })), Named::default());
+    }
+
+    #[test]
+    fn a_client_that_comes_back_names_itself_and_its_cursor() {
+        let back = json!({ "clientId": "me", "lastSeenServerSeq": 7, "subscriptions": ["a"] });
+        let Named { channels, cursor, client, .. } = named("reconnect", back);
+        assert_eq!((channels, cursor, client.as_deref()), (set(&["a"]), Some(7), Some("me")));
+        let before_all = json!({ "clientId": 5, "lastSeenServerSeq": -1 });
+        assert_eq!(named("reconnect", before_all), Named::default());
+        assert_eq!(named("initialize", json!({ "clientId": "me" })), Named::default());
+    }
+
+    #[test]
+    fn directories_have_their_one_spelling() {
+        let created =
+            json!({ "workingDirectories": ["file:///a/./b", "nowhere"], "workingDirectory": "file:/c" });
+        assert_eq!(named("createSession", created).directories, set(&["file:///a/b", "file:///c"]));
+        for (name, found) in [
+            ("session/workingDirectorySet", set(&["file:///d"])),
+            ("session/workingDirectoryReplaced", set(&["file:///r"])),
+            ("session/workingDirectoryRemoved", set(&[])),
+        ] {
+            let action = json!({ "type": name, "directory": "file:///d", "replacement": "file:///r" });
+            assert_eq!(named("dispatchAction", json!({ "action": action })).directories, found, "{name}");
+        }
+    }
+
+    #[test]
+    fn attached_chats_are_named_as_far_as_they_may_be_attached() {
+        let chat = |resource: String| json!({ "type": "chat", "resource": resource });
+        let mut attachments = vec![json!({ "type": "resource", "resource": "file:///x" }), json!(5)];
+        attachments.extend((10..40).map(|number| chat(format!("c{number}"))));
+        let message = json!({ "text": "", "attachments": attachments });
+        let turn = json!({ "channel": "a", "action": { "type": "chat/turnStarted", "message": message } });
+        let Named { channels, attached, .. } = named("dispatchAction", turn);
+        assert_eq!((channels, attached.len()), (set(&["a"]), ATTACHED_MAX));
+        let begun = named("createChat", json!({ "initialMessage": message }));
+        assert_eq!(begun.attached, attached);
+    }
+
+    #[test]
+    fn a_member_that_is_not_what_it_should_be_hides_no_other() {
+        let odd = json!({ "channel": 5, "subscriptions": [1], "initialSubscriptions": ["a"], "chat": "b",
+            "destination": [], "action": 7 });
+        assert_eq!(named("reconnect", odd).channels, set(&["a", "b"]));
+        assert_eq!(named("subscribe", json!([])), Named::default());
+        let twice = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"channel":"a","channel":"b"}}"#;
+        assert_eq!(Named::of(&Incoming::parse(&twice[..].to_vec().into())).channels, set(&["b"]));
+    }
+}
