@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     AgentInfo, ConfigPropertySchema, ModelSelection, SessionConfigPropertySchema, SessionConfigSchema,
-    SessionConfigState,
+    SessionConfigState, SessionModelInfo,
 };
 use serde_json::{Map, Value};
 
@@ -112,12 +112,45 @@ pub(super) fn check_change(
     Ok(())
 }
 
-/// Whether an agent has this model, and it can be configured so. An agent that names no models takes any.
+/// The id and the name of the model that stands in for the models of an agent, while they are not known.
+const STAND_IN: (&str, &str) = ("default", "Default");
+
+/// The model that is shown of an agent whose models are not known: real clients do not let their users choose an agent
+/// without models.
+pub(super) fn stand_in_model(provider: &str) -> SessionModelInfo {
+    let (id, name) = STAND_IN;
+    SessionModelInfo {
+        id: id.to_owned(),
+        provider: provider.to_owned(),
+        name: name.to_owned(),
+        max_context_window: None,
+        max_output_tokens: None,
+        max_prompt_tokens: None,
+        supports_vision: None,
+        policy_state: None,
+        config_schema: None,
+        meta: None,
+    }
+}
+
+/// Whether no more than the stand-in is known of an agent's models.
+fn models_are_unknown(agent: &AgentInfo) -> bool {
+    matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == STAND_IN)
+}
+
+/// Whether this chooses none of an agent's own models, but the one that stands in for them, or stood in for them when
+/// its client heard of the agent.
+pub(super) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
+    let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
+    chosen.id == STAND_IN.0 && (models_are_unknown(agent) || !is_real())
+}
+
+/// Whether an agent has this model, and it can be configured so. An agent whose models are not known takes any.
 ///
 /// # Errors
 /// A sentence that says what does not fit.
 pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), String> {
-    if agent.models.is_empty() {
+    if models_are_unknown(agent) || is_no_choice(agent, chosen) {
         return Ok(());
     }
     let Some(model) = agent.models.iter().find(|model| model.id == chosen.id) else {

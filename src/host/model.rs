@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::state::{
-    ChatOrigin, ChatState, ChatSummary, ErrorInfo, PendingMessage, SessionLifecycle, SessionState,
-    SessionStatus, SessionSummary, ToolDefinition, Turn,
+    ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
+    SessionSummary, ToolDefinition, Turn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -102,21 +102,6 @@ pub(super) struct Session {
     pub(super) told: SessionSummary,
 }
 
-impl Session {
-    /// Why it could not be created, if it could not: nothing can run in it.
-    pub(super) fn why_it_failed(&self) -> Option<ErrorInfo> {
-        let error = self
-            .state
-            .creation_error
-            .as_ref()
-            .filter(|_| self.state.lifecycle == SessionLifecycle::Failed)?;
-        Some(ErrorInfo {
-            message: format!("the session could not be created: {}", error.message),
-            ..error.clone()
-        })
-    }
-}
-
 /// Who named a session or chat; a later one only replaces an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -166,6 +151,8 @@ pub(super) struct Chat {
     pub(super) following: BTreeSet<String>,
     /// What was said in the chats that are attached to its messages.
     pub(super) attached: Attached,
+    /// Contents of the changes that were shown to be approved in the turn that runs, or ran last, by what they are called.
+    pub(super) previews: BTreeMap<String, String>,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
     /// What the agent calls the conversation, while what it knows of it is what we know.
@@ -203,6 +190,7 @@ impl Chat {
             selecting: Vec::new(),
             following: BTreeSet::new(),
             attached: Attached::default(),
+            previews: BTreeMap::new(),
             progress: Default::default(),
             handle: None,
             saved: Saved { row_due: true, ..Saved::default() },

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 
+use ahp_types::actions::ChatInputCompletedAction;
 use ahp_types::state::{
     ChatInputAnswer, ChatInputAnswerValue, ChatInputNumberAnswerValue, ChatInputOption, ChatInputQuestion,
-    ChatInputRequest, ChatInputSelectedAnswerValue, ChatInputSelectedManyAnswerValue,
+    ChatInputRequest, ChatInputResponseKind, ChatInputSelectedAnswerValue, ChatInputSelectedManyAnswerValue,
 };
 
 use super::Refusal;
@@ -111,8 +112,24 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
     }
 }
 
+/// Whether the questions of a request are answered by what its client says last, as [`check_answer`] has it.
+pub(super) fn check_answers(
+    request: &ChatInputRequest,
+    last: &mut ChatInputCompletedAction,
+) -> Result<(), Refusal> {
+    let mut answers: Vec<_> = last.answers.iter_mut().flatten().collect();
+    answers.sort_unstable_by_key(|(id, _)| *id);
+    for (id, answer) in answers {
+        check_answer(question_of(request, id)?, id, Some(answer))?;
+    }
+    match last.response {
+        ChatInputResponseKind::Accept => check_required(request, last.answers.as_ref()),
+        _ => Ok(()),
+    }
+}
+
 /// Whether every required question has a submitted answer, before or now.
-pub(super) fn check_required(
+fn check_required(
     request: &ChatInputRequest,
     now: Option<&HashMap<String, ChatInputAnswer>>,
 ) -> Result<(), Refusal> {

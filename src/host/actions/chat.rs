@@ -16,12 +16,12 @@ use ahp_types::state::{
     TurnState,
 };
 
-use super::answers::{check_answer, check_required, question_of};
+use super::answers::{check_answer, check_answers, question_of};
 use super::{Refusal, Verdict};
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::limits::check_id;
-use crate::host::model::{status_is, Chat, Session, SessionKey, Target};
+use crate::host::model::{status_is, Chat, SessionKey, Target};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
 
@@ -150,12 +150,6 @@ impl Host {
         }
     }
 
-    /// Whether turns can run in this chat at all.
-    pub(in crate::host) fn check_can_run(&self, chat: &Chat) -> Result<(), Refusal> {
-        let session = self.sessions.get(&chat.session);
-        session.and_then(Session::why_it_failed).map_or(Ok(()), |error| Err(error.message))
-    }
-
     fn client_cancels_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -189,7 +183,6 @@ impl Host {
             Some(_) => return Err(format!("the turn `{}` did not fail", action.turn_id)),
             None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
         }
-        self.check_can_run(chat)?;
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.speak_as(key, &origin.client_id);
         self.release_queue(key);
@@ -315,16 +308,17 @@ impl Host {
         mut action: ChatInputCompletedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
+        let request = open_question(self.chat(key)?, &action.request_id)?;
+        if let Err(why) = check_answers(request, &mut action) {
+            // Real clients show a question no more when it is answered, whatever becomes of the answer.
+            let request = request.clone();
+            self.settle_question(step, key, action.request_id, ChatInputResponseKind::Cancel);
+            self.ask(step, key, request);
+            self.end_if_too_large(step, key);
+            return Err(format!("{why}; the question is asked again"));
+        }
         let chat = self.chat(key)?;
         let request = open_question(chat, &action.request_id)?;
-        let mut answers: Vec<_> = action.answers.iter_mut().flatten().collect();
-        answers.sort_unstable_by_key(|(id, _)| *id);
-        for (id, answer) in answers {
-            check_answer(question_of(request, id)?, id, Some(answer))?;
-        }
-        if action.response == ChatInputResponseKind::Accept {
-            check_required(request, action.answers.as_ref())?;
-        }
         let run = chat.run.as_ref().map(|run| run.id);
         let mut answers = sorted(request.answers.as_ref());
         answers.extend(sorted(action.answers.as_ref()));
@@ -365,7 +359,6 @@ impl Host {
         if adds && queued.len() >= QUEUED_MAX {
             return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
-        self.check_can_run(chat)?;
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.check_message(chat.session, &action.message)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());

@@ -27,7 +27,7 @@ use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
-use crate::wire::uris::default_chat_of;
+use crate::wire::uris::{default_chat_of, is_root};
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -62,7 +62,8 @@ impl Host {
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
-        let taken = |uri: &str| self.find(uri).is_some() || self.unreadable.contains_key(uri);
+        let is_known = |uri: &str| self.channels.contains_key(uri) || self.unreadable.contains_key(uri);
+        let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) {
             return Err(RpcError::session_already_exists(&uri));
         }

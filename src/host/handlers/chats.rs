@@ -133,10 +133,11 @@ impl Host {
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
         let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
-        match session.why_it_failed() {
-            Some(error) => Err(RpcError::unavailable(error.message)),
-            None => Ok(session),
+        if session.state.lifecycle == SessionLifecycle::Failed {
+            let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
+            return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
         }
+        Ok(session)
     }
 
     /// What the agent of a session can do with several chats.
