@@ -83,7 +83,9 @@ impl Edges {
             let shots = shots_in(&result, &rest, &summaries);
             let mut meant = self.meant(connection, batch, &shots, &summaries)?;
             meant.number = inner;
-            for uri in &mut meant.channels {
+            let peer = self.peers.get(&connection);
+            let by_provider = peer.is_some_and(|peer| peer.quirks.sessions_by_provider);
+            for uri in meant.channels.iter_mut().filter(|_| by_provider) {
                 // It is called by its provider here, and was not told of before.
                 let is_told = |uri: &str| shots.iter().any(|shot| shot.channel == uri);
                 if let Some(other) = called_otherwise(uri).filter(|other| !is_told(uri) && is_told(other)) {
