@@ -41,10 +41,10 @@ pub enum News {
     Written(ConnectionId, Written),
 }
 
-/// What became of a chunk.
+/// What became of a chunk, or a part of it.
 #[derive(Debug)]
 pub enum Written {
-    /// So many bytes are out.
+    /// So many more bytes of it are out.
     Bytes(usize),
     /// Nobody reads any more.
     Gone,
@@ -126,7 +126,8 @@ impl Door {
             may_have_more: false,
             has_ended: false,
             writer,
-            is_writing: false,
+            being_written: 0,
+            progress_at: Instant::now(),
         };
         self.tell(News::Opened(Box::new(link)));
         Ok(Lines { id, batches: Some(batches), news: self.news.clone() })
@@ -235,8 +236,10 @@ pub struct Link {
     may_have_more: bool,
     has_ended: bool,
     writer: Box<dyn Writer>,
-    /// The writer has not said yet that the last chunk is out.
-    is_writing: bool,
+    /// So many bytes of the last chunk are not out yet, as far as the writer has said.
+    being_written: usize,
+    /// When it was seen last that the client reads, or that there was nothing to read.
+    progress_at: Instant,
 }
 
 impl fmt::Debug for Link {
@@ -283,20 +286,22 @@ impl Link {
     /// The writer says that so many bytes are out.
     pub fn written(&mut self, bytes: usize) {
         self.outbox.written(bytes);
-        self.is_writing = false;
+        self.being_written = self.being_written.saturating_sub(bytes);
+        self.progress_at = Instant::now();
     }
 
     /// Gives the writer chunks until it is busy with one or nothing waits.
     pub fn write(&mut self) {
-        while !self.is_writing {
+        while self.being_written == 0 {
             let chunk = self.outbox.take(CHUNK_BYTES);
             if chunk.is_empty() {
                 return;
             }
+            self.progress_at = Instant::now();
             let bytes: usize = chunk.iter().map(Bytes::len).sum();
             let written = self.writer.write(chunk);
             self.outbox.written(written);
-            self.is_writing = written < bytes;
+            self.being_written = bytes - written;
         }
     }
 
