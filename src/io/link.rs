@@ -62,7 +62,7 @@ pub enum AtEnd {
 }
 
 /// What its client has asked for of a connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// The `file:` URI that it is told as its starting point.
     pub default_directory: Option<String>,
