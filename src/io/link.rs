@@ -79,6 +79,9 @@ pub trait Writer: Send {
     /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
     /// its [`Receipts`] say so.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
+
+    /// Gives up what is not out: nobody reads it.
+    fn cut_off(&mut self) {}
 }
 
 /// Where new connections come in.
@@ -308,6 +311,20 @@ impl Link {
     /// It is over but for answers that are made elsewhere.
     pub fn waits_for_answers_only(&self) -> bool {
         self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
+    }
+
+    /// When it is to be given up, unless its client reads something before: in any case when it is over, else where
+    /// `others_read`.
+    pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
+        let progress = self.progress_at.into_std();
+        let over = (self.closing && self.at_end == AtEnd::Close).then(|| self.outbox.lingers_until(progress));
+        let behind = others_read.then(|| self.outbox.stalls_at(progress));
+        over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
+    }
+
+    /// Gives up what waits for its client, and the connection with it.
+    pub fn cut_off(&mut self) {
+        self.writer.cut_off();
     }
 
     /// It is over, and nothing more is to be written.

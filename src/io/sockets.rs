@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader, Utf8Bytes};
 use tokio_util::codec::Decoder;
@@ -111,6 +112,7 @@ pub enum Aside {
 pub struct StreamWriter {
     /// It is given one chunk at a time, so that no more than that ever waits in here.
     chunks: mpsc::UnboundedSender<Vec<Bytes>>,
+    task: AbortHandle,
 }
 
 impl StreamWriter {
@@ -123,8 +125,8 @@ impl StreamWriter {
     ) -> Self {
         let (chunks, given) = mpsc::unbounded_channel();
         let outlet = Outlet { writer, framing, receipts, is_open: true, together: Vec::new(), of_chunk: 0 };
-        tokio::spawn(outlet.serve(given, asides));
-        Self { chunks }
+        let task = tokio::spawn(outlet.serve(given, asides)).abort_handle();
+        Self { chunks, task }
     }
 }
 
@@ -134,6 +136,10 @@ impl Writer for StreamWriter {
             tracing::debug!("the task that writes has ended");
         }
         0
+    }
+
+    fn cut_off(&mut self) {
+        self.task.abort();
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 #[cfg(unix)]
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -71,6 +71,18 @@ impl Address {
             Self::WebSocket { host, .. } => host,
             #[cfg(unix)]
             Self::Unix(_) => "",
+        }
+    }
+
+    /// Whether it is clear that nobody but this machine reaches it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::WebSocket { host, .. } => {
+                let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
+                address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+            }
+            #[cfg(unix)]
+            Self::Unix(_) => true,
         }
     }
 

@@ -81,7 +81,10 @@ async fn refuse(stream: &mut TcpStream, status: StatusCode, why: &str) -> anyhow
     response.headers_mut().insert(CONNECTION, "close".parse()?);
     response.headers_mut().insert(CONTENT_LENGTH, why.len().into());
     answer(stream, &response, why).await?;
-    Ok(stream.shutdown().await?)
+    stream.shutdown().await?;
+    // What it has still said is read and thrown away: else the system takes back the answer.
+    tokio::io::copy(stream, &mut tokio::io::sink()).await?;
+    Ok(())
 }
 
 async fn answer(stream: &mut TcpStream, response: &Response, body: &str) -> anyhow::Result<()> {

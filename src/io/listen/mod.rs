@@ -7,6 +7,7 @@
 pub mod access;
 pub mod address;
 pub mod handshake;
+pub mod notice;
 pub mod websocket;
 
 use std::collections::VecDeque;

@@ -67,7 +67,7 @@ where
 }
 
 /// Why nothing more is read.
-enum End {
+enum Ending {
     /// The client has gone without a word.
     Gone,
     /// The client has closed the connection, and is told nothing more.
@@ -92,11 +92,11 @@ async fn serve<R: AsyncRead + Unpin>(
     let answer = async {
         match end {
             // Its writer says goodbye when all is written.
-            End::EndOfInput | End::Unheard => return Ok(false),
-            End::Gone => Ok(()),
+            Ending::EndOfInput | Ending::Unheard => return Ok(false),
+            Ending::Gone => Ok(()),
             // The answer was made when its word was read.
-            End::Closed => socket.flush().await,
-            End::Refused(code, reason) => {
+            Ending::Closed => socket.flush().await,
+            Ending::Refused(code, reason) => {
                 tracing::warn!(?connection, code = u16::from(code), reason, "a connection is closed");
                 socket.close(Some(CloseFrame { code, reason: reason.into() })).await
             }
@@ -116,11 +116,11 @@ async fn serve<R: AsyncRead + Unpin>(
 }
 
 /// Hears messages until there are no more.
-async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, lines: &Lines) -> End {
+async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, lines: &Lines) -> Ending {
     loop {
         let first = tokio::select! {
             message = socket.next() => message,
-            () = lines.unheard() => return End::Unheard,
+            () = lines.unheard() => return Ending::Unheard,
         };
         let mut batch = Vec::new();
         let mut end = take_in(first, &mut batch);
@@ -129,7 +129,7 @@ async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, l
             end = take_in(next, &mut batch);
         }
         if !batch.is_empty() && !lines.say(Ok(batch)).await {
-            return End::Unheard;
+            return Ending::Unheard;
         }
         if let Some(end) = end {
             return end;
@@ -138,7 +138,7 @@ async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, l
 }
 
 /// Takes in a message, or what stands for it; returns why it is the last one, if it is.
-fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<Line>) -> Option<End> {
+fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<Line>) -> Option<Ending> {
     let error = match message {
         Some(Ok(Message::Text(text))) => {
             batch.push(Line::Complete(Bytes::from(text)));
@@ -146,22 +146,22 @@ fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<Line>) -> Op
         }
         Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => return None,
         Some(Ok(Message::Binary(_))) => {
-            return Some(End::Refused(CloseCode::Unsupported, "messages are text".to_owned()));
+            return Some(Ending::Refused(CloseCode::Unsupported, "messages are text".to_owned()));
         }
         Some(Ok(Message::Close(Some(said)))) if said.reason.as_str() == END_OF_INPUT => {
-            return Some(End::EndOfInput);
+            return Some(Ending::EndOfInput);
         }
-        Some(Ok(Message::Close(_))) => return Some(End::Closed),
-        None => return Some(End::Gone),
+        Some(Ok(Message::Close(_))) => return Some(Ending::Closed),
+        None => return Some(Ending::Gone),
         Some(Err(error)) => error,
     };
     let code = match &error {
         Error::Capacity(_) => CloseCode::Size,
         Error::Utf8(_) => CloseCode::Invalid,
         Error::Protocol(_) => CloseCode::Protocol,
-        _ => return Some(End::Gone),
+        _ => return Some(Ending::Gone),
     };
-    Some(End::Refused(code, error.to_string()))
+    Some(Ending::Refused(code, error.to_string()))
 }
 
 /// What the WebSocket reads from; what it writes besides messages goes through the task that writes those.
