@@ -21,6 +21,9 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         self.edges.down(connection, frame, &mut self.told);
         for line in self.told.drain(..) {
+            if matches!(frame, Frame::Result { .. }) {
+                link.outbox.note_answer(line.bytes.len());
+            }
             match (line.delta, line.delay) {
                 (Some(part), Some(delay)) => {
                     link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
