@@ -32,6 +32,7 @@ mod pending;
 mod process;
 mod quarantine;
 mod resources;
+mod ruins;
 mod runaway;
 mod sessions;
 mod store;
