@@ -39,7 +39,7 @@ fn a_message_may_come_in_several_frames_with_pings_between_them() {
     }
     heard.sort();
     assert_eq!(heard[0], "marco");
-    assert_eq!(heard[1], r#"{"id":70,"jsonrpc":"2.0","result":null}"#);
+    assert_eq!(heard[1], r#"{"jsonrpc":"2.0","id":70,"result":null}"#);
 }
 
 #[test]

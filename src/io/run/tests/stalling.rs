@@ -1,4 +1,7 @@
 //! Clients that do not read, beside others that do.
+//!
+//! Owns: for whom agents wait, and who is cut off and when.
+//! Never: waits for a time to pass.
 
 use super::*;
 
