@@ -189,7 +189,10 @@ fn start_host(
     };
     drop(held);
     // When it ends before us, nothing is left of it.
-    thread::spawn(move || child.wait());
+    let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
+    if let Err(error) = waits {
+        tracing::debug!(%error, "the end of the host is not waited for");
+    }
     Ok(say_hello(stream, hello, begin)?.map(|host| Joined::Host(Box::new(host))))
 }
 
@@ -307,7 +310,7 @@ impl Ears {
         catch_signals(&losses)?;
         drop(entered);
         if parent.is_some() {
-            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok());
+            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())?;
         }
         Ok(Self { runtime, lost })
     }

@@ -85,7 +85,13 @@ fn main() -> ExitCode {
     if cli.is_host() {
         return be_host(&cli, filter, options, agents);
     }
-    let log = log::start(filter.clone());
+    let log = match log::start(filter.clone()) {
+        Ok(log) => log,
+        Err(error) => {
+            complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
@@ -154,7 +160,13 @@ fn be_host(cli: &Cli, filter: Targets, options: Options, agents: Vec<AgentSpec>)
             return ExitCode::from(EXIT_FAILURE);
         }
     };
-    let log = log::start_in(filter, held.path().join(HOST_LOG), audience);
+    let log = match log::start_in(filter, held.path().join(HOST_LOG), audience) {
+        Ok(log) => log,
+        Err(error) => {
+            place.refuse(&format!("the log cannot be started (see `ulimit -u`): {error}"), EXIT_FAILURE);
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
     let status = status_of(serve_fronts(options, backends(cli, agents), held, place));
     log.flush_briefly();
     ExitCode::from(status)

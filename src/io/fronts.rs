@@ -171,11 +171,14 @@ impl Fronts {
         let connection = lines.connection();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         tell(&stream, &Told::Welcome { version, process: std::process::id(), differs });
-        let hears = receipts.map(|receipts| {
-            watch_reader(watched, receipts.clone());
-            tokio::spawn(hear(Arc::clone(&stream), receipts))
-        });
-        stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped));
+        let hears = match receipts {
+            Some(receipts) => {
+                watch_reader(watched, receipts.clone())?;
+                Some(tokio::spawn(hear(Arc::clone(&stream), receipts)))
+            }
+            None => None,
+        };
+        stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
         tracing::info!(connection = connection.0, version = hello.version, "a front has joined");
         let filter: Targets = hello.log.parse().unwrap_or_default();
         let reads = Arc::clone(&stream);
@@ -209,9 +212,9 @@ impl Fronts {
     }
 }
 
-fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) {
+fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io::Result<()> {
     let tell = move |loss| matches!(loss, Loss::Reader) && receipts.lost();
-    watch::start(Some(stdout.into()), None, Some(stopped.into()), tell);
+    watch::start(Some(stdout.into()), None, Some(stopped.into()), tell)
 }
 
 /// Tells a front something. One that does not listen is not waited for.

@@ -39,26 +39,32 @@ const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics are logged
 /// too, instead of being printed.
-pub fn start(filter: Targets) -> Log {
+///
+/// # Errors
+/// When the system gives us no thread to write it.
+pub fn start(filter: Targets) -> io::Result<Log> {
     start_to(filter, Sink::Stderr, Audience::default())
 }
 
 /// The same, into a file of bounded size, and to those who join the audience. What would be printed on stderr goes into
 /// the file, too.
-pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> Log {
+///
+/// # Errors
+/// When the system gives us no thread to write it.
+pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Result<Log> {
     start_to(filter, Sink::open(file), audience)
 }
 
-fn start_to(filter: Targets, sink: Sink, audience: Audience) -> Log {
+fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(State::default());
     let log = Log { sender, state: Arc::clone(&state) };
-    thread::spawn(move || write_lines(&receiver, &state, sink));
+    thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&receiver, &state, sink))?;
     let to_all = Lectern { log: log.clone(), audience };
     let layer = tracing_subscriber::fmt::layer().with_writer(to_all).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(Concerned).with(layer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-    log
+    Ok(log)
 }
 
 /// The way to the thread that writes.

@@ -49,8 +49,17 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Reads lines on a thread of their own, until the input ends or fails, or the other side of `stop` is gone.
-pub fn read_lines(stdin: File, line_bytes_max: usize, heard: Lines, stop: Option<PipeReader>) {
-    thread::spawn(move || read_all(stdin, LineCodec::new(line_bytes_max), &heard, stop.as_ref()));
+///
+/// # Errors
+/// When the system gives us none.
+pub fn read_lines(
+    stdin: File,
+    line_bytes_max: usize,
+    heard: Lines,
+    stop: Option<PipeReader>,
+) -> io::Result<()> {
+    let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &heard, stop.as_ref());
+    thread::Builder::new().name("stdin".to_owned()).spawn(work).map(drop)
 }
 
 fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines, stop: Option<&PipeReader>) {
@@ -120,11 +129,15 @@ impl Stdout {
     /// Writes on a thread of its own.
     ///
     /// # Errors
-    /// When the process can open no more files.
+    /// When the process can open no more files, or the system gives us no thread.
     pub fn start(stdout: File, receipts: Receipts) -> io::Result<Self> {
         let (chunks, receiver) = std::sync::mpsc::channel();
         let writer = Self { chunks, file: stdout.try_clone()? };
-        thread::spawn(move || write_all(stdout, &receiver, &receipts));
+        let work = move || write_all(stdout, &receiver, &receipts);
+        let spawned = thread::Builder::new().name("stdout".to_owned()).spawn(work);
+        spawned.map_err(|error| {
+            io::Error::other(format!("no thread to write with (see `ulimit -u`): {error}"))
+        })?;
         Ok(writer)
     }
 }

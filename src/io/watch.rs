@@ -32,17 +32,21 @@ pub fn parent() -> Option<Pid> {
 
 /// Watches from a thread of its own: the reader of `stdout` and the parent, those that there are. Ends when the other
 /// side of `stop` is gone, or `tell` says that nobody wants to know.
+///
+/// # Errors
+/// When the system gives us none.
 pub fn start(
     stdout: Option<OwnedFd>,
     parent: Option<Pid>,
     stop: Option<OwnedFd>,
     tell: impl Fn(Loss) -> bool + Send + 'static,
-) {
-    thread::spawn(move || {
+) -> io::Result<()> {
+    let work = move || {
         if let Err(error) = watch(stdout.as_ref(), parent, stop.as_ref(), &tell) {
             tracing::error!(%error, "neither the reader of stdout nor the parent can be watched");
         }
-    });
+    };
+    thread::Builder::new().name("watch".to_owned()).spawn(work).map(drop)
 }
 
 /// Tells that the parent is gone, once. Returns whether somebody listens.
