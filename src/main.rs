@@ -193,7 +193,10 @@ fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<Age
     };
     let log = match log::start_in(filter, held.path().join(HOST_LOG), audience) {
         Ok(log) => log,
-        Err(error) => return without_log(&error),
+        Err(error) => {
+            place.refuse(&format!("the log cannot be started (see `ulimit -u`): {error}"), EXIT_FAILURE);
+            return ExitCode::from(EXIT_FAILURE);
+        }
     };
     let status = status_of(serve_fronts(options, backends(serving, agents), held, place));
     log.flush_briefly();
