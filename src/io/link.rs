@@ -166,6 +166,13 @@ impl Lines {
         said && tell(&self.news, News::Heard(self.id))
     }
 
+    /// Waits until nobody hears it any more: the connection is over.
+    pub async fn unheard(&self) {
+        if let Some(batches) = &self.batches {
+            batches.closed().await;
+        }
+    }
+
     /// Which connection's.
     pub fn connection(&self) -> ConnectionId {
         self.id

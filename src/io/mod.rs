@@ -1,8 +1,8 @@
 //! The only place that waits: pipes, threads, timers, signals, and the loop that feeds the core.
 //!
 //! Owns: bytes to lines and back ([`codec`]), connections ([`link`]), what waits to be safe ([`keeper`]), to be written
-//! ([`outbox`]) and for the store (`held`, [`readers`]), the threads on the pipes ([`stdio`]), what clients see of files
-//! ([`resources`]), the watch over those we depend on ([`watch`]), time and ids ([`sources`]), the log on stderr
+//! ([`outbox`]) and for the store (`held`, [`readers`]), the threads on the pipes ([`stdio`]) and the tasks on other
+//! streams ([`sockets`]), what clients see of files ([`resources`]), the watch over those we depend on ([`watch`]), time and ids ([`sources`]), the log on stderr
 //! ([`log`]), signals ([`signals`]), how many files may be open ([`descriptors`]), everything that can happen ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 
@@ -19,6 +19,7 @@ pub mod readers;
 pub mod resources;
 pub mod run;
 pub mod signals;
+pub mod sockets;
 pub mod sources;
 pub mod stdio;
 pub mod trouble;

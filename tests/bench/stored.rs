@@ -26,7 +26,7 @@ const LISTS: usize = 100;
 /// How often deltas are streamed without a store and with one, in turns.
 const RACES: usize = 3;
 /// How many deltas are streamed while a ping goes every so often.
-const STREAMED: usize = 5_000_000;
+const STREAMED: usize = 3_000_000;
 const PING_EVERY: Duration = Duration::from_millis(10);
 /// How many deltas the turn has that a kill interrupts, and how often that is done.
 const INTERRUPTED_DELTAS: usize = 100_000;
@@ -166,6 +166,9 @@ fn pings_while_it_streams(client: &mut Client) -> Outcome<(Duration, Duration, u
         let line = client.line()?;
         if memchr::memmem::find(line, b"\"chat/turnComplete\"").is_some() {
             break;
+        }
+        if memchr::memmem::find(line, b"\"chat/error\"").is_some() {
+            return Err(format!("the turn failed: {}", excerpt(line)).into());
         }
         // An answer is short; text need not be searched.
         if line.len() < 100 && pong.find(line).is_some() {
