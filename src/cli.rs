@@ -15,11 +15,14 @@ use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::AgentSpec;
 use crate::check::Agents;
 use crate::config;
+use crate::connect::ConnectArgs;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
+use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
 use crate::io::run::Options;
+use crate::listening::{ListenArgs, StatusArgs};
 use crate::places;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
@@ -33,6 +36,8 @@ pub const EXIT_FAILURE: u8 = 1;
 pub const EXIT_STATE: u8 = 3;
 /// Exit status: done, but something was declined or cut because nobody was left to answer.
 pub const EXIT_CUT: u8 = 4;
+/// Exit status: the host is gone.
+pub const EXIT_GONE: u8 = 5;
 
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -50,8 +55,19 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
+    /// How to serve.
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// How to serve.
+#[derive(Debug, Args)]
+pub struct Serving {
     #[command(flatten)]
     which: WhichAgents,
+
+    #[command(flatten)]
+    listen: ListenArgs,
 
     /// Leave out the built-in agent `script`
     #[arg(long, conflicts_with = "script_resource")]
@@ -90,6 +106,10 @@ pub struct Cli {
     /// How long turns may run after stdin has ended
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain_timeout: u64,
+
+    /// How long a client that keeps agents waiting may read nothing, where another one reads, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = OutboxLimits::default().patience.as_secs(), hide = true)]
+    stall_timeout: u64,
 
     /// The longest line that is read
     #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
@@ -154,6 +174,12 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 /// What the program does instead of serving.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Serve clients that connect, not on stdin and stdout, until a signal asks to leave
+    Serve(Box<Serving>),
+    /// Be a client, on stdin and stdout, of a host that listens
+    Connect(ConnectArgs),
+    /// Print what runs on a state folder, and where it listens
+    Status(StatusArgs),
     /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
     Sessions(Sessions),
     /// Look after the agents that are configured
@@ -189,7 +215,8 @@ Exit status:
   1  `agents check`: one of the agents cannot be used; else an internal failure, or stdin that cannot be read, or stdout that cannot be written, or too few files that may be open (reported on stderr)
   2  wrong usage, or a configuration that cannot be understood
   3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it
-  4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout"#;
+  4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout
+  5  the host is gone: connect again and `reconnect`"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnEof {
@@ -199,7 +226,7 @@ enum OnEof {
     Exit,
 }
 
-impl Cli {
+impl Serving {
     /// What may be logged, and what there is to say about the choice once there is a log. The environment
     /// may be meant for other programs: a filter there that is none of ours keeps nobody from starting.
     ///
@@ -229,11 +256,11 @@ impl Cli {
         self.which.agents()
     }
 
-    /// How to serve.
+    /// How to serve: on stdin and stdout, or, when it `stays`, only where it listens.
     ///
     /// # Errors
     /// When a flag asks for something that is not there, or for a folder that is none.
-    pub fn options(&self) -> anyhow::Result<Options> {
+    pub fn options(&self, stays: bool) -> anyhow::Result<Options> {
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
                 directory
@@ -253,18 +280,29 @@ impl Cli {
                 bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
             }
         }
+        let listening = self.listen.listening()?;
+        if stays && listening.is_none() {
+            bail!("serve: nobody could connect; say where with --listen");
+        }
         Ok(Options {
-            default_directory: default_directory.map(|directory| uri_of(&directory)),
-            line_bytes_max: self.max_frame_bytes,
-            at_end: match self.on_eof {
-                OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
-                OnEof::Exit => Shutdown::Cancel,
+            stays,
+            listening,
+            terms: Terms {
+                default_directory: default_directory.map(|directory| uri_of(&directory)),
+                line_bytes_max: self.max_frame_bytes,
+                at_end: match self.on_eof {
+                    OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
+                    OnEof::Exit => Shutdown::Cancel,
+                },
+                assume_version: self.assume_version,
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
-            assume_version: self.assume_version,
             limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
-            outbox: OutboxLimits::default(),
+            outbox: OutboxLimits {
+                patience: Duration::from_secs(self.stall_timeout),
+                ..OutboxLimits::default()
+            },
             state: if self.ephemeral {
                 StatePlace::Memory
             } else {

@@ -9,11 +9,13 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, Agents, Checked};
-use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE, GUARD};
+use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE, GUARD};
+use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::io::run::{serve, Exit, StateError};
 use ahp_sidecar::io::signals;
 use ahp_sidecar::io::{descriptors, log};
+use ahp_sidecar::listening::print_status;
 use ahp_sidecar::sessions::{self, Failure};
 use clap::Parser;
 
@@ -31,7 +33,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let wanted = if cli.command.is_some() { descriptors::SESSIONS } else { descriptors::HOST };
+    let serves = matches!(cli.command, None | Some(Command::Serve(_)));
+    let wanted = if serves { descriptors::HOST } else { descriptors::SESSIONS };
     if let Err(error) = descriptors::expect(wanted) {
         complain(&error);
         return ExitCode::from(EXIT_FAILURE);
@@ -61,14 +64,45 @@ fn main() -> ExitCode {
             }
         };
     }
-    let ((filter, complaint), options, agents) =
-        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?, cli.agents()?))) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                complain(&format_args!("{error:#}"));
-                return ExitCode::from(EXIT_USAGE);
-            }
-        };
+    match &cli.command {
+        Some(Command::Connect(arguments)) => {
+            return match connect::run(arguments) {
+                Ok(Ended::Ours) => ExitCode::SUCCESS,
+                Ok(Ended::Theirs) => {
+                    complain(&"the host is gone: connect again and `reconnect`");
+                    ExitCode::from(EXIT_GONE)
+                }
+                Err(error) => {
+                    complain(&format_args!("{error:#}"));
+                    ExitCode::from(EXIT_FAILURE)
+                }
+            };
+        }
+        Some(Command::Status(arguments)) => {
+            return match print_status(arguments) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    complain(&format_args!("{error:#}"));
+                    ExitCode::from(EXIT_STATE)
+                }
+            };
+        }
+        _ => {}
+    }
+    let (serving, stays) = match cli.command {
+        Some(Command::Serve(serving)) => (*serving, true),
+        _ => (cli.serving, false),
+    };
+    let ((filter, complaint), options, agents) = match serving
+        .log_filter()
+        .and_then(|filter| Ok((filter, serving.options(stays)?, serving.agents()?)))
+    {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            complain(&format_args!("{error:#}"));
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
     let log = log::start(filter);
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
@@ -79,8 +113,8 @@ fn main() -> ExitCode {
     for agent in agents {
         backends.push(Box::new(Acp::new(agent, guard.clone())));
     }
-    match cli.script_resource {
-        _ if cli.no_script => {}
+    match serving.script_resource {
+        _ if serving.no_script => {}
         Some(resource) => backends.push(Box::new(GuardedScript { resource })),
         None => backends.push(Box::new(Script)),
     }

@@ -13,11 +13,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::codec::Line;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{ConnectionId, Shutdown};
+use crate::versions::dialect::Dialect;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
@@ -39,10 +41,10 @@ pub enum News {
     Written(ConnectionId, Written),
 }
 
-/// What became of a chunk.
+/// What became of a chunk, or a part of it.
 #[derive(Debug)]
 pub enum Written {
-    /// So many bytes are out.
+    /// So many more bytes of it are out.
     Bytes(usize),
     /// Nobody reads any more.
     Gone,
@@ -59,11 +61,27 @@ pub enum AtEnd {
     Close,
 }
 
+/// What its client has asked for of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// The `file:` URI that it is told as its starting point.
+    pub default_directory: Option<String>,
+    /// The longest line that is read, in bytes.
+    pub line_bytes_max: usize,
+    /// What its turns get when it can say nothing any more.
+    pub at_end: Shutdown,
+    /// Its version, where its first messages do not tell it.
+    pub assume_version: Option<Dialect>,
+}
+
 /// What takes the lines of a connection away. It is given one chunk at a time.
 pub trait Writer: Send {
     /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
     /// its [`Receipts`] say so.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
+
+    /// Gives up what is not out: nobody reads it.
+    fn cut_off(&mut self) {}
 }
 
 /// Where new connections come in.
@@ -89,6 +107,7 @@ impl Door {
     pub fn open<W: Writer + 'static>(
         &self,
         at_end: AtEnd,
+        terms: Terms,
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<Lines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
@@ -97,16 +116,21 @@ impl Door {
         let link = Link {
             id,
             at_end,
+            terms,
             outbox: Outbox::new(self.limits),
             held: None,
             answers_due: 0,
             closing: false,
+            has_departed: false,
+            cut: false,
+            leave_by: None,
             lines,
             unheard: Vec::new().into_iter(),
             may_have_more: false,
             has_ended: false,
             writer,
-            is_writing: false,
+            being_written: 0,
+            progress_at: Instant::now(),
         };
         self.tell(News::Opened(Box::new(link)));
         Ok(Lines { id, batches: Some(batches), news: self.news.clone() })
@@ -192,6 +216,8 @@ pub struct Link {
     pub id: ConnectionId,
     /// What follows from its end.
     pub at_end: AtEnd,
+    /// What its client has asked for.
+    pub terms: Terms,
     /// What waits to be written.
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
@@ -200,6 +226,12 @@ pub struct Link {
     pub answers_due: usize,
     /// It is over: what waits is still written.
     pub closing: bool,
+    /// Its client can say nothing any more, and its turns are being ended.
+    pub has_departed: bool,
+    /// Something was declined or cut then.
+    pub cut: bool,
+    /// When it is over, whatever is still to be answered.
+    pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<Batch>,
     /// Lines that were read and not heard.
     unheard: std::vec::IntoIter<Line>,
@@ -207,8 +239,10 @@ pub struct Link {
     may_have_more: bool,
     has_ended: bool,
     writer: Box<dyn Writer>,
-    /// The writer has not said yet that the last chunk is out.
-    is_writing: bool,
+    /// So many bytes of the last chunk are not out yet, as far as the writer has said.
+    being_written: usize,
+    /// When it was seen last that the client reads, or that there was nothing to read.
+    progress_at: Instant,
 }
 
 impl fmt::Debug for Link {
@@ -255,21 +289,42 @@ impl Link {
     /// The writer says that so many bytes are out.
     pub fn written(&mut self, bytes: usize) {
         self.outbox.written(bytes);
-        self.is_writing = false;
+        self.being_written = self.being_written.saturating_sub(bytes);
+        self.progress_at = Instant::now();
     }
 
     /// Gives the writer chunks until it is busy with one or nothing waits.
     pub fn write(&mut self) {
-        while !self.is_writing {
+        while self.being_written == 0 {
             let chunk = self.outbox.take(CHUNK_BYTES);
             if chunk.is_empty() {
                 return;
             }
+            self.progress_at = Instant::now();
             let bytes: usize = chunk.iter().map(Bytes::len).sum();
             let written = self.writer.write(chunk);
             self.outbox.written(written);
-            self.is_writing = written < bytes;
+            self.being_written = bytes - written;
         }
+    }
+
+    /// It is over but for answers that are made elsewhere.
+    pub fn waits_for_answers_only(&self) -> bool {
+        self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
+    }
+
+    /// When it is to be given up, unless its client reads something before: in any case when it is over, else where
+    /// `others_read`.
+    pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
+        let progress = self.progress_at.into_std();
+        let over = (self.closing && self.at_end == AtEnd::Close).then(|| self.outbox.lingers_until(progress));
+        let behind = others_read.then(|| self.outbox.stalls_at(progress));
+        over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
+    }
+
+    /// Gives up what waits for its client, and the connection with it.
+    pub fn cut_off(&mut self) {
+        self.writer.cut_off();
     }
 
     /// It is over, and nothing more is to be written.
@@ -354,6 +409,13 @@ fn first_heard<'a>(
 mod tests {
     use super::*;
 
+    const TERMS: Terms = Terms {
+        default_directory: None,
+        line_bytes_max: 1 << 20,
+        at_end: Shutdown::Cancel,
+        assume_version: None,
+    };
+
     struct Nowhere;
 
     impl Writer for Nowhere {
@@ -379,7 +441,7 @@ mod tests {
     #[test]
     fn connections_take_turns_line_by_line() {
         let (door, mut news) = Door::new(OutboxLimits::default());
-        let open = || door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let open = || door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let (one, two, three) = (open(), open(), open());
         assert!(one.try_say(Ok(vec![line("a"), line("b"), line("c")])) && one.try_say(Ok(vec![line("d")])));
         assert!(three.try_say(Ok(vec![line("x"), line("y")])));
@@ -406,7 +468,7 @@ mod tests {
     #[test]
     fn no_more_is_read_ahead_than_a_few_batches() {
         let (door, mut news) = Door::new(OutboxLimits::default());
-        let lines = door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let lines = door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let mut links = Links::default();
         take_in(&mut links, &mut news);
         let says = || lines.try_say(Ok(vec![line("a"), line("b")]));

@@ -1,17 +1,20 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! `steps` is what a step of the core consists of, `hearing` how clients are heard, `recall` what is looked up when a
+//! `fairness` is who waits for clients that do not read, `steps` is what a step of the core consists of, `hearing` how clients are heard, `recall` what is looked up when a
 //! message names it, `leaving` how the process ends.
 //!
 //! Owns: what is waited for, what is not read when too much waits to be written, and timers.
 //! Never: answers a client by itself, except when serving it failed inside.
 
+mod fairness;
 mod hearing;
 mod leaving;
 mod recall;
 mod steps;
 #[cfg(test)]
 mod tests;
+
+use std::io::Write;
 
 use anyhow::{bail, Context};
 use tokio::sync::mpsc;
@@ -21,7 +24,9 @@ use super::directories::Directories;
 use super::events::{Event, Events, Wants};
 use super::held::Changes;
 use super::keeper::{Keeper, Opened};
-use super::link::{AtEnd, Door, Links, News};
+use super::link::{AtEnd, Door, Links, News, Terms};
+use super::listen::notice::{Notice, PutUp};
+use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
 use super::readers::Readers;
 use super::resources::Resources;
@@ -31,30 +36,27 @@ use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{Ids, Input, Output, Shutdown, Timer};
+use crate::host::effects::{Ids, Input, Output, Timer};
 use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::host::{self, Host};
 use crate::store::{folder, StatePlace, StoreOptions};
-use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Line as Told};
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The `file:` URI told to clients as their starting point.
-    pub default_directory: Option<String>,
-    /// The longest line that is read, in bytes.
-    pub line_bytes_max: usize,
-    /// What running turns get when stdin ends.
-    pub at_end: Shutdown,
+    /// Serve nobody on stdin and stdout, and stay until a signal asks to leave.
+    pub stays: bool,
+    /// Where others connect.
+    pub listening: Option<Listening>,
+    /// What belongs to the connection on stdin and stdout.
+    pub terms: Terms,
     /// Leave when the process that started us is gone.
     pub watch_parent: bool,
     /// A fixed clock, counted ids, and one input at a time.
     pub deterministic: bool,
-    /// The version of clients whose first messages do not tell it.
-    pub assume_version: Option<Dialect>,
     /// How large things may get.
     pub limits: Limits,
     /// What may wait to be written.
@@ -88,18 +90,25 @@ const QUIET_TURNS: usize = 4;
 pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let opened = open_keeper(&options.state, options.store)?;
-    let (stdin, stdout) = stdio::take()?;
+    let pipes = if options.stays { None } else { Some(stdio::take()?) };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
-        watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
-        let line_bytes_max = options.line_bytes_max;
+        let (listening, _notice) = listen_to_others(&options).await?;
+        let terms = options.terms.clone();
+        let line_bytes_max = terms.line_bytes_max;
         let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost);
-        let writer = |receipts| Stdout::start(stdout, receipts);
-        let lines = sidecar.door.open(AtEnd::Leave, writer).context("cannot write to stdout")?;
-        stdio::read_lines(stdin, line_bytes_max, lines);
+        if let Some(listening) = listening {
+            listening.serve(&sidecar.door, &terms);
+        }
+        if let Some((stdin, stdout)) = pipes {
+            watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
+            let writer = |receipts| Stdout::start(stdout, receipts);
+            let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
+            stdio::read_lines(stdin, line_bytes_max, lines);
+        }
         let exit = sidecar.run(events).await;
         sidecar.stop_agents().await;
         sidecar.close_store();
@@ -112,6 +121,26 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
     // A thread may be stuck in a read or a write for ever.
     runtime.shutdown_background();
     exit
+}
+
+/// Begins to listen where that is asked for, and tells where: on stderr, and in the state folder.
+async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Option<PutUp>)> {
+    let Some(listening) = options.listening.clone() else { return Ok((None, None)) };
+    let reveals = !listening.token_is_known;
+    let bound = listen::bind(listening).await?;
+    for url in bound.urls(reveals)? {
+        // It is no line of the log: that never has the token.
+        writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
+    }
+    let notice = Notice { process: std::process::id(), listening: bound.urls(true)? };
+    let put_up = match &options.state {
+        StatePlace::Folder(asked) => {
+            let folder = folder::chosen(asked.as_deref())?;
+            Some(notice.put_up(&folder).context("the state folder cannot tell where is listened")?)
+        }
+        StatePlace::Memory => None,
+    };
+    Ok((Some(bound), put_up))
 }
 
 /// Why a host cannot begin to serve: its state folder cannot be used.
@@ -188,7 +217,6 @@ impl Sidecar {
                 version: Some(env!("CARGO_PKG_VERSION").to_owned()),
                 title: None,
             },
-            default_directory: options.default_directory.clone(),
             agents: described,
             replay_window: Window::default(),
             start,
@@ -206,7 +234,7 @@ impl Sidecar {
         let (directories, looked) = Directories::new();
         let (resources, answered) = Resources::new();
         let sidecar = Self {
-            edges: Edges::new(providers, options.assume_version),
+            edges: Edges::new(providers),
             options,
             host,
             told: Vec::new(),
@@ -266,6 +294,7 @@ impl Sidecar {
             return Ok(exit);
         }
         self.settle();
+        self.cut_off();
         if self.drained && self.keeper.is_failing() {
             bail!("the store took nothing to the end: what was not told is lost");
         }
@@ -279,10 +308,16 @@ impl Sidecar {
 
     fn wants(&self) -> Wants {
         let held_back = self.links.iter().filter_map(|link| link.outbox.due()).min();
+        let over = self.links.iter().filter_map(|link| link.leave_by);
         let timers = self.timers.iter().map(|&(at, _)| at);
         Wants {
             reports: self.has_room_for_agents(),
-            due: timers.chain(self.leave_by).chain(held_back.map(Instant::from_std)).min(),
+            due: timers
+                .chain(self.leave_by)
+                .chain(over)
+                .chain(self.next_cut())
+                .chain(held_back.map(Instant::from_std))
+                .min(),
             unheard: self.leave_by.is_none() && self.has_clients_to_hear(),
         }
     }
@@ -291,7 +326,9 @@ impl Sidecar {
     fn take_in(&mut self, event: Event) -> anyhow::Result<Option<Exit>> {
         match event {
             Event::Link(News::Opened(link)) => {
-                self.feed(Input::Opened(link.id));
+                self.edges.open(link.id, link.terms.assume_version);
+                let default_directory = link.terms.default_directory.clone();
+                self.feed(Input::Opened { connection: link.id, default_directory });
                 self.links.insert(*link);
             }
             Event::Link(News::Heard(connection)) => self.links.note_news(connection),
@@ -313,13 +350,6 @@ impl Sidecar {
             Event::Unheard => {}
         }
         Ok(None)
-    }
-
-    /// Agents are held up while any client has too much waiting for it.
-    fn has_room_for_agents(&self) -> bool {
-        let coming = self.coming_bytes();
-        self.keeper.has_room_for_agents(self.unsettled_bytes)
-            && self.links.iter().all(|link| link.outbox.has_room_for_agents(coming))
     }
 
     /// What is on its way to clients and not in the queue of any, in bytes.

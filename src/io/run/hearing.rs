@@ -60,33 +60,33 @@ impl Sidecar {
                 }
                 message => message,
             },
-            Line::TooLong => Incoming::Malformed {
-                id: None,
-                error: RpcError::invalid_request(format!(
-                    "a line is longer than {} bytes",
-                    self.options.line_bytes_max
-                )),
-            },
+            Line::TooLong => {
+                let longest = self.links.get_mut(connection).map_or(0, |link| link.terms.line_bytes_max);
+                let error = RpcError::invalid_request(format!("a line is longer than {longest} bytes"));
+                Incoming::Malformed { id: None, error }
+            }
         };
         let named = self.edges.named(connection, &message);
         self.go_on(connection, HeldMessage::new(message, named));
     }
 
     /// The client of a connection can say nothing any more.
-    fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
-        match self.links.get_mut(connection).map(|link| link.at_end) {
-            Some(AtEnd::Leave) => {
+    pub(super) fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
+        let Some(link) = self.links.get_mut(connection) else { return };
+        let how = link.terms.at_end;
+        match link.at_end {
+            AtEnd::Leave => {
                 tracing::info!(?failure, "stdin has ended");
                 self.unreadable = failure;
                 self.input_has_ended = true;
-                self.drained = self.options.at_end == Shutdown::Cancel;
-                self.feed(Input::Shutdown(self.options.at_end));
+                self.drained = how == Shutdown::Cancel;
+                self.feed(Input::Shutdown(how));
             }
-            Some(AtEnd::Close) => {
-                tracing::info!(?connection, ?failure, "a client has closed its connection");
-                self.feed(Input::Closed(connection));
+            AtEnd::Close => {
+                tracing::info!(?connection, ?failure, "a client has ended its input");
+                link.has_departed = true;
+                self.feed(Input::Ended(connection, how));
             }
-            None => {}
         }
     }
 
@@ -110,9 +110,12 @@ impl Sidecar {
     }
 
     /// Forgets a connection on which nobody can be told anything any more.
-    fn lose(&mut self, connection: ConnectionId) {
-        self.links.remove(connection);
+    pub(super) fn lose(&mut self, connection: ConnectionId) {
+        let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
+        if !link.has_departed {
+            self.feed(Input::Ended(connection, link.terms.at_end));
+        }
         self.feed(Input::Closed(connection));
     }
 }

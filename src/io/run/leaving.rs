@@ -20,6 +20,14 @@ const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 /// How long the store may take to close. What it has to do then the next process can do, too.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
+/// How long a file system that does not answer is waited for, when all else is over that is to end in this way.
+pub(super) fn patience(how: Shutdown) -> Duration {
+    match how {
+        Shutdown::Drain(patience) => patience,
+        Shutdown::Cancel => LEAVE_WITHIN,
+    }
+}
+
 impl Sidecar {
     /// What follows from a reason to leave: the end, or what leads to it.
     pub(super) fn hear_loss(&mut self, loss: Loss) -> Option<Exit> {
@@ -54,11 +62,7 @@ impl Sidecar {
         if self.resources.is_idle() {
             return Some(exit);
         }
-        let patience = match self.options.at_end {
-            Shutdown::Drain(patience) => patience,
-            Shutdown::Cancel => LEAVE_WITHIN,
-        };
-        self.leave_by = self.leave_by.or(Instant::now().checked_add(patience));
+        self.leave_by = self.leave_by.or(Instant::now().checked_add(patience(self.options.terms.at_end)));
         None
     }
 

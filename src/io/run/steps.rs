@@ -7,6 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use tokio::time::Instant;
 
+use super::leaving::patience;
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
 use crate::io::readers::listing;
@@ -20,6 +21,9 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         self.edges.down(connection, frame, &mut self.told);
         for line in self.told.drain(..) {
+            if matches!(frame, Frame::Result { .. }) {
+                link.outbox.note_answer(line.bytes.len());
+            }
             match (line.delta, line.delay) {
                 (Some(part), Some(delay)) => {
                     link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
@@ -94,6 +98,11 @@ impl Sidecar {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
             // Taken by the keeper.
             Output::Record(_) => {}
+            Output::Departed { connection, cut } => {
+                if let Some(link) = self.links.get_mut(connection) {
+                    link.cut = cut;
+                }
+            }
             Output::Closed(connection) => {
                 if let Some(link) = self.links.get_mut(connection) {
                     link.closing = true;
@@ -162,12 +171,17 @@ impl Sidecar {
     /// Gives the writers what waits, and forgets connections that are over.
     fn write(&mut self) {
         let mut over = Vec::new();
+        let now = Instant::now();
         for link in self.links.iter_mut() {
             if self.done.is_some() || link.closing {
                 link.outbox.release();
             }
             link.write();
-            over.extend(link.is_done().then_some(link.id));
+            if link.waits_for_answers_only() {
+                link.leave_by = link.leave_by.or(now.checked_add(patience(link.terms.at_end)));
+            }
+            let is_over = link.is_done() || link.leave_by.is_some_and(|by| by <= now);
+            over.extend(is_over.then_some(link.id));
         }
         for connection in over {
             self.links.remove(connection);
