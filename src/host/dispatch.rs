@@ -136,7 +136,8 @@ impl Host {
             Method::Completions => self.completions(&params.read()?).map(json),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
-                Ok(Answer::Resource(Resource::Read { uri: params.uri, encoding: params.encoding }))
+                let uri = self.content_called(&params.uri)?.unwrap_or(params.uri);
+                Ok(Answer::Resource(Resource::Read { uri, encoding: params.encoding }))
             }
             Method::ResourceList => {
                 let params: ResourceListParams = params.read()?;

@@ -11,11 +11,11 @@
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
 //! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
-//! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
-//! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
+//! are), `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
+//! (what can be configured), `contents` (what stands on the sides of changes of files), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
 //! place of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which model a
-//! message is for), `windows` (which turns each client holds), [`limits`] (how large things may get), `shutdown`, `departures` (the end of one
-//! client among others), and
+//! message is for), `windows` (which turns each client holds), `missed` (what is told beside a replay), [`limits`] (how
+//! large things may get), `shutdown`, `departures` (the end of one client among others), and
 //! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -25,6 +25,7 @@ mod calls;
 mod catalogue;
 mod clients;
 mod config;
+mod contents;
 mod credentials;
 mod departures;
 mod described;
@@ -35,6 +36,7 @@ mod handlers;
 pub mod limits;
 mod locale;
 pub mod log;
+mod missed;
 mod model;
 mod notes;
 mod origins;
@@ -153,6 +155,8 @@ pub struct Host {
     runs: usize,
     last_key: u64,
     summaries: catalogue::Summaries,
+    /// Clients that are back in this step, and what they are still to be told.
+    returned: Vec<(ConnectionId, missed::Missed)>,
     shutdown: Option<shutdown::State>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
@@ -216,6 +220,7 @@ impl Host {
             runs: 0,
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
+            returned: Vec::new(),
             shutdown: None,
             departures: BTreeMap::new(),
             met: BTreeMap::new(),
@@ -311,7 +316,20 @@ impl Host {
         if uris::is_root(uri) {
             return Some(Target::Root);
         }
-        self.channels.get(uri).copied()
+        self.channels.get(uri).copied().or_else(|| self.find_by_provider(uri))
+    }
+
+    /// The session that is called by its provider here, or the default chat of one, where the session itself is called
+    /// `ahp-session:/<id>`: some clients know sessions by no other name.
+    fn find_by_provider(&self, uri: &str) -> Option<Target> {
+        let of_chat = uris::session_of_default_chat(uri);
+        let (provider, plain) = uris::plain_session(of_chat.as_deref().unwrap_or(uri))?;
+        let Some(Target::Session(key)) = self.channels.get(&plain).copied() else { return None };
+        self.sessions.get(&key).filter(|session| session.state.provider == provider)?;
+        match of_chat {
+            None => Some(Target::Session(key)),
+            Some(_) => self.channels.get(&uris::default_chat_of(&plain)).copied(),
+        }
     }
 
     /// The error about a URI that names no channel in memory.

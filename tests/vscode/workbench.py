@@ -3,6 +3,7 @@
 Nothing is done before it can be done, and nothing is seen by waiting long enough: each waits for a condition.
 """
 
+import contextlib
 import time
 
 from playwright.sync_api import Error
@@ -193,7 +194,8 @@ class Window:
             following = self.page.locator(f"{QUESTIONS} .chat-question-nav-next:not(.disabled)")
             if question not in self.text(QUESTIONS) or not following.count():
                 return True
-            following.first.click(timeout=SOON)
+            with contextlib.suppress(Error):
+                following.first.click(timeout=SOON)
 
         self.until(f"what follows on `{question}`", over)
 

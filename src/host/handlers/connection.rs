@@ -10,6 +10,7 @@ use ahp_types::commands::{InitializeResult, SubscribeParams, SubscribeResult, Un
 use ahp_types::state::Snapshot;
 use serde_json::json;
 
+use crate::host::contents::told_envelope;
 use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::locale::Language;
 use crate::host::model::{Subscription, Target, Window};
@@ -96,6 +97,8 @@ impl Host {
             wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
         });
         let past = step.past.take();
+        let missed = cursor.filter(|_| wanted.contains(&Target::Root));
+        let missed = missed.map(|cursor| self.missed_since(cursor, past.as_deref().unwrap_or_default()));
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
@@ -105,6 +108,7 @@ impl Host {
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
             self.go_on(connection, wanted);
+            self.returned.extend(missed.map(|missed| (connection, missed)));
             return Ok(result);
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
@@ -163,7 +167,7 @@ impl Host {
             if let Some(loading) = loadings.get(&line.server_seq) {
                 add(loading);
             }
-            add(&envelope_of(&line.line));
+            add(&told_envelope(line, envelope_of(&line.line)));
         }
         Some(told)
     }

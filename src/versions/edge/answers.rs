@@ -13,6 +13,7 @@ use crate::host::effects::ConnectionId;
 use crate::versions::lane::{Envelope, Lane};
 use crate::versions::names::Names;
 use crate::versions::node::{self, Object};
+use crate::versions::quirks::called_otherwise;
 use crate::versions::step::{Reply, Shot};
 use crate::versions::Line;
 use crate::wire::errors::RpcError;
@@ -82,6 +83,13 @@ impl Edges {
             let shots = shots_in(&result, &rest, &summaries);
             let mut meant = self.meant(connection, batch, &shots, &summaries)?;
             meant.number = inner;
+            for uri in &mut meant.channels {
+                // It is called by its provider here, and was not told of before.
+                let is_told = |uri: &str| shots.iter().any(|shot| shot.channel == uri);
+                if let Some(other) = called_otherwise(uri).filter(|other| !is_told(uri) && is_told(other)) {
+                    *uri = other;
+                }
+            }
             result = self.take_up(connection, &meant, std::mem::take(&mut result), shots);
         }
         let peer = self.peers.entry(connection).or_default();

@@ -22,6 +22,21 @@ use crate::wire::uris;
 impl Edges {
     /// Translates a frame down, to the lines that go out.
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
+        let before = lines.len();
+        self.translate_down(connection, frame, lines);
+        let quirks = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
+        if quirks.sessions_ahead {
+            let told = lines.split_off(before);
+            if let Some(peer) = self.peers.get_mut(&connection) {
+                lines.extend(told.into_iter().filter_map(|line| peer.ahead.hide(line)));
+            }
+        }
+        if quirks.sessions_by_provider {
+            lines[before..].iter_mut().for_each(|line| self.spelling.respell(line));
+        }
+    }
+
+    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let peer = self.peers.entry(connection).or_default();
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
