@@ -69,7 +69,13 @@ fn main() -> ExitCode {
                 return ExitCode::from(EXIT_USAGE);
             }
         };
-    let log = log::start(filter);
+    let log = match log::start(filter) {
+        Ok(log) => log,
+        Err(error) => {
+            complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }

@@ -12,7 +12,8 @@ use ahp_types::state::SessionConfigState;
 use tokio::sync::mpsc;
 use tokio::time::{timeout_at, Instant};
 
-use super::{Backend, Conversation, Line, Report, Reports, REPORTS_MAX};
+use super::room::ByteRoom;
+use super::{Backend, Conversation, Line, Report, Reports, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
 /// How long an agent that has opened a conversation may go on to say what it is: some tell their commands later.
@@ -92,6 +93,8 @@ pub fn begin(backend: &dyn Backend, tokens: Tokens) -> Begun {
     let (commands, receiver) = mpsc::unbounded_channel();
     let (sender, reports) = mpsc::channel(REPORTS_MAX);
     // No chat has this key, and nobody else hears of it.
-    let line = Line { commands: receiver, reports: Reports { chat: ChatKey(0), conversation: 0, sender } };
+    let bytes = ByteRoom::new(REPORTS_BYTES_MAX);
+    let line =
+        Line { commands: receiver, reports: Reports { chat: ChatKey(0), conversation: 0, sender, bytes } };
     Begun { conversation: backend.converse(open, line), reports, commands }
 }

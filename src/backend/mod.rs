@@ -1,6 +1,6 @@
 //! Those who do the work: the trait that an agent is put behind, and the tasks that run conversations.
 //!
-//! [`meeting`] gets to know an agent before there is any.
+//! [`meeting`] gets to know an agent before there is any, [`room`] bounds what waits.
 //!
 //! Owns: one task for each open conversation, the bounded channel on which all of them report, and the
 //! promise that nothing of a closed conversation is heard.
@@ -12,6 +12,7 @@
 
 pub mod acp;
 pub mod meeting;
+pub mod room;
 pub mod script;
 
 use std::collections::HashMap;
@@ -21,12 +22,16 @@ use std::pin::Pin;
 use tokio::sync::mpsc;
 
 use self::meeting::Meeting;
+use self::room::{ByteRoom, TakenRoom};
 use crate::host::effects::{
     AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens,
 };
 
 /// How many reports may wait before conversations are held up.
 const REPORTS_MAX: usize = 256;
+
+/// How many bytes of reports may wait before conversations are held up, all together.
+const REPORTS_BYTES_MAX: usize = 4 << 20;
 
 /// A kind of agent.
 pub trait Backend: Send {
@@ -66,27 +71,30 @@ pub struct Reports {
     chat: ChatKey,
     conversation: u64,
     sender: mpsc::Sender<Report>,
+    bytes: ByteRoom,
 }
 
 impl Reports {
     /// Waits until there is room to report in, so that a conversation can do something else meanwhile. May
     /// be dropped half-way. None when the process ends and nobody listens any more.
     pub async fn room(&self) -> Option<Room<'_>> {
+        let taken = self.bytes.wait().await?;
         let permit = self.sender.reserve().await.ok()?;
-        Some(Room { permit, chat: self.chat, conversation: self.conversation })
+        Some(Room { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
     /// The same, if there is room already.
     pub fn room_now(&self) -> Option<Room<'_>> {
+        let taken = self.bytes.now()?;
         let permit = self.sender.try_reserve().ok()?;
-        Some(Room { permit, chat: self.chat, conversation: self.conversation })
+        Some(Room { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
     /// Reports, waiting for room.
     pub async fn report(&self, event: Event) {
-        let report = Report { chat: self.chat, conversation: self.conversation, event };
-        if self.sender.send(report).await.is_err() {
-            tracing::debug!("nobody listens to agents any more");
+        match self.room().await {
+            Some(room) => room.report(event),
+            None => tracing::debug!("nobody listens to agents any more"),
         }
     }
 }
@@ -95,6 +103,7 @@ impl Reports {
 #[derive(Debug)]
 pub struct Room<'a> {
     permit: mpsc::Permit<'a, Report>,
+    taken: TakenRoom,
     chat: ChatKey,
     conversation: u64,
 }
@@ -102,7 +111,9 @@ pub struct Room<'a> {
 impl Room<'_> {
     /// Reports, at once.
     pub fn report(self, event: Event) {
-        self.permit.send(Report { chat: self.chat, conversation: self.conversation, event });
+        let Self { permit, mut taken, chat, conversation } = self;
+        taken.fill(event.bytes());
+        permit.send(Report { chat, conversation, event, _taken: taken });
     }
 }
 
@@ -113,6 +124,8 @@ pub struct Report {
     /// Which of the chat's conversations, one after the other, said it.
     conversation: u64,
     event: Event,
+    /// Until it is heard.
+    _taken: TakenRoom,
 }
 
 /// Every backend and every open conversation.
@@ -120,6 +133,7 @@ pub struct Agents {
     backends: Vec<Box<dyn Backend>>,
     open: HashMap<ChatKey, Open>,
     reports: mpsc::Sender<Report>,
+    reports_bytes: ByteRoom,
     last_conversation: u64,
     met: mpsc::UnboundedSender<(String, Meeting)>,
 }
@@ -136,7 +150,9 @@ impl Agents {
     ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, Meeting)>) {
         let (reports, receiver) = mpsc::channel(REPORTS_MAX);
         let (met, meetings) = mpsc::unbounded_channel();
-        let agents = Self { backends, open: HashMap::new(), reports, last_conversation: 0, met };
+        let reports_bytes = ByteRoom::new(REPORTS_BYTES_MAX);
+        let agents =
+            Self { backends, open: HashMap::new(), reports, reports_bytes, last_conversation: 0, met };
         (agents, receiver, meetings)
     }
 
@@ -180,7 +196,7 @@ impl Agents {
 
     /// What a report tells the core; none when its conversation has been closed.
     pub fn hear(&mut self, report: Report) -> Option<(ChatKey, Event)> {
-        let Report { chat, conversation, event } = report;
+        let Report { chat, conversation, event, .. } = report;
         if self.open.get(&chat)?.conversation != conversation {
             return None;
         }
@@ -207,7 +223,8 @@ impl Agents {
         self.last_conversation += 1;
         let conversation = self.last_conversation;
         let (commands, receiver) = mpsc::unbounded_channel();
-        let reports = Reports { chat, conversation, sender: self.reports.clone() };
+        let reports =
+            Reports { chat, conversation, sender: self.reports.clone(), bytes: self.reports_bytes.clone() };
         self.open.insert(chat, Open { conversation, commands });
         let line = Line { commands: receiver, reports: reports.clone() };
         let Some(backend) = self.backend(&open.provider) else {
@@ -227,5 +244,28 @@ impl Agents {
             // Not heard when the conversation was closed before.
             reports.report(Event::Died { reason }).await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::{RunId, TextKind, TurnEvent};
+
+    #[tokio::test]
+    async fn reports_that_wait_are_bounded_by_their_bytes() {
+        let (sender, mut receiver) = mpsc::channel(REPORTS_MAX);
+        let bytes = ByteRoom::new(REPORTS_BYTES_MAX);
+        let reports = Reports { chat: ChatKey(1), conversation: 1, sender, bytes };
+        let large = || Event::Turn(RunId(1), TurnEvent::Text(TextKind::Markdown, "x".repeat(1 << 20)));
+        let mut waiting = 0;
+        while let Some(room) = reports.room_now() {
+            room.report(large());
+            waiting += 1;
+        }
+        assert!((4..=5).contains(&waiting), "{waiting} reports of 1 MiB wait");
+        drop(receiver.recv().await);
+        reports.report(large()).await;
+        assert!(reports.room_now().is_none());
     }
 }

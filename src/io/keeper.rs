@@ -5,6 +5,7 @@
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -152,14 +153,18 @@ impl Keeper {
         let writer = Arc::new(Mutex::new(writer));
         let committing = Arc::clone(&writer);
         let commit = move || {
-            commit_all(&committing, &receiver, &tell, options.patience);
-            lock(&committing).finish();
+            let survived = survive(&receiver, &tell, || {
+                commit_all(&committing, &receiver, &tell, options.patience);
+            });
+            if survived {
+                lock(&committing).finish();
+            }
             drop((committing, open));
         };
         thread::Builder::new()
             .name("commit".to_owned())
             .spawn(commit)
-            .context("a thread cannot be started")?;
+            .context("a thread cannot be started (see `ulimit -u`)")?;
         let disk = Disk {
             writer,
             steps,
@@ -415,6 +420,20 @@ fn commit_all(
     }
 }
 
+/// Runs what commits. If it panics, which is logged where it happens, nothing is committed any more, and that is told:
+/// nobody waits for what is held back. Returns whether it did not.
+fn survive(steps: &Receiver<Step>, tell: &UnboundedSender<Kept>, commit: impl FnOnce()) -> bool {
+    if catch_unwind(AssertUnwindSafe(commit)).is_ok() {
+        return true;
+    }
+    let reason = "committing failed inside; the log has the details".to_owned();
+    let trouble = Trouble { reason, is_long: true, is_for_good: true };
+    if tell.send(Kept::Failing(trouble)).is_ok() {
+        while steps.recv().is_ok() {}
+    }
+    false
+}
+
 fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -441,4 +460,28 @@ fn tidy_some(writer: &mut Writer) -> Due {
         tracing::warn!(%error, "the store cannot be tidied up; it is tried again later");
         Due::Later
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_something_is_committed_is_told_and_nothing_is_kept_any_more() {
+        let (steps, receiver) = channel();
+        let (tell, mut told) = unbounded_channel();
+        let committing = thread::spawn(move || {
+            survive(&receiver, &tell, || {
+                receiver.recv().unwrap();
+                panic!("a defect");
+            })
+        });
+        for number in 1..=2 {
+            steps.send(Step { number, records: Vec::new(), bytes: 0 }).unwrap();
+        }
+        let Some(Kept::Failing(trouble)) = told.blocking_recv() else { panic!() };
+        assert!(trouble.is_for_good && trouble.reason.contains("failed inside"), "{trouble:?}");
+        drop(steps);
+        assert!(!committing.join().unwrap());
+    }
 }

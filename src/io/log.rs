@@ -27,15 +27,18 @@ const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics are logged
 /// too, instead of being printed.
-pub fn start(filter: Targets) -> Log {
+///
+/// # Errors
+/// When the system gives us no thread to write it.
+pub fn start(filter: Targets) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(State::default());
     let log = Log { sender, state: Arc::clone(&state) };
-    thread::spawn(move || write_lines(&receiver, &state));
+    thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&receiver, &state))?;
     let layer = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(layer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
-    log
+    Ok(log)
 }
 
 /// The way to the thread that writes.

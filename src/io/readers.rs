@@ -3,6 +3,8 @@
 //! Owns: the threads that read, so that a long chat, a long list and old actions hold up nobody but who asks for them.
 //! Never: decides what is read, or what what was read means.
 
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -83,6 +85,27 @@ pub struct Readers {
     running: usize,
 }
 
+impl Task {
+    /// What comes of it when it fails inside.
+    fn failed(&self) -> Read {
+        match self {
+            Self::Recall(wanted) => {
+                let why = "reading it failed inside; the log has the details";
+                let unreadable = wanted.uris.iter().map(|uri| (uri.clone(), why.to_owned()));
+                Read::Found(Found {
+                    version: wanted.client.as_ref().map(|_| None),
+                    past: wanted.past.map(|_| None),
+                    sessions: Vec::new(),
+                    unreadable: unreadable.collect(),
+                })
+            }
+            Self::List(id, _) => {
+                Read::Answer(Frame::Error { id: Some(id.clone()), error: RpcError::internal() })
+            }
+        }
+    }
+}
+
 impl Readers {
     /// A thread for each of these, once they begin; what they read comes out of the receiver.
     pub fn new(at_rest: Vec<Reader>) -> (Self, UnboundedReceiver<(ConnectionId, Read)>) {
@@ -97,11 +120,16 @@ impl Readers {
     }
 
     /// The threads begin.
-    pub fn begin(&mut self) {
+    ///
+    /// # Errors
+    /// When the system gives us none.
+    pub fn begin(&mut self) -> io::Result<()> {
         for reader in self.at_rest.drain(..) {
             let (to_do, tell) = (Arc::clone(&self.to_do), self.tell.clone());
-            thread::spawn(move || read_all(&reader, &to_do, &tell));
+            let work = move || read_all(&reader, &to_do, &tell);
+            thread::Builder::new().name("read".to_owned()).spawn(work)?;
         }
+        Ok(())
     }
 
     /// Without threads: what is read comes when somebody fetches it.
@@ -143,13 +171,20 @@ fn read_all(reader: &Reader, to_do: &Mutex<Receiver<Job>>, tell: &UnboundedSende
     loop {
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
-        if tell.send(job.read(reader)).is_err() {
+        if tell.send(job.answered_by(|job| job.read(reader))).is_err() {
             return;
         }
     }
 }
 
 impl Job {
+    /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic is logged where it
+    /// happens.
+    fn answered_by(self, read: impl FnOnce(Self) -> (ConnectionId, Read)) -> (ConnectionId, Read) {
+        let failed = (self.connection, self.task.failed());
+        catch_unwind(AssertUnwindSafe(|| read(self))).unwrap_or(failed)
+    }
+
     /// Does it.
     pub fn read(self, reader: &Reader) -> (ConnectionId, Read) {
         let read = match self.task {
@@ -177,10 +212,7 @@ fn look_up(reader: &Reader, wanted: Wanted) -> Found {
     let mut found = Found { version, past, ..Found::default() };
     for uri in wanted.uris {
         let is_there = |key| found.sessions.iter().any(|saved| saved.row.key == key);
-        let read = reader.find(&uri).and_then(|key| match key.filter(|key| !is_there(*key)) {
-            Some(key) => reader.load(key),
-            None => Ok(None),
-        });
+        let read = reader.look_up(&uri, is_there);
         match read {
             Ok(saved) => found.sessions.extend(saved),
             Err(error) => {
@@ -230,5 +262,25 @@ impl ByHand {
     /// Hands over what was read.
     pub fn deliver(&self, read: (ConnectionId, Read)) {
         self.tell.send(read).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_something_is_read_is_an_answer() {
+        let connection = ConnectionId(3);
+        let wanted = Wanted { client: None, past: Some(7), uris: vec!["ahp-session:/s".to_owned()] };
+        let job = Job { connection, task: Task::Recall(wanted) };
+        let (told, Read::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
+        assert_eq!((told, found.unreadable.len()), (connection, 1));
+        assert!(matches!((found.version, found.past), (None, Some(None))));
+
+        let page = Page { after: None, limit: 1 };
+        let job = Job { connection, task: Task::List(RequestId::inner(1), page) };
+        let (_, Read::Answer(frame)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
+        assert!(matches!(frame, Frame::Error { id: Some(id), .. } if id == RequestId::inner(1)));
     }
 }

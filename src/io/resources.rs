@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -62,7 +63,12 @@ impl Resources {
             };
             let answers = self.answers.clone();
             let asked = id.clone();
-            let work = move || send(&answers, connection, answer(asked, &resource));
+            let work = move || {
+                // A panic is logged where it happens.
+                let answered = catch_unwind(AssertUnwindSafe(|| answer(asked.clone(), &resource)));
+                let failed = |_| Frame::Error { id: Some(asked), error: RpcError::internal() };
+                send(&answers, connection, answered.unwrap_or_else(failed));
+            };
             self.running += 1;
             if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
                 tracing::error!(%error, "no thread to read a resource with");

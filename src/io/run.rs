@@ -77,6 +77,9 @@ pub enum Exit {
 /// So many sessions that nobody uses stay in memory when the store has them all.
 const IDLE_SESSIONS_MAX: usize = 64;
 
+/// Why a host cannot begin where the user may have no more threads.
+const NO_THREAD: &str = "a thread cannot be started (see `ulimit -u`)";
+
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
 const QUIET_TURNS: usize = 4;
@@ -94,12 +97,13 @@ pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Resul
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
-        watch::start(stdout.try_clone().context("cannot watch stdout")?.into(), parent, losses);
+        let watched = stdout.try_clone().context("cannot watch stdout")?.into();
+        watch::start(watched, parent, losses).context(NO_THREAD)?;
         let line_bytes_max = options.line_bytes_max;
         let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost);
         let writer = |receipts| Stdout::start(stdout, receipts);
         let lines = sidecar.door.open(AtEnd::Leave, writer).context("cannot write to stdout")?;
-        stdio::read_lines(stdin, line_bytes_max, lines);
+        stdio::read_lines(stdin, line_bytes_max, lines).context(NO_THREAD)?;
         let exit = sidecar.run(events).await;
         sidecar.stop_agents().await;
         sidecar.close_store();
@@ -237,7 +241,7 @@ impl Sidecar {
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
         self.end_interrupted_turns(&mut events).await;
-        self.begin();
+        self.begin().context(NO_THREAD)?;
         loop {
             if let Some(exit) = self.turn(&mut events).await? {
                 return Ok(exit);
@@ -246,10 +250,8 @@ impl Sidecar {
     }
 
     /// What is done last before anything is heard.
-    fn begin(&mut self) {
-        if let Some(readers) = &mut self.readers {
-            readers.begin();
-        }
+    fn begin(&mut self) -> std::io::Result<()> {
+        self.readers.as_mut().map_or(Ok(()), Readers::begin)
     }
 
     /// Takes in what has happened, and what clients have said, and ends the step.

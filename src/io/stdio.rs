@@ -49,8 +49,12 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Reads lines on a thread of their own, until the input ends or fails.
-pub fn read_lines(stdin: File, line_bytes_max: usize, heard: Lines) {
-    thread::spawn(move || read_all(stdin, LineCodec::new(line_bytes_max), &heard));
+///
+/// # Errors
+/// When the system gives us none.
+pub fn read_lines(stdin: File, line_bytes_max: usize, heard: Lines) -> io::Result<()> {
+    let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &heard);
+    thread::Builder::new().name("stdin".to_owned()).spawn(work).map(drop)
 }
 
 fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines) {
@@ -110,11 +114,15 @@ impl Stdout {
     /// Writes on a thread of its own.
     ///
     /// # Errors
-    /// When the process can open no more files.
+    /// When the process can open no more files, or the system gives us no thread.
     pub fn start(stdout: File, receipts: Receipts) -> io::Result<Self> {
         let (chunks, receiver) = std::sync::mpsc::channel();
         let writer = Self { chunks, file: stdout.try_clone()? };
-        thread::spawn(move || write_all(stdout, &receiver, &receipts));
+        let work = move || write_all(stdout, &receiver, &receipts);
+        let spawned = thread::Builder::new().name("stdout".to_owned()).spawn(work);
+        spawned.map_err(|error| {
+            io::Error::other(format!("no thread to write with (see `ulimit -u`): {error}"))
+        })?;
         Ok(writer)
     }
 }

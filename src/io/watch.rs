@@ -32,12 +32,16 @@ pub fn parent() -> Option<Pid> {
 }
 
 /// Watches from a thread of its own: the reader of `stdout` always, the parent if there is one to watch.
-pub fn start(stdout: OwnedFd, parent: Option<Pid>, losses: UnboundedSender<Loss>) {
-    thread::spawn(move || {
+///
+/// # Errors
+/// When the system gives us none.
+pub fn start(stdout: OwnedFd, parent: Option<Pid>, losses: UnboundedSender<Loss>) -> io::Result<()> {
+    let work = move || {
         if let Err(error) = watch(&stdout, parent, &losses) {
             tracing::error!(%error, "neither the reader of stdout nor the parent can be watched");
         }
-    });
+    };
+    thread::Builder::new().name("watch".to_owned()).spawn(work).map(drop)
 }
 
 /// Tells that the parent is gone, once. Returns whether somebody listens.

@@ -13,7 +13,7 @@ use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::sqlite::StoreError;
-use super::{agents, check, mend, schema, space, trash};
+use super::{agents, check, mend, schema, space, trash, ways};
 use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
 
 /// Why something cannot be done to a session.
@@ -93,17 +93,16 @@ impl Archive {
             return Err(StoreError::Lost(path.display().to_string(), "holds nothing"));
         }
         if version < schema::NEWEST {
-            // Never committed: it ends with the connection.
-            connection.execute_batch("BEGIN IMMEDIATE")?;
-            if let Err(error) = schema::migrate(&connection) {
+            if let Err(error) = bring_up_to_date(&connection, mark.reserved()) {
                 if !error.is_damage() {
                     return Err(error);
                 }
-                connection.execute_batch("ROLLBACK")?;
-                let plan = mend::plan(&connection, Some(mark.reserved()))?;
-                connection.execute_batch("BEGIN IMMEDIATE")?;
-                mend::carry_out(&connection, &plan)?;
-                schema::migrate(&connection)?;
+                // What lists sessions has not changed since the first version. What ran in them is told as damaged.
+                tracing::warn!(%error, "an older store is damaged: it is read as it is");
+                if !connection.is_autocommit() {
+                    connection.execute_batch("ROLLBACK")?;
+                }
+                schema::put_up_with_damage(&connection)?;
             }
         }
         Ok(Self { connection, told: mark.reserved() })
@@ -280,11 +279,25 @@ impl Archive {
     }
 }
 
+/// Brings a database up to date, in a transaction that ends with the connection and is never committed.
+fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    match schema::migrate(connection) {
+        Err(error) if error.is_damage() => {}
+        migrated => return migrated.map(drop),
+    }
+    connection.execute_batch("ROLLBACK")?;
+    let plan = mend::plan(connection, Some(told))?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    mend::carry_out(connection, &plan)?;
+    schema::migrate(connection).map(drop)
+}
+
 /// Keeps a session as one that is listed.
 fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), ArchiveError> {
     let uris = std::iter::once(&session.row.uri).chain(session.chats.iter().map(|chat| &chat.row.uri));
     for uri in uris {
-        if find(connection, uri)?.is_some() {
+        if find(connection, uri, || ways::are_complete(connection))?.is_some() {
             return Err(ArchiveError::InUse(uri.clone()));
         }
     }

@@ -1,7 +1,8 @@
 //! Where sessions outlive the process.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `mend`, `check`, `rows`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and [`archive`], for people),
+//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and
+//! [`archive`], for people),
 //! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 
@@ -16,12 +17,14 @@ mod mend;
 mod pack;
 pub mod reader;
 mod rows;
+mod running;
 mod schema;
 pub mod space;
 pub mod sqlite;
 mod trash;
 mod trials;
 mod upgrade;
+mod ways;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -4,6 +4,7 @@
 //! is told of rows that are damaged.
 //! Never: writes, or fails as a whole because of one row where the others can be told.
 
+use std::cell::Cell;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
-use super::{clients, schema, trash, Listed};
+use super::{clients, schema, trash, ways, Listed};
 use crate::host::effects::{ActionLine, ChatKey, ChatRow, Page, Place, SavedSession, SessionKey, Target};
 use crate::host::log::Window;
 
@@ -21,6 +22,8 @@ use crate::host::log::Window;
 pub struct Reader {
     connection: Connection,
     window: Window,
+    /// Whether what the indexes do not name is not there, once that was looked at.
+    indexes_are_complete: Cell<Option<bool>>,
 }
 
 impl Reader {
@@ -33,7 +36,7 @@ impl Reader {
         schema::be_careful(&connection)?;
         // Opens every file now, so that reading goes on when they are moved away.
         connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
-        Ok(Self { connection, window })
+        Ok(Self { connection, window, indexes_are_complete: Cell::new(None) })
     }
 
     /// The sessions with a turn that ran when their process ended, as far as they can be told, but for those
@@ -77,7 +80,40 @@ impl Reader {
     /// # Errors
     /// When it cannot be looked for.
     pub fn find(&self, uri: &str) -> Result<Option<SessionKey>, StoreError> {
-        find(&self.connection, uri)
+        find(&self.connection, uri, || self.trusts_indexes())
+    }
+
+    /// The session that a URI names, its own or that of one of its chats, with everything that belongs to it; none
+    /// when there is none, or it is known already.
+    ///
+    /// # Errors
+    /// When that cannot be told, or the session cannot be read: see [`Reader::load_sifted`].
+    pub fn look_up(
+        &self,
+        uri: &str,
+        is_known: impl Fn(SessionKey) -> bool,
+    ) -> Result<Option<SavedSession>, StoreError> {
+        // Nothing comes or goes between finding it and reading it.
+        let snapshot = self.connection.unchecked_transaction()?;
+        let damaged = || StoreError::Damaged(format!("the session of {uri}"));
+        let Some(key) = find(&snapshot, uri, || self.trusts_indexes())?.filter(|key| !is_known(*key)) else {
+            return Ok(None);
+        };
+        let saved = load_from(&snapshot, key, &mut |_, _| true)?.ok_or_else(damaged)?;
+        if saved.row.uri == uri || saved.chats.iter().any(|chat| chat.row.uri == uri) {
+            return Ok(Some(saved));
+        }
+        // The index is damaged: it names another session.
+        let meant = find_by_rows(&snapshot, uri)?.filter(|key| !is_known(*key));
+        meant.map(|key| load_from(&snapshot, key, &mut |_, _| true)?.ok_or_else(damaged)).transpose()
+    }
+
+    /// Whether what the indexes do not name is not there. Looked at once, since it takes looking at every row.
+    fn trusts_indexes(&self) -> Result<bool, StoreError> {
+        if self.indexes_are_complete.get().is_none() {
+            self.indexes_are_complete.set(Some(ways::are_complete(&self.connection)?));
+        }
+        Ok(self.indexes_are_complete.get() == Some(true))
     }
 
     /// The version of the protocol that a client spoke last.
@@ -108,17 +144,7 @@ impl Reader {
     ) -> Result<Option<SavedSession>, StoreError> {
         // What it consists of must not change in between.
         let snapshot = self.connection.unchecked_transaction()?;
-        if trash::has(&snapshot, key)? {
-            return Ok(None);
-        }
-        let trial = trials::of(&snapshot, key)?;
-        let deaths = match trial.verdict {
-            Verdict::TakeUp => 0,
-            Verdict::GiveUp => trial.deaths,
-            Verdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
-        };
-        let saved = rows::whole_session(&snapshot, key, &mut is_needed)?;
-        Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
+        load_from(&snapshot, key, &mut is_needed)
     }
 
     /// A page of the list of sessions. One that is damaged is listed as that.
@@ -127,11 +153,12 @@ impl Reader {
     /// When the list cannot be read.
     pub fn list(&self, page: &Page) -> Result<Listed, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
-        match list_by(&snapshot, page, "INDEXED BY sessions_by_time") {
+        let listed = if self.trusts_indexes()? { list_by_time(&snapshot, page) } else { Ok(None) };
+        match listed {
             // The index is damaged: without it, it takes longer.
             Err(error) if !error.is_damage() => Err(error),
             Ok(Some(listed)) => Ok(listed),
-            Ok(None) | Err(_) => list_by(&snapshot, page, "NOT INDEXED").map(Option::unwrap_or_default),
+            Ok(None) | Err(_) => list_what_is_named(&snapshot, page),
         }
     }
 
@@ -179,13 +206,43 @@ impl Reader {
     }
 }
 
-/// The session that a URI names: its own or that of one of its chats.
-pub(super) fn find(connection: &Connection, uri: &str) -> Result<Option<SessionKey>, StoreError> {
-    match find_by(connection, uri, "INDEXED BY sessions_by_uri", "INDEXED BY chats_by_uri") {
-        // An index is damaged: without it, it takes longer.
-        Err(error) if error.is_damage() => find_by(connection, uri, "NOT INDEXED", "NOT INDEXED"),
-        found => found,
+/// A session with everything that belongs to it; none when it is not there or in the trash.
+fn load_from(
+    connection: &Connection,
+    key: SessionKey,
+    sieve: rows::Sieve<'_>,
+) -> Result<Option<SavedSession>, StoreError> {
+    if trash::has(connection, key)? {
+        return Ok(None);
     }
+    let trial = trials::of(connection, key)?;
+    let deaths = match trial.verdict {
+        Verdict::TakeUp => 0,
+        Verdict::GiveUp => trial.deaths,
+        Verdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
+    };
+    let saved = rows::whole_session(connection, key, sieve)?;
+    Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
+}
+
+/// The session that a URI names: its own or that of one of its chats. `trusts_indexes`: what they do not name is not
+/// there.
+pub(super) fn find(
+    connection: &Connection,
+    uri: &str,
+    trusts_indexes: impl FnOnce() -> Result<bool, StoreError>,
+) -> Result<Option<SessionKey>, StoreError> {
+    match find_by(connection, uri, "INDEXED BY sessions_by_uri", "INDEXED BY chats_by_uri") {
+        Ok(Some(key)) => Ok(Some(key)),
+        Ok(None) if trusts_indexes()? => Ok(None),
+        Err(error) if !error.is_damage() => Err(error),
+        // An index is damaged: without it, it takes longer.
+        Ok(None) | Err(_) => find_by_rows(connection, uri),
+    }
+}
+
+fn find_by_rows(connection: &Connection, uri: &str) -> Result<Option<SessionKey>, StoreError> {
+    find_by(connection, uri, "NOT INDEXED", "NOT INDEXED")
 }
 
 fn find_by(
@@ -195,30 +252,41 @@ fn find_by(
     way_of_chats: &str,
 ) -> Result<Option<SessionKey>, StoreError> {
     let sql = format!(
-        "SELECT key FROM sessions {way} WHERE uri = ?1 AND removed_at IS NULL
-        UNION ALL SELECT s.key FROM chats c {way_of_chats} JOIN sessions s ON s.key = c.session
+        "SELECT key, 1 FROM sessions {way} WHERE uri = ?1 AND removed_at IS NULL
+        UNION ALL SELECT c.session, s.key IS NOT NULL FROM chats c {way_of_chats}
+            LEFT JOIN sessions s ON s.key = c.session
         WHERE c.uri = ?1 AND s.removed_at IS NULL"
     );
-    let key = connection.prepare_cached(&sql)?.query_row(params![uri], |row| row.get(0)).optional()?;
-    Ok(key.map(|key| SessionKey(unsigned(key))))
+    let found = connection
+        .prepare_cached(&sql)?
+        .query_row(params![uri], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    match found {
+        None => Ok(None),
+        Some((key, true)) => Ok(Some(SessionKey(unsigned(key)))),
+        Some((_, false)) => Err(StoreError::Damaged(format!("the session of the chat {uri}"))),
+    }
 }
 
-/// A page of the list, found in this way; none when that way has led astray.
-fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Listed>, StoreError> {
-    let sql = format!(
-        "SELECT key, modified_at FROM sessions {way}
-        WHERE removed_at IS NULL AND (modified_at, key) < (?1, ?2)
-        ORDER BY modified_at DESC, key DESC LIMIT ?3"
-    );
-    let (modified_at, key) = match &page.after {
-        Some(place) => (place.modified_at.as_str(), signed(place.key.0)),
+/// Where a page of the list begins: what comes behind this date and key is on it.
+fn begin_of(page: &Page) -> (&str, u64) {
+    match &page.after {
+        Some(place) => (&place.modified_at, place.key.0),
         // Behind every date.
-        None => ("~", i64::MAX),
-    };
+        None => ("~", u64::MAX),
+    }
+}
+
+/// A page of the list, found by its index; none when that has led astray.
+fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, StoreError> {
+    let sql = "SELECT key, modified_at FROM sessions INDEXED BY sessions_by_time
+        WHERE removed_at IS NULL AND (modified_at, key) < (?1, ?2)
+        ORDER BY modified_at DESC, key DESC LIMIT ?3";
+    let (modified_at, key) = begin_of(page);
     let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(-1);
-    let mut statement = connection.prepare_cached(&sql)?;
+    let mut statement = connection.prepare_cached(sql)?;
     let damaged = || rows::damaged_if(|| "the list of sessions".to_owned());
-    let mut rows = statement.query(params![modified_at, key, limit]).map_err(damaged())?;
+    let mut rows = statement.query(params![modified_at, signed(key), limit]).map_err(damaged())?;
     let (mut listed, mut last) = (Listed::default(), None);
     while let Some(row) = rows.next().map_err(damaged())? {
         if listed.summaries.len() == page.limit {
@@ -229,13 +297,7 @@ fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Lis
         let modified_at =
             String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
         let summary = match rows::summary(connection, key) {
-            Ok(Some(summary)) if summary.modified_at == modified_at => {
-                if trials::of(connection, key)?.verdict == Verdict::LeaveAlone {
-                    trials::summary_of_one_left_alone(&summary.json)
-                } else {
-                    summary.json
-                }
-            }
+            Ok(Some(summary)) if summary.modified_at == modified_at => as_listed(connection, key, summary)?,
             Ok(_) => return Ok(None),
             Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
@@ -246,27 +308,48 @@ fn list_by(connection: &Connection, page: &Page, way: &str) -> Result<Option<Lis
     Ok(Some(listed))
 }
 
+/// A page of the list where the index is damaged: of everything that is named anywhere.
+fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, StoreError> {
+    let (modified_at, key) = begin_of(page);
+    let named = ways::named(connection)
+        .into_iter()
+        .filter(|it| it.removed_at.is_none() && (it.modified_at.as_str(), it.key.0) < (modified_at, key));
+    let (mut listed, mut last) = (Listed::default(), None);
+    for ways::Named { key, modified_at, .. } in named {
+        if listed.summaries.len() == page.limit {
+            listed.next = last;
+            break;
+        }
+        let summary = match rows::summary(connection, key) {
+            Ok(Some(summary)) => as_listed(connection, key, summary)?,
+            Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
+            Err(error) => return Err(error),
+        };
+        listed.summaries.push(summary);
+        last = Some(Place { modified_at, key });
+    }
+    Ok(listed)
+}
+
+/// A session's summary, which says so if it is left alone.
+fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -> Result<Bytes, StoreError> {
+    let is_left_alone = trials::of(connection, key)?.verdict == Verdict::LeaveAlone;
+    Ok(if is_left_alone { trials::summary_of_one_left_alone(&summary.json) } else { summary.json })
+}
+
 /// Every session with the time of its removal and its summary: the listed ones, newest first, then those in
 /// the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
     // A time before 1970 says that it is being removed for good.
-    let sql = "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED
-        WHERE ifnull(removed_at, 0) >= 0 ORDER BY removed_at IS NOT NULL, removed_at DESC, modified_at DESC, key DESC";
-    let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
+    let named = ways::named(connection).into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
     let mut all = Vec::new();
-    while let Some(row) = rows.next()? {
-        let key = SessionKey(unsigned(row.get(0)?));
+    for ways::Named { key, removed_at, modified_at } in named {
         let summary = match rows::summary(connection, key) {
             Ok(Some(summary)) => summary.json,
-            Ok(None) => continue,
-            Err(StoreError::Damaged(_)) => {
-                let modified_at = row.get_ref(2)?.as_bytes().unwrap_or_default();
-                damaged_summary(connection, key, &String::from_utf8_lossy(modified_at))
-            }
+            Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
         };
-        all.push((key, row.get(1).unwrap_or_default(), summary));
+        all.push((key, removed_at, summary));
     }
     Ok(all)
 }

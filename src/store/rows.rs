@@ -8,6 +8,7 @@ use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
 use rusqlite::{params, Connection, ErrorCode, OptionalExtension, Row};
 
 use super::pack::{unpack, Pack};
+use super::running;
 use super::sqlite::StoreError;
 use crate::host::effects::{
     ActionLine, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow, Target,
@@ -118,7 +119,7 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(Target, Vec<ActionLine>), StoreE
     Ok((target_of(channel), lines))
 }
 
-fn actions_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
+pub(super) fn actions_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
     sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
 }
 
@@ -463,7 +464,9 @@ impl Chat {
         if !chat.running {
             return Ok(Vec::new());
         }
-        let lines = actions_on(connection, Target::Chat(chat.key), chat.as_of, is_needed)
+        let target = Target::Chat(chat.key);
+        let lines = running::check(connection, target, chat.as_of)
+            .and_then(|()| actions_on(connection, target, chat.as_of, is_needed))
             .map_err(|error| error.on(|| format!("what runs in the chat {}", chat.uri)))?;
         Ok(lines.into_iter().map(|action| action.line).collect())
     }
@@ -496,7 +499,7 @@ pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-fn channel_of(target: Target) -> i64 {
+pub(super) fn channel_of(target: Target) -> i64 {
     match target {
         Target::Root => 0,
         Target::Session(SessionKey(key)) => signed(key) * 2 - 1,

@@ -177,11 +177,18 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
 pub(super) fn look_into(path: &Path) -> Result<(Connection, usize), StoreError> {
     let had_log = fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0);
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    put_up_with_damage(&connection)?;
     // The last connection that closes removes the files that it has made, and writes a log into the database.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, had_log)?;
     be_careful(&connection)?;
     let version = version_of(&connection, path)?;
     Ok((connection, usize::try_from(version).unwrap_or(0)))
+}
+
+/// Has SQLite read what it can of a file that was cut, or with an entry in its list of tables that it does not
+/// understand. Else it refuses the whole of it.
+pub(super) fn put_up_with_damage(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "writable_schema", true)
 }
 
 /// Waits for others, and has SQLite look for damage in each page that it reads.

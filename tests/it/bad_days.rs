@@ -6,13 +6,14 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{program, shell, sidecar_on, Process};
+use crate::support::{program, shell, sidecar_on, Process, NO_HOME};
 
 const SESSION: &str = "ahp-session:/s";
 
@@ -130,6 +131,44 @@ fn too_few_files_are_told() {
         }
     }
     assert!(!outer.path().join("new").exists());
+}
+
+#[test]
+fn too_few_threads_are_told() {
+    /// Nobody, so that nobody else's threads count. Only root may be somebody else.
+    const USER: u32 = 54_321;
+    let is_root = rustix::process::geteuid().is_root();
+    let outer = TempDir::new().unwrap();
+    let program = outer.path().join("program");
+    fs::copy(crate::support::program().get_program(), &program).unwrap();
+    fs::set_permissions(outer.path(), Permissions::from_mode(0o755)).unwrap();
+    if is_root {
+        std::os::unix::fs::chown(outer.path(), Some(USER), None).unwrap();
+    }
+    let (mut refusals, mut enough) = (0, false);
+    for limit in 1..=12 {
+        for arguments in [&["--ephemeral"][..], &["--state-dir", "state"]] {
+            let mut host = Command::new(&program);
+            host.args(arguments).env("HOME", NO_HOME);
+            // Shells do not agree on its name.
+            let script = format!(r#"ulimit -u {limit} 2>/dev/null || ulimit -p {limit} || exit; exec "$@""#);
+            let mut command = shell(&script, &host);
+            command.current_dir(outer.path());
+            if is_root {
+                command.uid(USER).gid(USER);
+            }
+            let output = run(command);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            enough = output.status.success();
+            if !enough {
+                // The store's own thread is said to be the trouble of the state folder.
+                assert!(matches!(output.status.code(), Some(1 | 3)), "{limit}: {} {stderr}", output.status);
+                assert!(stderr.contains("ulimit -u") && stderr.lines().count() == 1, "{limit}: {stderr}");
+                refusals += 1;
+            }
+        }
+    }
+    assert!(refusals > 2 && (enough || !is_root), "{refusals} refusals");
 }
 
 #[test]

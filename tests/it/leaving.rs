@@ -6,12 +6,11 @@
 
 use std::fs::File;
 use std::process::Stdio;
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
+use crate::process::{wait_until, wait_until_idle, wait_until_stuck};
 use crate::support::{sidecar, Process};
 
 const SESSION: &str = "ahp-session:/1";
@@ -46,14 +45,22 @@ fn count(messages: &[Value], action: &str) -> usize {
     messages.iter().filter(|message| message["params"]["action"]["type"] == action).count()
 }
 
+/// How long a process has worked, in hundredths of a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let numbers = stat.rsplit_once(") ").unwrap().1.split(' ');
+    numbers.skip(11).take(2).map(|number| number.parse::<u64>().unwrap()).sum()
+}
+
 #[test]
 fn a_signal_is_heard_while_a_deterministic_script_never_pauses() {
     let mut process = Process::start(&["--deterministic"]);
     open_chat(&mut process);
     process.until(|message| message["id"] == 3);
-    // Nothing of it comes before it pauses, so there is nothing to wait for.
+    // Nothing of it comes before it pauses: that it runs is seen by the work that it is.
+    let before = ticks(process.child.id());
     process.say(&turn("t", "/stream 1000000000 10"));
-    sleep(Duration::from_millis(300));
+    wait_until("the script runs", || ticks(process.child.id()) > before + 20);
     terminate(&process);
     let rest = process.rest();
     assert_eq!(process.wait().code(), Some(0));
@@ -73,11 +80,11 @@ fn no_turn_is_accepted_that_nobody_would_end() {
         .to_string());
     // More than a pipe holds, and nobody reads: the process has something to write when it is asked.
     say(turn("first", "/stream 100 10000\n/hang"));
-    sleep(Duration::from_millis(300));
+    wait_until_stuck(child.id(), child.stdout.as_ref().unwrap());
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    sleep(Duration::from_millis(200));
+    wait_until_idle(child.id());
     say(turn("second", "/hang"));
-    sleep(Duration::from_millis(200));
+    wait_until_idle(child.id());
     let output = child.wait_with_output().unwrap();
     let messages: Vec<Value> = output
         .stdout

@@ -31,6 +31,7 @@ mod pending;
 mod process;
 mod quarantine;
 mod resources;
+mod ruins;
 mod runaway;
 mod sessions;
 mod store;

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::{ReadTextFileRequest, WriteTextFileRequest};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
-use tokio::task::{spawn_blocking, AbortHandle};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::blocking::on_a_thread;
 use super::folders::{Folders, Refusal};
 use super::peer::{AgentRequest, Connection};
 use super::terminals::Launch;
@@ -187,26 +188,36 @@ async fn work(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::Sender<Done>,
         while connection.is_behind() && !connection.is_over() {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        let known = Arc::clone(&folders);
-        let working = spawn_blocking(move || match work {
-            Work::In(folders) => (Arc::new(Folders::new(folders)), None),
+        match work {
+            Work::In(named) => match on_a_thread(move || Folders::new(named)).await {
+                Ok(now) => folders = Arc::new(now),
+                Err(error) => {
+                    tracing::error!(%error, "the folders of a conversation cannot be opened");
+                    folders = Arc::default();
+                }
+            },
             Work::Do(asked) => {
-                let done = carry_out(&known, asked);
-                (known, Some(done))
-            }
-        });
-        match working.await {
-            Ok((now, result)) => {
-                folders = now;
-                let Some(result) = result else { continue };
+                let known = Arc::clone(&folders);
+                let (request, failed) = asked.failed();
+                let result = on_a_thread(move || carry_out(&known, asked)).await;
+                let result = result.unwrap_or_else(|error| failed(request, (INTERNAL, error.to_string())));
                 if done.send(result).await.is_err() {
                     return;
                 }
             }
-            Err(error) => {
-                tracing::error!(%error, "no files are served to a conversation any more");
-                return;
+        }
+    }
+}
+
+impl Asked {
+    /// What comes of it when it could not even be tried.
+    fn failed(&self) -> (AgentRequest, fn(AgentRequest, Failed) -> Done) {
+        match self {
+            Self::Read(id, _) => (id.clone(), |id, why| Done::Read(id, Err(why))),
+            Self::Write { request, .. } => {
+                (request.clone(), |request, why| Done::Written { request, result: Err(why), shown: None })
             }
+            Self::Find(id, _) => (id.clone(), |id, why| Done::Found(id, Err(why))),
         }
     }
 }

@@ -120,16 +120,23 @@ enum Reason {
 fn guard(command: &[OsString]) -> io::Result<i32> {
     let mut host = lifeline_to_host()?;
     let family = lead()?;
-    let agent = start(command, Stdio::from(lifeline::receive(&host)?))?;
+    let stdin = Stdio::from(lifeline::receive(&host)?);
 
+    // The threads are there before the agent is: nothing runs that nobody could end.
     let (tell, reasons) = channel();
     let agent_has_ended = tell.clone();
-    thread::spawn(move || {
-        lifeline::wait_for_the_end(&mut host);
-        // Nobody listens when we end already.
-        tell.send(Reason::Host).unwrap_or_default();
-    });
-    let ending = thread::spawn(move || end(family, &reasons));
+    let (has_begun, begins) = channel();
+    thread::Builder::new().spawn(move || {
+        if begins.recv().is_ok() {
+            lifeline::wait_for_the_end(&mut host);
+            // Nobody listens when we end already.
+            tell.send(Reason::Host).unwrap_or_default();
+        }
+    })?;
+    let ending = thread::Builder::new().spawn(move || end(family, &reasons))?;
+    let agent = start(command, stdin)?;
+    // The thread waits for it.
+    has_begun.send(()).unwrap_or_default();
     let status = as_exit_status(wait_for(agent)?);
     agent_has_ended.send(Reason::Agent(status)).unwrap_or_default();
     family.wait(ending);

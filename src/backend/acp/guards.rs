@@ -15,6 +15,7 @@ use rustix::process::{kill_process_group, Pid, RawPid, Signal};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+use super::blocking::on_a_thread;
 use super::guard;
 
 /// How long a guard may take when it has to end what it guards, which it does by kindness, and then by force.
@@ -127,8 +128,8 @@ impl Guard {
             self.kill_group();
         }
         let started = Arc::clone(&self.started);
-        if let Err(error) = tokio::task::spawn_blocking(move || started.end_the_rest()).await {
-            tracing::debug!(%error, "what a guard may have left behind is not looked for: the process ends");
+        if let Err(error) = on_a_thread(move || started.end_the_rest()).await {
+            tracing::warn!(%error, "what a guard may have left behind is not looked for");
         }
         status
     }

@@ -5,7 +5,7 @@
 //! that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is known
 //! of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content`
 //! and `options` (what its messages
-//! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
+//! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `blocking` (what may take long), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
 //! it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
@@ -13,6 +13,7 @@
 
 pub mod agent;
 mod besides;
+mod blocking;
 mod calls;
 pub mod client_tools;
 mod content;

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::pipes::{live, write};
+use crate::backend::room::{ByteRoom, TakenRoom};
 use crate::wire::text;
 
 /// The longest line that is read from an agent, in bytes.
@@ -35,6 +36,9 @@ const BRACES_MAX: usize = 8;
 
 /// So many messages wait for each listener before the agent is not read any more.
 const INBOX_MAX: usize = 64;
+
+/// And so many bytes of them.
+const INBOX_BYTES_MAX: usize = 4 << 20;
 
 /// So much is kept of what is said of sessions that nobody has heard of.
 const UNCLAIMED_MAX: usize = 1000;
@@ -84,6 +88,47 @@ pub enum Said {
     /// Follows each answer, once everything has been given that could be read from the agent when the answer was
     /// taken in.
     HeardOut(u64),
+}
+
+impl Said {
+    /// How much room it takes while it waits, in bytes, nearly.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Update(text) | Self::Request { params: text, .. } | Self::Answer(_, Ok(text)) => {
+                text.get().len()
+            }
+            Self::Answer(_, Err(failure)) => failure.message.len(),
+            Self::Withdrawn(_) | Self::HeardOut(_) => 0,
+        }
+    }
+}
+
+/// The way to a listener.
+#[derive(Debug, Clone)]
+struct Inbox {
+    messages: mpsc::Sender<(Said, TakenRoom)>,
+    bytes: ByteRoom,
+}
+
+impl Inbox {
+    /// Puts a message in, if there is room; else gives it back.
+    fn put_now(&self, said: Said) -> Result<(), Said> {
+        let (Some(mut taken), Ok(place)) = (self.bytes.now(), self.messages.try_reserve()) else {
+            return Err(said);
+        };
+        taken.fill(said.bytes());
+        place.send((said, taken));
+        Ok(())
+    }
+
+    /// Puts a message in when there is room; false when nobody takes it any more.
+    async fn put(&self, said: Said) -> bool {
+        let Some(mut taken) = self.bytes.wait().await else { return false };
+        let Ok(place) = self.messages.reserve().await else { return false };
+        taken.fill(said.bytes());
+        place.send((said, taken));
+        true
+    }
 }
 
 /// The id of a request of the agent's, as it wrote it.
@@ -172,7 +217,7 @@ struct Shared {
 struct Routes {
     last_request: u64,
     last_ear: u64,
-    ears: HashMap<u64, mpsc::Sender<Said>>,
+    ears: HashMap<u64, Inbox>,
     /// Whose requests are not answered yet.
     requests: HashMap<u64, u64>,
     /// Answers that were given and not followed by [`Said::HeardOut`] yet: to which listener, to which request.
@@ -220,7 +265,8 @@ impl Patience {
 pub struct Ear {
     connection: Connection,
     id: u64,
-    inbox: mpsc::Receiver<Said>,
+    inbox: mpsc::Receiver<(Said, TakenRoom)>,
+    bytes: ByteRoom,
 }
 
 impl Connection {
@@ -252,14 +298,15 @@ impl Connection {
 
     /// A new listener.
     pub fn listen(&self) -> Ear {
-        let (sender, inbox) = mpsc::channel(INBOX_MAX);
+        let (messages, inbox) = mpsc::channel(INBOX_MAX);
+        let bytes = ByteRoom::new(INBOX_BYTES_MAX);
         let mut routes = self.shared.routes();
         routes.last_ear += 1;
         let id = routes.last_ear;
         if !routes.closed {
-            routes.ears.insert(id, sender);
+            routes.ears.insert(id, Inbox { messages, bytes: bytes.clone() });
         }
-        Ear { connection: self.clone(), id, inbox }
+        Ear { connection: self.clone(), id, inbox, bytes }
     }
 
     /// Closes the agent's input, which ends it.
@@ -369,7 +416,8 @@ impl Ear {
 
     /// The next message; none when the agent has ended and all that it had said was heard.
     pub async fn hear(&mut self) -> Option<Said> {
-        self.inbox.recv().await
+        let (said, _) = self.inbox.recv().await?;
+        Some(said)
     }
 
     /// The connection.
@@ -380,6 +428,7 @@ impl Ear {
 
 impl Drop for Ear {
     fn drop(&mut self) {
+        self.bytes.close();
         let shared = &self.connection.shared;
         let mut routes = shared.routes();
         let id = self.id;
@@ -435,19 +484,18 @@ impl Shared {
 
     /// Gives a message to a listener, waiting for it to take it.
     async fn give(&self, ear: u64, said: Said) {
-        let Some(sender) = self.routes().ears.get(&ear).cloned() else { return };
-        let late = match sender.try_send(said) {
-            Ok(()) => false,
-            Err(mpsc::error::TrySendError::Closed(_)) => true,
-            Err(mpsc::error::TrySendError::Full(said)) => {
+        let Some(inbox) = self.routes().ears.get(&ear).cloned() else { return };
+        let is_taken = match inbox.put_now(said) {
+            Ok(()) => true,
+            Err(said) => {
                 self.held_up.store(true, Ordering::Release);
-                let late = sender.send(said).await.is_err();
+                let is_taken = inbox.put(said).await;
                 self.held_up.store(false, Ordering::Release);
-                late
+                is_taken
             }
         };
         self.taken.fetch_add(1, Ordering::AcqRel);
-        if late {
+        if !is_taken {
             tracing::debug!(agent = self.agent, "a message came too late for its listener");
         }
     }

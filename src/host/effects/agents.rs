@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::RunId;
+use crate::wire::rpc::to_json;
 
 /// What a backend says of itself, without starting anything.
 #[derive(Debug, Clone, PartialEq)]
@@ -339,6 +340,16 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// How much room it takes while it waits to be heard, in bytes, nearly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Turn(_, event) => event.bytes(),
+            _ => 0,
+        }
+    }
+}
+
 /// What is missing when a conversation cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenFailure {
@@ -475,6 +486,35 @@ pub enum TurnEvent {
     Steered(String),
     /// The run is over. Reported exactly once for each run, also for one that was cancelled.
     Ended(TurnEnd),
+}
+
+impl TurnEvent {
+    /// See [`Event::bytes`].
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),
+            Self::Last(event, _) => event.bytes(),
+            Self::With(event, besides) => event.bytes() + besides.bytes(),
+            Self::ToolInput { delta: input, .. }
+            | Self::ToolReady { input, .. }
+            | Self::ClientTool { input, .. } => input.len(),
+            Self::ToolContent { content, .. } => json_bytes(content),
+            Self::ToolDone { outcome, .. } => json_bytes(&outcome.content),
+            Self::Question { questions, .. } => json_bytes(questions),
+            _ => 0,
+        }
+    }
+}
+
+impl Besides {
+    fn bytes(&self) -> usize {
+        json_bytes(&self.meta) + json_bytes(&self.edits) + json_bytes(&self.structured)
+    }
+}
+
+/// How long something is as JSON text.
+fn json_bytes(value: &impl Serialize) -> usize {
+    to_json(value).len()
 }
 
 /// What is told besides an event, by the few agents that say it.

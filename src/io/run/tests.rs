@@ -128,7 +128,7 @@ impl World {
     /// With everything in memory.
     fn in_memory() -> Self {
         let mut world = Self::with(Keeper::in_memory(), OutboxLimits::default());
-        world.sidecar.begin();
+        world.sidecar.begin().unwrap();
         world
     }
 
@@ -362,7 +362,7 @@ async fn what_was_asked_before_the_end_of_input_is_answered() {
 async fn who_does_not_read_is_not_heard_and_holds_up_no_other_client() {
     let outbox = OutboxLimits { clients_above: 1000, ..OutboxLimits::default() };
     let mut world = World::with(Keeper::in_memory(), outbox);
-    world.sidecar.begin();
+    world.sidecar.begin().unwrap();
     let mut reads = world.client("reads", "1.0.0").await;
     let mut stuck = world.open(true);
     let pings: Vec<Value> = (1..=5000).map(|id| json!({ "id": id, "method": "ping" })).collect();

@@ -188,6 +188,11 @@ fn every_option_of_a_permission_is_shown_in_its_order_and_only_those_can_be_chos
             shown("z", "Never", "deny"),
         ])
     );
+    // For a client, two that approve are alike but for this.
+    let kind = |kind: &str| json!({ "kind": kind });
+    let kinds = json!({ "p": kind("allow_always"), "u": kind("allow_always"), "o": kind("allow_once"),
+        "n": kind("reject_once"), "z": kind("reject_always") });
+    assert_eq!(ready["_meta"]["acp.options"], kinds, "{ready}");
     let start = watched.heard("chat/toolCallStart")[0]["_meta"].clone();
     assert_eq!(start, json!({ "acp.kind": "think", "acp.meta": { "qwenQuestions": [{ "question": "?" }] } }));
     // One that was not offered is refused, and the question stays.

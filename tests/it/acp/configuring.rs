@@ -376,11 +376,13 @@ fn a_session_stays_configured_when_its_agent_has_died() {
 
 #[test]
 fn an_agent_that_does_not_answer_has_not_taken_it() {
-    let mut watched = with(&["--sets", "silent"]).limit("start_seconds = 1").start();
+    let seconds = long_for_a_start();
+    let mut watched = with(&["--sets", "silent"]).limit(&format!("start_seconds = {seconds}")).start();
     watched.configured(&json!({}));
     watched.configure(json!({ "mode": "plan" }));
     watched.turn("t1", "say hello");
-    assert_eq!(watched.notices(), ["The agent has not taken `mode` = \"plan\": it did not answer within 1s"]);
+    let notice = format!("The agent has not taken `mode` = \"plan\": it did not answer within {seconds}s");
+    assert_eq!(watched.notices(), [notice]);
     assert_eq!(watched.values()["mode"], "ask");
     watched.leave();
 }

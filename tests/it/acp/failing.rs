@@ -286,8 +286,9 @@ fn fail_to_begin(method: &str, what: &str, reasons: &[&str]) {
         let wrong = format!("{method}={what}");
         let which = if again { "2" } else { "1" };
         let arguments = ["--notes", notes.to_str().unwrap(), "--at", &wrong, "--which", which];
-        let limit = if what == "silence" { "start_seconds = 5\n" } else { "start_seconds = 100\n" };
-        let mut watched = Setting::with(&arguments).limit(limit).start_in(folder);
+        let seconds = if what == "silence" { long_for_a_start() } else { 100 };
+        let limit = format!("start_seconds = {seconds}\n");
+        let mut watched = Setting::with(&arguments).limit(&limit).start_in(folder);
         let message = if again {
             watched.session();
             assert_eq!(watched.turn("t1", "say ok"), "ok");

@@ -35,12 +35,13 @@ fn a_turn_that_the_user_cancels_in_time_is_cancelled() {
 /// No other limit is one for a turn.
 #[test]
 fn an_agent_that_says_nothing_is_waited_for() {
-    let limits = "start_seconds = 5\ncancel_seconds = 0.2\nidle_seconds = 0.3\n";
-    let mut watched = Setting::with(&[]).limit(limits).start();
+    let seconds = long_for_a_start();
+    let limits = format!("start_seconds = {seconds}\ncancel_seconds = 0.2\nidle_seconds = 0.3\n");
+    let mut watched = Setting::with(&[]).limit(&limits).start();
     watched.session();
     watched.action("session/ready");
     let start = Instant::now();
-    assert_eq!(watched.turn("t1", "sleep 6\nsay ok"), "ok");
-    assert!(start.elapsed() >= Duration::from_secs(6));
+    assert_eq!(watched.turn("t1", &format!("sleep {}\nsay ok", seconds + 1)), "ok");
+    assert!(start.elapsed() >= Duration::from_secs(seconds + 1));
     watched.leave();
 }

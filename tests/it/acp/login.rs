@@ -104,6 +104,29 @@ fn a_key_reaches_the_agent_with_its_authenticate_in_the_form_that_it_reads() {
     }
 }
 
+/// However much is logged: a log is shown to others.
+#[test]
+fn a_key_is_in_no_log() {
+    let mut setting = Setting::with(&["--login", "out", "--way", "api-key"]);
+    setting.log = Some("trace");
+    let mut watched = setting.start_with_log(tempfile::tempdir().unwrap());
+    let bad = "bad-c0ffee-is-no-secret";
+    for (name, key) in [("first", ""), ("second", bad)] {
+        if !key.is_empty() {
+            watched.push("acp-login:/a0/api%2Dkey", key);
+        }
+        watched.failed_session(name);
+    }
+    watched.push("acp-login:/a0/api%2Dkey", GOOD_KEY);
+    watched.session_works();
+    let folder = watched.leave().unwrap();
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("authenticate") && log.contains("session/prompt"), "not everything is logged");
+    for key in [bad, GOOD_KEY] {
+        assert!(!log.contains(key), "{:?}", log.lines().find(|line| line.contains(key)));
+    }
+}
+
 #[test]
 fn a_login_that_waits_for_the_user_shows_what_is_to_be_done_until_it_is() {
     let (mut watched, door, _) = by_device(tempfile::tempdir().unwrap(), "out");

@@ -141,7 +141,7 @@ fn say<W: Write + Send + 'static>(mut to: W, text: String) -> W {
 }
 
 /// Waits until something is so.
-fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < HUNG, "not within {HUNG:?}: {what}");
@@ -149,15 +149,15 @@ fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a process has nothing left to do: all of its threads sleep, look after look. A thread that
-/// only waits for its turn on the processor does not count as asleep.
-fn wait_until_idle(pid: u32) {
+/// Waits until a process has nothing left to do: all of its threads sleep, look after look, or it has ended. A thread
+/// that only waits for its turn on the processor does not count as asleep.
+pub fn wait_until_idle(pid: u32) {
     let mut quiet = 0;
     wait_until("the process has nothing to do", || {
         let asleep = fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
             let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
             // The name before it stands in parentheses.
-            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('S'))
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['S', 'Z']))
         });
         quiet = if asleep { quiet + 1 } else { 0 };
         quiet == 10
@@ -166,7 +166,7 @@ fn wait_until_idle(pid: u32) {
 
 /// Waits until a process can do nothing before its pipe is read. (How much a full pipe holds depends on the
 /// sizes of what was written.)
-fn wait_until_stuck(pid: u32, pipe: impl AsFd) {
+pub fn wait_until_stuck(pid: u32, pipe: impl AsFd) {
     let size = rustix::pipe::fcntl_getpipe_size(&pipe).unwrap() as u64;
     wait_until("the pipe fills", || rustix::io::ioctl_fionread(&pipe).unwrap() > size / 2);
     wait_until_idle(pid);

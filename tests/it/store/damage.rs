@@ -1,6 +1,7 @@
 //! Files that are cut off or changed: what is given back is what was written, or it is said that it is not.
 
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ahp_sidecar::host::effects::SessionKey;
@@ -111,10 +112,14 @@ fn a_database_with_a_changed_byte_gives_back_what_was_written_or_says_that_it_ca
     assert!(!beside(&path, "-wal").exists());
     let sound = fs::read(&path).unwrap();
     let mut toll = Toll::default();
+    let mut looked = 0;
     for at in (0..sound.len()).step_by(37) {
-        let mut changed = sound.clone();
-        changed[at] ^= 1 << (at % 8);
-        fs::write(&path, changed).unwrap();
+        // Most of a page has never been written to.
+        if sound[at] == 0 && at % 16 > 0 {
+            continue;
+        }
+        looked += 1;
+        write_at(&path, at, sound[at] ^ (1 << (at % 8)));
         if at % 8 == 0 {
             // Opening for writing may fail, but not fall over; nor is anything removed by it.
             if let Ok((mut writer, _)) = Writer::open(&path, StoreOptions::default()) {
@@ -124,11 +129,22 @@ fn a_database_with_a_changed_byte_gives_back_what_was_written_or_says_that_it_ca
         }
         look(&path, SESSIONS, &mut toll, at);
         fs::remove_file(beside(&path, "-shm")).ok();
+        if at % 8 == 0 {
+            fs::write(&path, &sound).unwrap();
+        } else {
+            write_at(&path, at, sound[at]);
+        }
     }
     assert!(toll.told > 20, "{toll:?}");
     // What is known of a session by an index alone has no checksum: one whose key is damaged there may not be
     // found under its URI. It is in the database still.
-    assert!(toll.unseen * 100 < sound.len() / 37, "{toll:?}");
+    assert!(toll.unseen * 100 < looked, "{toll:?} of {looked}");
+}
+
+/// Changes one byte of a file.
+fn write_at(path: &Path, at: usize, byte: u8) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[byte], at as u64).unwrap();
 }
 
 fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
@@ -225,12 +241,13 @@ fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
         writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
         writer.commit(&[on_chat(1, 1)]).unwrap();
         writer.commit(&[on_chat(1, 2), on_chat(1, 3)]).unwrap();
-        writer.commit(&[on_chat(2, 5)]).unwrap();
+        writer.commit(&[on_chat(2, 4), on_chat(2, 5)]).unwrap();
         assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats[0].actions.len(), 3);
         rusqlite(&path, sql);
         assert!(is_damaged(&load(&reader(&path), 1)), "{sql}");
         assert!(is_damaged(&reader(&path).actions_since(0)), "{sql}");
-        assert_eq!(load(&reader(&path), 2).unwrap().unwrap().chats[0].actions, ["0000000005"]);
+        let actions = load(&reader(&path), 2).unwrap().unwrap().chats[0].actions.clone();
+        assert_eq!(actions, ["0000000004", "0000000005"], "{sql}");
         assert_eq!(reader(&path).interrupted().unwrap(), [(0, SessionKey(1)), (0, SessionKey(2))]);
     }
 }

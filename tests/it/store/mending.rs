@@ -371,17 +371,24 @@ fn looking_into_a_store_changes_nothing() {
 }
 
 /// Numbers that look random, and are the same for the same seed.
-struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+    /// The first numbers of seeds that follow each other are alike.
+    pub fn of(seed: u64) -> Self {
+        let mut dice = Self(seed);
+        dice.roll(2);
+        dice
+    }
+
+    pub fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from((self.0 >> 33) % sides as u64).unwrap()
     }
 }
 
 /// Takes something away from a closed store, or changes it. Returns what was done.
-fn spoil(path: &Path, dice: &mut Dice) -> String {
+pub fn spoil(path: &Path, dice: &mut Dice) -> String {
     const OBJECTS: [&str; 15] = [
         "meta",
         "lives",
@@ -513,8 +520,7 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
     }
     let mut unseen = 0;
     for case in 0..cases {
-        let mut dice = Dice(seed.wrapping_add(case));
-        dice.roll(2);
+        let mut dice = Dice::of(seed.wrapping_add(case));
         let layout = dice.roll(layouts.len());
         let (bytes, mark) = &layouts[layout];
         let (_folder, path) = place();
@@ -531,4 +537,87 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
     }
     // What is known of a row by its place alone has no checksum.
     assert!(unseen * 20 <= cases, "{unseen} of {cases}");
+}
+
+/// Changes the table of sessions behind the back of its indexes.
+fn change_rows_alone(path: &Path, before: &str, change: &str) {
+    sql(
+        path,
+        &format!(
+            "{before}; CREATE TEMP TABLE kept AS SELECT * FROM sqlite_schema
+                WHERE type = 'index' AND tbl_name = 'sessions';
+            PRAGMA writable_schema = ON;
+            DELETE FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'sessions';
+            PRAGMA writable_schema = RESET;
+            {change};
+            PRAGMA writable_schema = ON; INSERT INTO sqlite_schema SELECT * FROM kept;
+            PRAGMA writable_schema = RESET"
+        ),
+    );
+}
+
+#[test]
+fn a_session_that_one_of_table_and_indexes_names_is_not_taken_for_one_that_was_never_there() {
+    const KEY: u64 = 2;
+    let look_up = |path: &Path, uri: &str| reader(path).look_up(uri, |_| false);
+    let by_its_chat = format!("ahp-chat:/{KEY}");
+    let (_folder, path) = place();
+    fill(&mut open(&path).0);
+    let sound = fs::read(&path).unwrap();
+
+    // The indexes alone know it: it cannot be read.
+    change_rows_alone(&path, "SELECT 1", "DELETE FROM sessions WHERE key = 2");
+    for uri in [&uri(KEY), &by_its_chat] {
+        let found = look_up(&path, uri);
+        assert!(matches!(found, Err(StoreError::Damaged(_))), "{uri}: {found:?}");
+    }
+    assert!(look_up(&path, "ahp-session:/new").unwrap().is_none());
+    let listed = super::listed(&reader(&path));
+    assert_eq!(listed.len(), 7, "{listed:?}");
+    assert!(listed
+        .iter()
+        .any(|it| it["resource"] == *uri(KEY) && it["title"].as_str().unwrap().contains("cannot be read")));
+    assert_eq!(Archive::look_into(&path).unwrap().list().unwrap().len(), 7);
+
+    // The table alone knows it: it is there.
+    put_back(&path, &sound);
+    let before =
+        "CREATE TEMP TABLE row AS SELECT * FROM sessions WHERE key = 2; DELETE FROM sessions WHERE key = 2";
+    change_rows_alone(&path, before, "INSERT INTO sessions SELECT * FROM row");
+    for uri in [&uri(KEY), &by_its_chat] {
+        assert_whole(&look_up(&path, uri).unwrap().unwrap(), KEY);
+    }
+    assert!(look_up(&path, "ahp-session:/new").unwrap().is_none());
+    assert_eq!(super::listed(&reader(&path)).len(), 7);
+
+    // The index names another one.
+    put_back(&path, &sound);
+    change_rows_alone(&path, "SELECT 1", "UPDATE sessions SET uri = 'x' WHERE key = 2");
+    assert!(look_up(&path, &uri(KEY)).is_err());
+}
+
+#[test]
+fn what_ran_misses_no_row_of_the_log_unseen() {
+    let channel = i64::try_from((1000 + RUNNING) * 2).unwrap();
+    let damages = [
+        "DELETE FROM actions WHERE last = 21".to_owned(),
+        "DELETE FROM actions WHERE last = 22".to_owned(),
+        "DELETE FROM actions WHERE last IN (21, 22)".to_owned(),
+        // What its row knows of is gone with it.
+        "DELETE FROM actions".to_owned(),
+        // It seems to be another channel's.
+        format!("UPDATE actions SET channel = 0 WHERE channel = {channel}"),
+    ];
+    for damage in damages {
+        let (_folder, path) = place();
+        let (mut writer, _) = open(&path);
+        writer.commit(&super::actions(1..=20)).unwrap();
+        writer.commit(&[session(RUNNING), chat(RUNNING, true, 20), on_running(21)]).unwrap();
+        writer.commit(&[on_running(22)]).unwrap();
+        writer.commit(&super::actions(23..=30)).unwrap();
+        assert_eq!(load(&reader(&path), RUNNING).unwrap().unwrap().chats[0].actions.len(), 2);
+        sql(&path, &damage);
+        let loaded = load(&reader(&path), RUNNING);
+        assert!(matches!(loaded, Err(StoreError::Damaged(_))), "{damage}: {loaded:?}");
+    }
 }

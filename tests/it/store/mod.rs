@@ -9,7 +9,7 @@ mod at_once;
 mod damage;
 mod faults;
 mod folder;
-mod mending;
+pub mod mending;
 mod numbers;
 mod space;
 mod trash;

@@ -96,6 +96,15 @@ impl Process {
         stdin.write_all(b"\n").unwrap();
     }
 
+    /// Says a line to a program that may have ended.
+    ///
+    /// # Errors
+    /// When it has.
+    pub fn try_say(&mut self, line: &str) -> std::io::Result<()> {
+        let stdin = self.stdin.as_mut().expect("stdin has been closed");
+        stdin.write_all(format!("{line}\n").as_bytes())
+    }
+
     /// Says bytes, as they are.
     pub fn say_bytes(&mut self, bytes: &[u8]) {
         self.stdin.as_mut().expect("stdin has been closed").write_all(bytes).unwrap();

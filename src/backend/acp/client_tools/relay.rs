@@ -25,7 +25,7 @@ const CHUNK: usize = 64 << 10;
 /// Carries bytes between stdin and stdout and the host, until one of them ends.
 ///
 /// # Errors
-/// When the host cannot be reached.
+/// When the host cannot be reached, or the system gives us no thread.
 pub fn run() -> io::Result<()> {
     let said = |name| {
         std::env::var_os(name).ok_or_else(|| {
@@ -37,11 +37,11 @@ pub fn run() -> io::Result<()> {
     host.write_all(token.as_encoded_bytes())?;
     host.write_all(b"\n")?;
     let to_agent = host.try_clone()?;
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         // Whichever way it ends, there is nobody left to carry anything for.
         carry(to_agent, io::stdout()).unwrap_or_default();
         process::exit(0);
-    });
+    })?;
     carry(io::stdin(), &host)?;
     host.shutdown(Shutdown::Both)
 }

@@ -106,6 +106,34 @@ async fn an_agent_waits_until_it_is_heard() {
     said.await.unwrap();
 }
 
+#[tokio::test]
+async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
+    const UPDATES: usize = 20;
+    let (mut agent, output) = tokio::io::duplex(1024);
+    let connection = connected(output, std::future::pending());
+    let mut ear = connection.listen();
+    ear.follow("s");
+    let line = update(&"x".repeat(1 << 20)) + "\n";
+    let said = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&said);
+    let saying = tokio::spawn(async move {
+        for _ in 0..UPDATES {
+            agent.write_all(line.as_bytes()).await.unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    while !connection.is_held_up() {
+        tokio::task::yield_now().await;
+    }
+    // One more than fits waits to be put in.
+    let waiting = said.load(Ordering::Relaxed);
+    assert!(waiting <= INBOX_BYTES_MAX / (1 << 20) + 2, "{waiting} updates of 1 MiB wait");
+    for _ in 0..UPDATES {
+        assert!(ear.hear().await.is_some());
+    }
+    saying.await.unwrap();
+}
+
 /// The text of updates and the numbers of answers and of [`Said::HeardOut`], until the last of these came.
 async fn heard_until_out(ear: &mut Ear, request: u64) -> Vec<String> {
     let mut all = Vec::new();

@@ -11,6 +11,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::Stdio;
+use std::sync::mpsc::channel;
 use std::thread;
 
 use rustix::process::WaitStatus;
@@ -63,22 +64,30 @@ pub fn run(command: &[OsString]) -> u8 {
 
 fn guard(command: &[OsString]) -> io::Result<()> {
     let mut host = lifeline_to_host()?;
-    let started = lead().and_then(|family| Ok((family, start(command, Stdio::null())?)));
-    let (family, command) = match started {
-        Ok(started) => started,
+    // The thread is there before the command is: nothing runs that nobody could end.
+    let (has_begun, begins) = channel();
+    let begun = lead().and_then(|family| {
+        let host = host.try_clone()?;
+        let ending = thread::Builder::new().spawn(move || {
+            if begins.recv().is_ok() {
+                lifeline::wait_for_the_end(host);
+                family.end();
+                std::process::exit(0);
+            }
+        })?;
+        Ok((family, ending, start(command, Stdio::null())?))
+    });
+    let (family, ending, command) = match begun {
+        Ok(begun) => begun,
         Err(error) => {
             host.write_all(News::NotStarted(error.to_string()).line().as_bytes())?;
             return Err(error);
         }
     };
-    // A host that is gone is noticed below.
+    // The thread waits for it.
+    has_begun.send(()).unwrap_or_default();
+    // A host that is gone is noticed there.
     host.write_all(News::Started.line().as_bytes()).unwrap_or_default();
-    let end = host.try_clone()?;
-    let ending = thread::spawn(move || {
-        lifeline::wait_for_the_end(end);
-        family.end();
-        std::process::exit(0);
-    });
     let status = wait_for(command)?;
     host.write_all(news_of(status).line().as_bytes()).unwrap_or_default();
     // What it has left behind goes on until it ends, or until the host has enough.

@@ -1,0 +1,36 @@
+//! Work that may block, on a thread of its own.
+//!
+//! Owns: that whoever waits for it hears of it, also when the system gives us no thread or the work panics.
+//! Never: ends what it has begun: nobody can.
+
+use std::io;
+use std::thread;
+
+use tokio::sync::oneshot;
+
+/// Does what may block.
+///
+/// # Errors
+/// When the system gives us no thread, or the work panics, which is logged where it happens.
+pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        if tell.send(work()).is_err() {
+            tracing::debug!("nobody waits any more for what was done on another thread");
+        }
+    };
+    thread::Builder::new().name("blocking".to_owned()).spawn(work)?;
+    told.await.map_err(|_| io::Error::other("it failed inside; the log has the details"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_panics_is_told() {
+        assert_eq!(on_a_thread(|| 7).await.unwrap(), 7);
+        let failed: io::Result<()> = on_a_thread(|| panic!("a defect")).await;
+        assert!(failed.unwrap_err().to_string().contains("failed inside"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Room for what waits, by its size in bytes.
+//!
+//! Owns: how many bytes wait somewhere, and who has to wait until there are fewer.
+//! Never: keeps what waits, or turns something away because it is large alone: that is let in when there is any room.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes are counted in pieces of so many: whatever waits is at least one.
+const PIECE_BYTES: usize = 1 << 10;
+
+/// Room for so many bytes.
+#[derive(Debug, Clone)]
+pub struct ByteRoom(Arc<Semaphore>);
+
+impl ByteRoom {
+    /// Room for so many bytes, none of which is taken.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((bytes / PIECE_BYTES).max(1))))
+    }
+
+    /// Waits until there is any room, and takes the least. None when there will be none any more. May be dropped
+    /// half-way.
+    pub async fn wait(&self) -> Option<TakenRoom> {
+        let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
+        Some(TakenRoom { permit, of: Arc::clone(&self.0) })
+    }
+
+    /// The same, if there is room already.
+    pub fn now(&self) -> Option<TakenRoom> {
+        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        Some(TakenRoom { permit, of: Arc::clone(&self.0) })
+    }
+
+    /// Nobody waits for room any more.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// Room that something takes up until this is dropped.
+#[derive(Debug)]
+pub struct TakenRoom {
+    permit: OwnedSemaphorePermit,
+    of: Arc<Semaphore>,
+}
+
+impl TakenRoom {
+    /// It is so many bytes that wait here. If that is more than there is room for, it is all of the room.
+    pub fn fill(&mut self, bytes: usize) {
+        let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        if let Ok(taken) = Arc::clone(&self.of).try_acquire_many_owned(more) {
+            self.permit.merge(taken);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn there_is_room_for_one_thing_that_is_too_large_and_for_nothing_besides() {
+        let room = ByteRoom::new(4 * PIECE_BYTES);
+        let mut small = room.now().unwrap();
+        small.fill(PIECE_BYTES - 1);
+        let mut large = room.now().unwrap();
+        large.fill(100 * PIECE_BYTES);
+        assert!(room.now().is_none());
+        drop(small);
+        let again = room.now().unwrap();
+        drop(large);
+        room.wait().await.unwrap().fill(3 * PIECE_BYTES);
+        drop(again);
+        assert_eq!(room.0.available_permits(), 4);
+        room.close();
+        assert!(room.now().is_none() && room.wait().await.is_none());
+    }
+}

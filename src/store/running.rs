@@ -1,0 +1,77 @@
+//! Whether the log has everything that has happened in a chat since its row was written.
+//!
+//! Owns: that no row of the log behind a number is missing, is there twice, or says that it is another channel's.
+//! Never: looks at what happened.
+//!
+//! Each row of the log has a checksum, but one that is gone has none: a page of the database that is a copy of another
+//! one takes the rows away that were in its place. Numbers follow each other, so their absence can be seen.
+
+use rusqlite::{params, Connection, OptionalExtension};
+
+use super::rows::{self, signed, unsigned};
+use super::sqlite::StoreError;
+use crate::host::effects::Target;
+
+/// A row of the log, as it says of itself.
+struct Row<'a> {
+    last: u64,
+    first: u64,
+    channel: i64,
+    sum: i64,
+    packed: &'a [u8],
+}
+
+impl Row<'_> {
+    /// Whether its checksum is that of a row which begins with this number, on this channel.
+    fn was(&self, first: u64, channel: i64) -> bool {
+        i64::from(rows::actions_sum(first, self.last, channel, self.packed)) == self.sum
+    }
+}
+
+/// Checks that every action on a channel behind this number is in the log, of those that have ever been. What is
+/// damaged of other channels' alone is none of its business.
+pub(super) fn check(connection: &Connection, target: Target, after: u64) -> Result<(), StoreError> {
+    let damaged = |number: u64| StoreError::Damaged(format!("the log behind the action {number}"));
+    let ours = rows::channel_of(target);
+    // Numbers up to this one may be missing: nobody needs them any more.
+    let pruned = rows::number(connection, "pruned")?.unwrap_or(0);
+    let sql = "SELECT last, first, channel, sum, packed FROM actions WHERE last >= ?1 ORDER BY last";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query(params![signed(after)])?;
+    let mut before = None;
+    while let Some(row) = found.next()? {
+        let row = Row {
+            last: unsigned(row.get(0)?),
+            first: row.get(1).map(unsigned).unwrap_or_default(),
+            channel: row.get(2).unwrap_or_default(),
+            sum: row.get(3).unwrap_or_default(),
+            packed: row.get_ref(4)?.as_blob().unwrap_or_default(),
+        };
+        if before.is_some_and(|before| row.last <= before) {
+            return Err(damaged(after));
+        }
+        let expected = before.unwrap_or(after) + 1;
+        let is_next = row.first <= expected || row.first <= pruned + 1;
+        if !is_next && !rows::is_life(connection, row.first - 1)? {
+            // Unless it begins where it should and does not say so.
+            let says_it_wrongly = row.channel != ours && row.was(expected, row.channel);
+            if !says_it_wrongly {
+                return Err(damaged(expected - 1));
+            }
+        }
+        // One of ours is looked at when it is read.
+        if row.channel != ours && !row.was(row.first, row.channel) && row.was(row.first, ours) {
+            return Err(damaged(row.last));
+        }
+        before = Some(row.last);
+    }
+    let sql = "SELECT last FROM actions ORDER BY last DESC LIMIT 1";
+    let newest = connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?;
+    let newest: u64 = newest.map(unsigned).unwrap_or_default();
+    let is_whole = match before {
+        Some(last) => last == newest,
+        // Nothing has happened since; what the row knows of has.
+        None => after <= pruned || newest <= after && rows::is_life(connection, after)?,
+    };
+    is_whole.then_some(()).ok_or_else(|| damaged(after))
+}

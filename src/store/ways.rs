@@ -1,0 +1,110 @@
+//! The ways to sessions and chats: by an index where it can be trusted, else by looking at every row.
+//!
+//! Owns: finding out whether an index names every row, and what is still named where a table or an index is damaged.
+//! Never: writes, or fails because of damage: what one way does not lead to, another one may.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{params, Connection, OptionalExtension};
+
+use super::rows::unsigned;
+use super::sqlite::StoreError;
+use crate::host::effects::SessionKey;
+
+/// An index by which rows are found.
+struct Index {
+    table: &'static str,
+    name: &'static str,
+    column: &'static str,
+    /// Which rows it has.
+    of: &'static str,
+}
+
+const INDEXES: [Index; 3] = [
+    Index { table: "sessions", name: "sessions_by_uri", column: "uri", of: "removed_at IS NULL" },
+    Index { table: "sessions", name: "sessions_by_time", column: "modified_at", of: "removed_at IS NULL" },
+    Index { table: "chats", name: "chats_by_uri", column: "uri", of: "key IS NOT NULL" },
+];
+
+/// Whether the indexes name every row, as far as the rows can be read: what they do not name is not there.
+///
+/// # Errors
+/// When that cannot be found out, for another reason than damage.
+pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> {
+    for index in INDEXES {
+        // From both ends, so that what lies behind damage is looked at too.
+        for order in ["ASC", "DESC"] {
+            match misses_a_row(connection, &index, order) {
+                Ok(true) => {
+                    tracing::error!(index = index.name, "an index is damaged: it does not name every row");
+                    return Ok(false);
+                }
+                Ok(false) => break,
+                Err(error) if error.is_damage() => {
+                    tracing::debug!(%error, index = index.name, "not every row can be looked at");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn misses_a_row(connection: &Connection, index: &Index, order: &str) -> Result<bool, StoreError> {
+    let Index { table, name, column, of } = index;
+    let sql = format!(
+        "SELECT 1 FROM {table} AS line NOT INDEXED WHERE {of} AND NOT EXISTS
+            (SELECT 1 FROM {table} AS entry INDEXED BY {name}
+            WHERE {of} AND entry.{column} = line.{column} AND entry.key = line.key)
+        ORDER BY line.key {order} LIMIT 1"
+    );
+    Ok(connection.query_row(&sql, [], |_| Ok(())).optional()?.is_some())
+}
+
+/// A session that something names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) key: SessionKey,
+    /// When it was put into the trash, in milliseconds since 1970, if it was.
+    pub(super) removed_at: Option<i64>,
+    /// Its date; empty when it is not known.
+    pub(super) modified_at: String,
+}
+
+/// Every session that the table or one of its indexes names, whether or not its row can be read: the listed ones,
+/// newest first, then those in the trash.
+pub(super) fn named(connection: &Connection) -> Vec<Named> {
+    // What is read first is believed: rows before indexes.
+    const WAYS: [&str; 5] = [
+        "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED ORDER BY key",
+        "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED ORDER BY key DESC",
+        "SELECT key, NULL, CAST(modified_at AS BLOB) FROM sessions INDEXED BY sessions_by_time
+            WHERE removed_at IS NULL",
+        "SELECT key, NULL, x'' FROM sessions INDEXED BY sessions_by_uri WHERE removed_at IS NULL",
+        "SELECT key, removed_at, x'' FROM sessions INDEXED BY sessions_removed WHERE removed_at IS NOT NULL",
+    ];
+    let mut all = BTreeMap::new();
+    for way in WAYS {
+        follow(connection, way, &mut all)
+            .unwrap_or_else(|error| tracing::debug!(%error, way, "a way to the sessions is damaged"));
+    }
+    let mut all: Vec<Named> = all.into_values().collect();
+    all.sort_by(|a, b| {
+        let place = |it: &Named| (it.removed_at, it.modified_at.clone(), it.key.0);
+        (a.removed_at.is_some().cmp(&b.removed_at.is_some())).then_with(|| place(b).cmp(&place(a)))
+    });
+    all
+}
+
+fn follow(connection: &Connection, way: &str, all: &mut BTreeMap<u64, Named>) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(way)?;
+    let mut rows = statement.query(params![])?;
+    while let Some(row) = rows.next()? {
+        let key = SessionKey(unsigned(row.get(0)?));
+        let modified_at =
+            String::from_utf8_lossy(row.get_ref(2)?.as_bytes().unwrap_or_default()).into_owned();
+        let removed_at = row.get(1).unwrap_or_default();
+        all.entry(key.0).or_insert(Named { key, removed_at, modified_at });
+    }
+    Ok(())
+}
