@@ -22,7 +22,6 @@ mod workspace;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent_client_protocol_schema::{
     CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, SessionId,
@@ -45,7 +44,7 @@ use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
 use super::files::Files;
-use super::peer::{Ear, Said};
+use super::peer::{Ear, Patience, Said};
 use super::terminals::Terminals;
 use super::{content, login};
 use crate::backend::{Line, Reports, Room};
@@ -62,9 +61,6 @@ const RESOURCE_NOT_FOUND: i64 = -32002;
 const INVALID_PARAMS: i64 = -32602;
 /// JSON-RPC: the request was withdrawn.
 const WITHDRAWN: i64 = -32800;
-
-/// How often it is looked whether an agent that we do not read is read again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What the user sees when the agent has to be told what was said before.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
@@ -170,6 +166,7 @@ struct Run {
     deadline: Option<Instant>,
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
+    patience: Patience,
     /// It was cancelled because its time was up.
     overdue: bool,
     /// How it ends, once everything has been heard that the agent had said when it answered.
@@ -362,6 +359,7 @@ impl Conversation {
             _use: used,
             deadline: self.agent.spec.turn_limit.map(|limit| Instant::now() + limit),
             cancelled: None,
+            patience: Patience::default(),
             overdue: false,
             answered: None,
             cancelling: CancellationToken::new(),
@@ -415,8 +413,10 @@ impl Conversation {
             self.withdraw();
             return Next::Hear;
         }
-        run.cancelled = Some(Instant::now() + LOOK_AGAIN);
-        if !self.running.connection.is_held_up() {
+        let limit = self.agent.spec.cancel_limit;
+        let more = run.patience.more(&self.running.connection, limit, true);
+        run.cancelled = Some(Instant::now() + more.unwrap_or(limit));
+        if more.is_none() {
             tracing::warn!(agent = self.agent.spec.name, "an agent that did not cancel its turn is stopped");
             self.running.end("it did not give up a turn that was cancelled, and was stopped");
         }

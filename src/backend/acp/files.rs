@@ -144,8 +144,9 @@ impl Files {
     /// When it is too much.
     pub fn ask(&self, asked: Asked) -> Result<(), (AgentRequest, Failed)> {
         let bytes = match &asked {
+            Asked::Read(_, read) => read.path.as_os_str().len(),
             Asked::Write { write, .. } => write.content.len(),
-            _ => 0,
+            Asked::Find(_, launch) => launch.bytes(),
         };
         let room = u32::try_from(1 + bytes / PIECE_BYTES)
             .ok()

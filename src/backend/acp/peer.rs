@@ -9,7 +9,7 @@ mod pipes;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::pipes::{live, write};
 use crate::backend::room::{ByteRoom, TakenRoom};
+use crate::wire::text;
 
 /// The longest line that is read from an agent, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -43,6 +44,9 @@ const INBOX_BYTES_MAX: usize = 4 << 20;
 const UNCLAIMED_MAX: usize = 1000;
 const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
 
+/// The longest id of a request of an agent's, in bytes: it is kept until the request is answered.
+const REQUEST_ID_BYTES_MAX: usize = 1 << 10;
+
 /// An agent that lets so many bytes of answers wait does not read any more.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
@@ -54,6 +58,9 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 
 /// How long after an agent's end its output may go on.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether an agent that nobody hears is heard again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// JSON-RPC: no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -198,6 +205,8 @@ struct Shared {
     waiting_bytes: AtomicUsize,
     /// The reader waits for a listener.
     held_up: AtomicBool,
+    /// How many messages listeners have taken.
+    taken: AtomicU64,
     /// The agent has left something unanswered for too long.
     given_up: AtomicBool,
     /// Ends the agent's input.
@@ -222,6 +231,33 @@ struct Routes {
     unclaimed_bytes: usize,
     /// Nothing more will be heard.
     closed: bool,
+}
+
+/// Whether an agent whose time is up can be blamed for that: it cannot while nobody takes what it says.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// How many messages had been taken when it was looked last, and that none had for a while.
+    looked: Option<(u64, bool)>,
+}
+
+impl Patience {
+    /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it has had its time,
+    /// which is `limit`.
+    pub fn more(&mut self, connection: &Connection, limit: Duration, heard: bool) -> Option<Duration> {
+        let taken = connection.shared.taken.load(Ordering::Acquire);
+        self.look(!heard || connection.is_held_up(), taken, limit)
+    }
+
+    fn look(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
+        let before = self.looked.take();
+        let is_stuck = before.is_some_and(|(count, _)| count == taken);
+        if is_held_up && (before.is_none() || is_stuck) {
+            self.looked = Some((taken, is_stuck));
+            return Some(LOOK_AGAIN);
+        }
+        // An agent that says more than we can hear at once is heard all the same. One that was not is from now on.
+        before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
+    }
 }
 
 /// One who listens to the answers to its own requests and to what is said of its sessions.
@@ -251,6 +287,7 @@ impl Connection {
             outgoing,
             waiting_bytes: AtomicUsize::new(0),
             held_up: AtomicBool::new(false),
+            taken: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             stop,
         });
@@ -359,6 +396,11 @@ impl Ear {
         }
     }
 
+    /// How many requests of the agent's are not answered yet, whoever listens to them.
+    pub fn unanswered(&self) -> usize {
+        self.connection.shared.routes().asked.len()
+    }
+
     /// From now on hears what is said of a session; gives back what was said of it before.
     pub fn follow(&self, session: &str) -> Vec<Box<RawValue>> {
         let mut routes = self.connection.shared.routes();
@@ -367,7 +409,8 @@ impl Ear {
         let all = std::mem::take(&mut routes.unclaimed);
         let (claimed, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| name == session);
         routes.unclaimed = others.into();
-        routes.unclaimed_bytes = routes.unclaimed.iter().map(|(_, update)| update.get().len()).sum();
+        let bytes = |(name, update): &(String, Box<RawValue>)| name.len() + update.get().len();
+        routes.unclaimed_bytes = routes.unclaimed.iter().map(bytes).sum();
         claimed.into_iter().map(|(_, update)| update).collect()
     }
 
@@ -442,10 +485,16 @@ impl Shared {
     /// Gives a message to a listener, waiting for it to take it.
     async fn give(&self, ear: u64, said: Said) {
         let Some(inbox) = self.routes().ears.get(&ear).cloned() else { return };
-        let Err(said) = inbox.put_now(said) else { return };
-        self.held_up.store(true, Ordering::Release);
-        let is_taken = inbox.put(said).await;
-        self.held_up.store(false, Ordering::Release);
+        let is_taken = match inbox.put_now(said) {
+            Ok(()) => true,
+            Err(said) => {
+                self.held_up.store(true, Ordering::Release);
+                let is_taken = inbox.put(said).await;
+                self.held_up.store(false, Ordering::Release);
+                is_taken
+            }
+        };
+        self.taken.fetch_add(1, Ordering::AcqRel);
         if !is_taken {
             tracing::debug!(agent = self.agent, "a message came too late for its listener");
         }
@@ -458,11 +507,12 @@ impl Shared {
             tracing::debug!(agent = self.agent, session, "an update of a session that was left was ignored");
             return;
         }
-        routes.unclaimed_bytes += update.get().len();
+        routes.unclaimed_bytes += session.len() + update.get().len();
         routes.unclaimed.push_back((session.to_owned(), update.to_owned()));
         while routes.unclaimed.len() > UNCLAIMED_MAX || routes.unclaimed_bytes > UNCLAIMED_BYTES_MAX {
             let Some((session, lost)) = routes.unclaimed.pop_front() else { return };
-            routes.unclaimed_bytes -= lost.get().len();
+            routes.unclaimed_bytes -= session.len() + lost.get().len();
+            let session = text::message(&session);
             tracing::warn!(
                 agent = self.agent,
                 session,
@@ -542,6 +592,9 @@ impl Shared {
     }
 
     async fn requested(&self, id: AgentRequest, method: String, params: Option<&RawValue>) {
+        if id.0.len() > REQUEST_ID_BYTES_MAX {
+            return self.answer(&id, Err((INVALID_PARAMS, "the id is too long")));
+        }
         let about = params
             .and_then(|params| Some((params, serde_json::from_str::<About<'_>>(params.get()).ok()?)))
             .filter(|(_, about)| about.session.is_some() || about.request.is_some());
@@ -559,7 +612,11 @@ impl Shared {
         };
         match ear {
             Some(ear) => {
-                self.routes().asked.insert(id.clone(), ear);
+                let is_open = self.routes().asked.insert(id.clone(), ear).is_some();
+                if is_open {
+                    return self
+                        .answer(&id, Err((INVALID_PARAMS, "a request with this id is not answered yet")));
+                }
                 self.give(ear, Said::Request { id, method, params: params.to_owned() }).await;
             }
             None => self.answer(&id, Err((INVALID_PARAMS, "no such session"))),

@@ -20,6 +20,8 @@ pub struct Quirks {
     pub raw_links: bool,
     /// It gives its model an embedded resource that is no text. Others drop it, or paste its Base64.
     pub takes_blobs: bool,
+    /// It answers `session/load` first and replays the conversation then: all others replay it first.
+    pub replays_late: bool,
     /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key": {"apiKey": KEY}`.
     pub bare_key: bool,
     /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
@@ -32,6 +34,7 @@ impl Quirks {
         reads_through_us: true,
         raw_links: false,
         takes_blobs: true,
+        replays_late: false,
         bare_key: false,
         terminal_logins: &[],
     };
@@ -51,14 +54,14 @@ struct Known {
     quirks: Quirks,
 }
 
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 8] = [
     Known {
         name: "gemini-cli",
         seen_in: "0.61.0",
         started_as: &["gemini", "@google/gemini-cli"],
         // It reads each file before it writes it, and does not understand any answer that says that there is none: it
         // could make no new file.
-        quirks: Quirks { reads_through_us: false, bare_key: true, ..Quirks::RAW_LINKS },
+        quirks: Quirks { reads_through_us: false, replays_late: true, bare_key: true, ..Quirks::RAW_LINKS },
     },
     Known {
         name: "qwen-code",
@@ -86,6 +89,12 @@ const KNOWN: [Known; 7] = [
         quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
     },
     Known { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: Quirks::RAW_LINKS },
+    Known {
+        name: "pi-acp",
+        seen_in: "0.0.34",
+        started_as: &[],
+        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+    },
     Known {
         name: "OpenCode",
         seen_in: "1.18.33",
@@ -129,5 +138,23 @@ mod tests {
         assert_eq!(expected("npx", &["@google/gemini-cli@0.61.0", "--acp"]), gemini);
         assert_eq!(expected("wrapper", &["--like", "@"]), Quirks::NONE);
         assert_eq!(expected("/gemini/other", &[]), Quirks::NONE);
+    }
+
+    #[test]
+    fn each_known_agent_is_treated_as_it_was_seen_to_need() {
+        let raw = Quirks::RAW_LINKS;
+        let raw_without_blobs = Quirks { takes_blobs: false, ..raw };
+        for (name, needs) in [
+            ("gemini-cli", Quirks { reads_through_us: false, replays_late: true, bare_key: true, ..raw }),
+            ("@agentclientprotocol/claude-agent-acp", raw),
+            ("Copilot", raw),
+            ("qwen-code", raw_without_blobs),
+            ("@agentclientprotocol/codex-acp", raw_without_blobs),
+            ("codex-acp", raw_without_blobs),
+            ("pi-acp", raw_without_blobs),
+            ("OpenCode", Quirks { terminal_logins: &["opencode-login"], ..Quirks::NONE }),
+        ] {
+            assert_eq!(of(Some(name)), needs, "{name}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 """An ACP agent for tests: what the user says is what it does, one step a line; see `STEPS`.
 
 Needs nothing but Python 3. What it does when it is started is in its arguments: `--before-hello WHAT`, `--can
-resume|load|replay-late|close|fork|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
+resume|load|replay-late|replay-with-answer|close|fork|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
 knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
 all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
@@ -453,6 +453,25 @@ def step_chatty(session, rest):
     while True:
         text(session, "and ")
         time.sleep(0.01)
+
+
+def step_roar(session, rest):
+    """Says more than can be heard, whatever it is told."""
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "and "}}
+    line = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}}
+    lines = (json.dumps(line) + "\n") * 1000
+    while True:
+        write(lines)
+
+
+def step_nag(session, rest):
+    """Asks twice as many things that wait for somebody; all but a thousand must be refused at once."""
+    asked = []
+    url = {"mode": "url", "message": "x", "url": "https://x/", "elicitationId": "e"}
+    for number in range(int(rest)):
+        asked += [ask("elicitation/create", sessionId=session, **url), permission(session, f"nag_{number}", title="Nag")]
+    refused = [listen() for _ in asked[1000:]]
+    text(session, f"{sum('error' in answer for answer in refused)} of {len(asked)}")
 
 
 def step_stderr(session, rest):
@@ -906,6 +925,13 @@ def step_client_and_withdraw(session, rest):
     text(session, outcome_of(answer))
 
 
+def step_client_nag(session, rest):
+    """Calls a tool so often at once, and says what came of the last call."""
+    tool, count = rest.split()
+    requests = [call_client(session, tool, {"n": number}, {}) for number in range(int(count))]
+    text(session, content_of(SERVERS[session].wait(requests[-1])))
+
+
 def step_client_and_hang(session, rest):
     CLIENT_REQUESTS.append((session, call_client(session, rest, {}, {})))
     wait_for_cancel()
@@ -1174,16 +1200,18 @@ def answer(message):
         if method == "session/load" and "early" in OPTIONS.can:
             LATE[0] = said_of(wait_for_answer(begin_call(params["sessionId"], 'fs/read_text_file {"path":"/"}')))
         if method == "session/load":
-            if "replay-late" in OPTIONS.can:
-                say(id=message["id"], result={})
-            for said in SESSIONS[params["sessionId"]]:
-                text(params["sessionId"], said, "user_message_chunk")
-                time.sleep(0.02)
-                text(params["sessionId"], "a replay that nobody may see")
+            at_once = "replay-with-answer" in OPTIONS.can
+            with together() if at_once else contextlib.nullcontext():
+                if at_once or "replay-late" in OPTIONS.can:
+                    say(id=message["id"], result={})
+                for said in SESSIONS[params["sessionId"]]:
+                    text(params["sessionId"], said, "user_message_chunk")
+                    time.sleep(0 if at_once else 0.02)
+                    text(params["sessionId"], "a replay that nobody may see")
             update(params["sessionId"], "available_commands_update", availableCommands=COMMANDS)
             # It was so once.
             update(params["sessionId"], "current_mode_update", currentModeId="code")
-            if "replay-late" in OPTIONS.can:
+            if at_once or "replay-late" in OPTIONS.can:
                 return None
         return {"result": settings_of(params["sessionId"])}
     if method == "session/set_config_option":

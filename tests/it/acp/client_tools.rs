@@ -210,6 +210,15 @@ fn a_call_ends_with_its_turn_and_outside_of_turns_there_is_none() {
 }
 
 #[test]
+fn so_many_calls_wait_at_once_and_no_more() {
+    let mut watched = begun(&["--mcp", "always"]);
+    let said = watched.turn("t1", "client_nag look 1001");
+    assert_eq!(said, "error: too many calls of tools of clients wait for an answer");
+    assert_eq!(watched.heard("chat/toolCallStart").len(), 1000);
+    watched.leave();
+}
+
+#[test]
 fn a_call_that_the_agent_gives_up_is_over() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", "client_and_withdraw look");

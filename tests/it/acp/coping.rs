@@ -325,3 +325,26 @@ fn methods_that_nobody_knows_are_refused_where_an_answer_is_due() {
     assert_eq!(watched.turn("t1", script), "-32601");
     watched.leave();
 }
+
+#[test]
+fn what_waits_for_somebody_is_bounded_and_the_rest_is_refused_at_once() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    assert_eq!(watched.turn("t1", "nag 520"), "40 of 1040");
+    let asked = watched.heard("chat/inputRequested").len() + watched.heard("chat/toolCallStart").len();
+    assert_eq!(asked, 1000);
+    assert_eq!(watched.turn("t2", "say ok"), "ok");
+    watched.leave();
+}
+
+#[test]
+fn an_activity_is_no_longer_than_can_be_shown() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let long = "\u{1b}x".repeat(5000);
+    let entry = json!({ "content": long, "priority": "low", "status": "in_progress" });
+    watched.turn("t1", &updates(&[json!({ "sessionUpdate": "plan", "entries": [entry] })]));
+    let shown = format!("{}…", "x".repeat(4000));
+    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], shown.as_str());
+    watched.leave();
+}

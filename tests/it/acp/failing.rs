@@ -80,6 +80,7 @@ const WAYS: &[Way] = &[
     way("hears nothing", "note here\ndeaf", Never),
     way("ends its input", "close_stdin\nnote here\ndeaf", Never),
     way("talks for ever", "note here\nchatty", Never),
+    way("talks more than can be heard", "note here\nroar", Never),
     way("freezes", "note here\nfreeze me", Never),
     way("freezes with all of its group", "note here\nfreeze all", Never),
 ];

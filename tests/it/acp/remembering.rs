@@ -8,6 +8,10 @@ fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
     let memory = memory(folder.path());
     let mut arguments = vec!["--memory", memory.to_str().unwrap()];
     arguments.extend(can.iter().flat_map(|can| ["--can", can]));
+    if can.contains(&"replay-late") {
+        // Of which it is known.
+        arguments.extend(["--name", "gemini-cli"]);
+    }
     let mut watched = Setting::with(&arguments).start_in(folder);
     watched.session();
     watched.turn("t1", "say the first answer");
@@ -21,7 +25,7 @@ fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
 
 #[test]
 fn an_agent_that_can_resume_or_load_goes_on_where_it_was_and_nothing_is_told_twice() {
-    for can in [&["resume"] as &[_], &["load"], &["load", "replay-late"]] {
+    for can in [&["resume"] as &[_], &["load"], &["load", "replay-with-answer"], &["load", "replay-late"]] {
         let (said, heard) = after_a_death(can);
         assert!(said.contains("| say the first answer | die 1 | remembers"), "{can:?}: {said}");
         let told = format!("{heard:?}");

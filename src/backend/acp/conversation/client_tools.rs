@@ -10,6 +10,7 @@ use agent_client_protocol_schema::McpServer;
 use ahp_types::state::{ToolCallResult, ToolDefinition};
 use serde_json::{json, Value};
 
+use super::requests::REQUESTS_MAX;
 use super::{Conversation, Run};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::besides;
@@ -134,6 +135,9 @@ impl Conversation {
     fn called_client_tool(&mut self, called: Called) {
         if !self.run.as_ref().is_some_and(Run::goes_on) {
             return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
+        }
+        if self.client_tools.waiting.len() >= REQUESTS_MAX {
+            return called.answer(refusal("too many calls of tools of clients wait for an answer"));
         }
         let (id, event) = self.calls.wants(&called.tool, &called.arguments, &called.mentions);
         if let Some(result) = self.client_tools.early.remove(&id) {

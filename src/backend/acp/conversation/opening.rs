@@ -43,7 +43,7 @@ const WAYS_TO_TAKE_UP: usize = 2;
 #[error("{0}")]
 struct NotTakenUp(String);
 
-/// An agent that is silent for so long after it has loaded a session has replayed all of it.
+/// An agent that replays late, and is silent for so long after it has loaded a session, has replayed all of it.
 const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl Conversation {
@@ -179,7 +179,7 @@ async fn take_up(
         ear.follow(session);
         match ask(ear, method, request, limit, of_session).await {
             Ok(Ok(answer)) => {
-                if method == "session/load" {
+                if method == "session/load" && running.quirks.replays_late {
                     hear_replay_out(ear, limit, of_session).await;
                 }
                 return Ok(Some(answer));
@@ -218,8 +218,8 @@ async fn fork(
     Ok(Some((made.session_id, answer)))
 }
 
-/// Asks something and waits for the answer; what is said meanwhile is of what was said before, but for what is said of
-/// the session itself.
+/// Asks something and waits for the answer; what is said until everything was heard that the agent had said when it
+/// answered is of what was said before, but for what is said of the session itself.
 pub(super) async fn ask(
     ear: &mut Ear,
     method: &str,
@@ -229,15 +229,17 @@ pub(super) async fn ask(
 ) -> anyhow::Result<Result<Box<RawValue>, Failure>> {
     let id = ear.request(method, params);
     let answered = timeout(limit, async {
+        let mut answered = None;
         loop {
             match ear.hear().await {
-                Some(Said::Answer(about, answer)) if about == id => return Some(answer),
+                Some(Said::Answer(about, answer)) if about == id => answered = Some(answer),
+                Some(Said::HeardOut(about)) if about == id => return answered,
                 Some(Said::Request { id, method, .. }) => {
                     ear.answer(&id, asked_too_early(&method));
                 }
                 Some(Said::Update(update)) if is_of_session(&update) => of_session.push(update),
                 Some(_) => {}
-                None => return None,
+                None => return answered,
             }
         }
     });
@@ -251,8 +253,8 @@ pub(super) async fn ask(
     }
 }
 
-/// Some agents answer before they are done with replaying what was said: what they say is of that until they are
-/// silent for a moment.
+/// An agent that answers before it is done with replaying what was said: what it says is of that until it is silent for
+/// a moment.
 async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {

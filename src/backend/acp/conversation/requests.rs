@@ -13,6 +13,9 @@ use super::{questions, Conversation, Run, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::calls::Asks;
 use crate::backend::acp::peer::AgentRequest;
 
+/// So many requests of an agent's may wait for an answer when it asks for one more that waits for somebody.
+pub(super) const REQUESTS_MAX: usize = 1000;
+
 /// What a request of the agent's is answered with while no turn runs and none can.
 pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, (i64, &'static str)> {
     match method {
@@ -56,6 +59,11 @@ impl Conversation {
 
     /// Takes in a request of the agent's about its session.
     pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
+        // What is asked of files waits for nobody: there the agent is held up.
+        if self.ear.unanswered() > REQUESTS_MAX && !method.starts_with("fs/") {
+            let why = "too many requests of this agent wait for an answer";
+            return self.ear.answer(&request, Err((INVALID_PARAMS, why)));
+        }
         match method {
             questions::METHOD => self.asked_the_user(request, params),
             "session/request_permission" => self.asked_for_permission(request, params),

@@ -14,10 +14,10 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Conversation, Next, LOOK_AGAIN};
+use super::{Conversation, Next};
 use crate::backend::acp::agent::Use;
 use crate::backend::acp::options::Options;
-use crate::backend::acp::peer::Failure;
+use crate::backend::acp::peer::{Failure, Patience};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
 
@@ -56,6 +56,7 @@ struct Asked {
     id: String,
     value: Value,
     until: Instant,
+    patience: Patience,
     /// The agent has said since what is so.
     overtaken: bool,
     _use: Use,
@@ -276,7 +277,9 @@ impl Conversation {
             };
             let request = self.ear.request(method, &params);
             let until = Instant::now() + self.agent.spec.start_limit;
-            self.settings.asked = Some(Asked { request, id, value, until, overtaken: false, _use: used });
+            let patience = Patience::default();
+            self.settings.asked =
+                Some(Asked { request, id, value, until, patience, overtaken: false, _use: used });
             return Next::Hear;
         }
         self.all_is_tried();
@@ -349,14 +352,17 @@ impl Conversation {
 
     /// The agent does not answer: then it has not taken the setting. While we do not hear it, it cannot be blamed.
     pub(super) fn asked_for_too_long(&mut self) -> Next {
-        let heard = self.pending.is_empty() && !self.running.connection.is_held_up();
+        let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
-        if let Some(asked) = settings.asked.as_mut().filter(|_| !heard) {
-            asked.until = Instant::now() + LOOK_AGAIN;
-            return Next::Hear;
+        if let Some(asked) = &mut settings.asked {
+            let heard = self.pending.is_empty();
+            if let Some(more) = asked.patience.more(&self.running.connection, limit, heard) {
+                asked.until = Instant::now() + more;
+                return Next::Hear;
+            }
         }
         if let Some(asked) = settings.asked.take() {
-            let why = format!("it did not answer within {:?}", self.agent.spec.start_limit);
+            let why = format!("it did not answer within {limit:?}");
             settings.tried.insert(asked.id, Some(why));
         }
         self.settle()

@@ -18,6 +18,7 @@ use super::settings::is_of_session;
 use super::Conversation;
 use crate::backend::acp::{besides, calls, content};
 use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
+use crate::wire::text;
 
 /// What every update says.
 #[derive(Deserialize)]
@@ -91,7 +92,7 @@ impl Conversation {
             SessionUpdate::SessionInfoUpdate(info) => self.learn_of_session(info, raw),
             SessionUpdate::Plan(plan) => {
                 let at_work = plan.entries.iter().find(|it| it.status == PlanEntryStatus::InProgress);
-                self.tell(TurnEvent::Activity(at_work.map(|entry| entry.content.clone())));
+                self.tell(TurnEvent::Activity(at_work.map(|entry| text::message(&entry.content))));
                 self.note(besides::PLAN, unplaced(raw).filter(|_| !plan.entries.is_empty()));
             }
             SessionUpdate::UsageUpdate(_) if runs => {

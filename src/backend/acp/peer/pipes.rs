@@ -140,6 +140,7 @@ async fn read_what_is_there(
 
 /// Takes in a line; says why the agent is given up when it must be.
 async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
+    tracing::trace!(agent = shared.agent, "< {}", String::from_utf8_lossy(line));
     let taken = match serde_json::from_slice(line) {
         Ok(frame) => shared.take_in(frame).await,
         Err(_) => match find_message(line).as_deref().map(serde_json::from_str) {

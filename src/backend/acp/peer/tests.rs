@@ -213,3 +213,51 @@ async fn an_agent_that_ends_with_its_answer_is_heard_out() {
     assert_eq!(heard_until_out(&mut ear, 1).await, ["answer 1", "behind", "out 1"]);
     assert!(ear.hear().await.is_none());
 }
+
+#[test]
+fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
+    let limit = Duration::from_secs(9);
+    // It says more than can be heard at once.
+    let mut patience = Patience::default();
+    let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.look(held_up, taken, limit));
+    assert_eq!(looks, [Some(LOOK_AGAIN), None]);
+    // Nobody hears it for a while.
+    let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
+    let looks = looks.map(|(held_up, taken)| patience.look(held_up, taken, limit));
+    assert_eq!(looks, [Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(limit), None]);
+}
+
+#[tokio::test]
+async fn what_is_kept_for_sessions_that_nobody_knows_is_counted_with_their_names() {
+    let (mut agent, output) = tokio::io::duplex(1024);
+    let connection = connected(output, std::future::pending());
+    let mut ear = connection.listen();
+    ear.follow("s");
+    let name = |number: usize| number.to_string().repeat(UNCLAIMED_BYTES_MAX / 2);
+    for number in 1..4 {
+        let line = update("x").replace("\"s\"", &format!("\"{}\"", name(number)));
+        agent.write_all((line + "\n").as_bytes()).await.unwrap();
+    }
+    agent.write_all((update("last") + "\n").as_bytes()).await.unwrap();
+    assert!(ear.hear().await.is_some());
+    let kept = [1, 2, 3].map(|number| ear.follow(&name(number)).len());
+    assert_eq!(kept, [0, 0, 1]);
+}
+
+#[tokio::test]
+async fn a_request_whose_id_is_too_long_or_in_use_is_refused() {
+    let (mut agent, output) = tokio::io::duplex(1024);
+    let connection = connected(output, std::future::pending());
+    let mut ear = connection.listen();
+    ear.follow("s");
+    // The last one is there already.
+    for length in [REQUEST_ID_BYTES_MAX - 1, REQUEST_ID_BYTES_MAX - 2, REQUEST_ID_BYTES_MAX - 2] {
+        let id = "x".repeat(length);
+        let line = format!(r#"{{"id":"{id}","method":"m","params":{{"sessionId":"s"}}}}"#) + "\n";
+        agent.write_all(line.as_bytes()).await.unwrap();
+    }
+    let Some(Said::Request { id, .. }) = ear.hear().await else { panic!() };
+    assert_eq!((id.0.len(), ear.unanswered()), (REQUEST_ID_BYTES_MAX, 1));
+    agent.write_all((update("after") + "\n").as_bytes()).await.unwrap();
+    assert!(matches!(ear.hear().await, Some(Said::Update(_))), "it was given twice");
+}

@@ -72,6 +72,13 @@ impl Launch {
         shell_words::join(std::iter::once(&self.program).chain(&self.arguments))
     }
 
+    /// How long what the agent has said is, in bytes.
+    pub fn bytes(&self) -> usize {
+        let words = self.arguments.iter().map(String::len);
+        let variables = self.environment.iter().map(|(name, value)| name.len() + value.len());
+        self.program.len() + self.directory.as_os_str().len() + words.chain(variables).sum::<usize>()
+    }
+
     /// The same with paths that mean the same everywhere.
     pub fn find(mut self, folders: &Folders) -> Result<Self, Failed> {
         self.directory =
