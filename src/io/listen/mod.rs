@@ -98,7 +98,9 @@ impl Bound {
         for (_, listener) in &self.listeners {
             if let Some(at) = listener.local_addr()? {
                 let announced = announce::announce(user_data, at, token.reveal());
-                return announced.map(Some).with_context(|| format!("cannot announce it in `{}`", user_data.display()));
+                return announced
+                    .map(Some)
+                    .with_context(|| format!("cannot announce it in `{}`", user_data.display()));
             }
         }
         bail!("cannot announce it: Visual Studio Code connects to ws:// only");

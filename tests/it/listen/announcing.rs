@@ -49,8 +49,7 @@ fn visual_studio_code_is_told_where_is_listened() {
 fn sha256(text: &str) -> String {
     use std::io::Write;
     use std::process::{Command, Stdio};
-    let mut child =
-        Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let said = child.wait_with_output().unwrap().stdout;
     String::from_utf8(said).unwrap().split_whitespace().next().unwrap().to_owned()
