@@ -18,7 +18,7 @@ fn limits(clients_above: usize, patience: Duration) -> OutboxLimits {
 async fn stalled(limits: OutboxLimits) -> (World, Client) {
     let mut world = World::with(Keeper::in_memory(), limits);
     world.sidecar.begin().unwrap();
-    let stuck = world.open(true);
+    let stuck = world.open_with(true, Shutdown::Drain(NEVER));
     let chat = default_chat_of(SESSION);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
     stuck.says(&[
