@@ -17,8 +17,8 @@ fn limits(clients_above: usize, patience: Duration) -> OutboxLimits {
 /// A world in which a client that does not read has begun a turn that is more than may wait for it.
 async fn stalled(limits: OutboxLimits) -> (World, Client) {
     let mut world = World::with(Keeper::in_memory(), limits);
-    world.sidecar.begin();
-    let stuck = world.open(true);
+    world.sidecar.begin().unwrap();
+    let stuck = world.open_with(true, Shutdown::Drain(NEVER));
     let chat = default_chat_of(SESSION);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
     stuck.says(&[
