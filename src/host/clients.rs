@@ -41,7 +41,7 @@ impl Host {
     /// A client has lost a connection. Where it is active and was not there otherwise, it has some time to
     /// come back.
     pub(super) fn client_left(&mut self, step: &mut Step<'_>, client_id: &str) {
-        if self.is_there(client_id) {
+        if self.can_speak(client_id) {
             return;
         }
         for session in self.sessions_with(client_id) {
@@ -55,7 +55,7 @@ impl Host {
         let Some(session) = self.sessions.get(&key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
-            if !self.is_there(&client) {
+            if !self.can_speak(&client) {
                 self.await_client(step, key, &client);
             }
         }
@@ -204,10 +204,6 @@ impl Host {
             }
             _ => Ok(()),
         }
-    }
-
-    fn is_there(&self, client_id: &str) -> bool {
-        self.connections.values().any(|connection| connection.client_id.as_deref() == Some(client_id))
     }
 
     fn is_active(&self, session: SessionKey, client_id: &str) -> bool {

@@ -151,10 +151,11 @@ impl Host {
     /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
     pub(super) fn forget_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
+        let default_directory = client.default_directory.clone();
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
-        self.connections.insert(connection, Connection::default());
+        self.connections.insert(connection, Connection { default_directory, ..Connection::default() });
     }
 
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].

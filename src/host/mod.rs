@@ -14,7 +14,8 @@
 //! are), `progress` (how far they are with opening), `catalogue` (what sessions and chats say of themselves), `config`
 //! (what can be configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no
 //! place of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which model a
-//! message is for), `windows` (which turns each client holds), [`limits`] (how large things may get), `shutdown`, and
+//! message is for), `windows` (which turns each client holds), [`limits`] (how large things may get), `shutdown`, `departures` (the end of one
+//! client among others), and
 //! [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
@@ -25,6 +26,7 @@ mod catalogue;
 mod clients;
 mod config;
 mod credentials;
+mod departures;
 mod described;
 mod directories;
 mod dispatch;
@@ -74,8 +76,6 @@ pub use sequence::{envelope_of, MergedDeltas};
 pub struct Config {
     /// Who we are, told to clients.
     pub server_info: Implementation,
-    /// The `file:` URI of the folder that clients start browsing at.
-    pub default_directory: Option<String>,
     /// The agents, in the order in which they are offered; the first one is the default. While the host runs:
     /// with what they say of themselves.
     pub agents: Vec<AgentDescription>,
@@ -154,6 +154,8 @@ pub struct Host {
     last_key: u64,
     summaries: catalogue::Summaries,
     shutdown: Option<shutdown::State>,
+    /// Clients that can say nothing any more, until their turns are over.
+    departures: BTreeMap<ConnectionId, departures::Departure>,
 }
 
 /// What the caller lends to one step.
@@ -215,6 +217,7 @@ impl Host {
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
+            departures: BTreeMap::new(),
             met: BTreeMap::new(),
             logins: BTreeMap::new(),
             described,
@@ -229,25 +232,31 @@ impl Host {
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let step = &mut Step { now, ids, out, past: None, findings: Findings::new() };
         match input {
-            Input::Opened(connection) => {
+            Input::Opened { connection, default_directory } => {
                 self.tell_of_agents(step);
-                self.connections.insert(connection, Connection::default());
+                self.connections
+                    .insert(connection, Connection { default_directory, ..Connection::default() });
             }
             Input::Said { connection, message, recalled } => {
                 self.take_back(step, recalled);
                 self.dispatch(step, connection, message);
             }
+            Input::Ended(connection, how) => self.depart(step, connection, how),
             Input::Closed(connection) => self.close_connection(step, connection),
             Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
+            Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
             Input::Shutdown(how) => self.shut_down(step, how),
-            Input::Settled => self.settle_summaries(step),
+            Input::Settled => {
+                self.settle_summaries(step);
+                self.see_off(step);
+            }
             Input::Save => self.save(step),
             Input::Restored(saved) => self.restore(step, *saved),
             Input::Unreadable { uris, reason } => {
@@ -259,6 +268,7 @@ impl Host {
             }
         }
         self.check_done(step);
+        self.check_departures();
     }
 
     /// Takes in what was looked up for the message that is handled next.

@@ -44,6 +44,8 @@ impl Channel {
 pub(super) struct Connection {
     /// The client behind it, once it has said who it is.
     pub(super) client_id: Option<String>,
+    /// The `file:` URI of the folder that it is to start browsing at.
+    pub(super) default_directory: Option<String>,
     /// What its user reads.
     pub(super) language: Language,
     /// Its client is not shown what agents ask.

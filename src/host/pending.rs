@@ -25,7 +25,7 @@ impl Host {
     /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue. What was to steer an
     /// agent that cannot be steered comes before the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if self.is_cancelling() {
+        if self.is_cancelling(key) {
             return;
         }
         let Some(chat) = self.chats.get(&key).filter(|chat| chat.run.is_none() && !chat.queue_held) else {

@@ -56,15 +56,17 @@ impl Host {
         }
     }
 
-    /// Whether turns are being cancelled for good, so that none may begin.
-    pub(super) fn is_cancelling(&self) -> bool {
-        self.shutdown.as_ref().is_some_and(|state| state.cancelling)
+    /// Whether turns of a chat are being cancelled for good, so that none may begin.
+    pub(super) fn is_cancelling(&self, key: ChatKey) -> bool {
+        self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(key)
     }
 
     /// Declines a question, a permission, a review or the work of a client of this id, if nobody is left who
     /// could see to it.
     pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        if self.shutdown.as_ref().is_none_or(|state| state.cancelling) {
+        let is_ending = self.shutdown.is_some() || !self.departures.is_empty();
+        let is_alone = self.shutdown.is_some() || !self.is_anybody_left();
+        if !is_ending || !is_alone || self.is_cancelling(key) {
             return;
         }
         let Some((chat, run)) = self.chats.get(&key).and_then(|chat| Some((chat, chat.run.as_ref()?))) else {
@@ -85,7 +87,7 @@ impl Host {
                 self.reviewed(key, run_id, id, false)
             }
             Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
-                self.note_cut();
+                self.note_cut(key);
                 let call = CallRef { key, turn_id, id };
                 return self.fail_client_call(step, &call, "nobody is left to carry it out");
             }
@@ -96,7 +98,7 @@ impl Host {
             }
             _ => return,
         };
-        self.note_cut();
+        self.note_cut(key);
         self.tell_agent(step, key, command);
     }
 
@@ -160,7 +162,8 @@ impl Host {
     }
 
     /// Something was declined because nobody is left.
-    fn note_cut(&mut self) {
+    fn note_cut(&mut self, key: ChatKey) {
+        self.note_departure_cut(key);
         if let Some(state) = &mut self.shutdown {
             state.cut = true;
         }
@@ -175,12 +178,12 @@ impl Host {
         }
     }
 
-    fn running_chats(&self) -> Vec<ChatKey> {
+    pub(super) fn running_chats(&self) -> Vec<ChatKey> {
         self.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
     }
 
     /// The ids of everything in the running turn that waits for the user.
-    fn waiting_for_user(&self, key: ChatKey) -> Vec<String> {
+    pub(super) fn waiting_for_user(&self, key: ChatKey) -> Vec<String> {
         let turn = self.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
         let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
         parts

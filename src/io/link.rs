@@ -13,11 +13,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::codec::Line;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{ConnectionId, Shutdown};
+use crate::versions::dialect::Dialect;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
@@ -37,6 +39,8 @@ pub enum News {
     Heard(ConnectionId),
     /// What became of the chunk that its writer was given.
     Written(ConnectionId, Written),
+    /// It is to end now.
+    Leaves(ConnectionId),
 }
 
 /// What became of a chunk.
@@ -57,6 +61,19 @@ pub enum AtEnd {
     Leave,
     /// Nothing for others.
     Close,
+}
+
+/// What its client has asked for of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// The `file:` URI that it is told as its starting point.
+    pub default_directory: Option<String>,
+    /// The longest line that is read, in bytes.
+    pub line_bytes_max: usize,
+    /// What its turns get when it can say nothing any more.
+    pub at_end: Shutdown,
+    /// Its version, where its first messages do not tell it.
+    pub assume_version: Option<Dialect>,
 }
 
 /// What takes the lines of a connection away. It is given one chunk at a time.
@@ -89,6 +106,7 @@ impl Door {
     pub fn open<W: Writer + 'static>(
         &self,
         at_end: AtEnd,
+        terms: Terms,
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<Lines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
@@ -97,10 +115,15 @@ impl Door {
         let link = Link {
             id,
             at_end,
+            terms,
             outbox: Outbox::new(self.limits),
             held: None,
             answers_due: 0,
             closing: false,
+            has_departed: false,
+            cut: false,
+            unreadable: None,
+            leave_by: None,
             lines,
             unheard: Vec::new().into_iter(),
             may_have_more: false,
@@ -126,7 +149,7 @@ fn tell(to: &mpsc::UnboundedSender<News>, news: News) -> bool {
 }
 
 /// Where a writer tells what became of its chunk.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Receipts {
     id: ConnectionId,
     news: mpsc::UnboundedSender<News>,
@@ -136,6 +159,16 @@ impl Receipts {
     /// Tells it; false when nobody wants to know any more.
     pub fn tell(&self, written: Written) -> bool {
         tell(&self.news, News::Written(self.id, written))
+    }
+
+    /// Nobody reads any more, as is seen without writing.
+    pub fn lost(&self) -> bool {
+        self.tell(Written::Gone)
+    }
+
+    /// The connection is to end now.
+    pub fn asked_to_leave(&self) -> bool {
+        tell(&self.news, News::Leaves(self.id))
     }
 }
 
@@ -192,6 +225,8 @@ pub struct Link {
     pub id: ConnectionId,
     /// What follows from its end.
     pub at_end: AtEnd,
+    /// What its client has asked for.
+    pub terms: Terms,
     /// What waits to be written.
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
@@ -200,6 +235,14 @@ pub struct Link {
     pub answers_due: usize,
     /// It is over: what waits is still written.
     pub closing: bool,
+    /// Its client can say nothing any more, and its turns are being ended.
+    pub has_departed: bool,
+    /// Something was declined or cut then.
+    pub cut: bool,
+    /// Its input did not end but fail.
+    pub unreadable: Option<io::Error>,
+    /// When it is over, whatever is still to be answered.
+    pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<Batch>,
     /// Lines that were read and not heard.
     unheard: std::vec::IntoIter<Line>,
@@ -270,6 +313,17 @@ impl Link {
             self.outbox.written(written);
             self.is_writing = written < bytes;
         }
+    }
+
+    /// Nothing more is heard of its client.
+    pub fn stop_hearing(&mut self) {
+        self.has_ended = true;
+        self.held = None;
+    }
+
+    /// It is over but for answers that are made elsewhere.
+    pub fn waits_for_answers_only(&self) -> bool {
+        self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
     }
 
     /// It is over, and nothing more is to be written.
@@ -354,6 +408,13 @@ fn first_heard<'a>(
 mod tests {
     use super::*;
 
+    const TERMS: Terms = Terms {
+        default_directory: None,
+        line_bytes_max: 1 << 20,
+        at_end: Shutdown::Cancel,
+        assume_version: None,
+    };
+
     struct Nowhere;
 
     impl Writer for Nowhere {
@@ -371,7 +432,7 @@ mod tests {
             match news {
                 News::Opened(link) => links.insert(*link),
                 News::Heard(id) => links.note_news(id),
-                News::Written(..) => {}
+                News::Written(..) | News::Leaves(_) => {}
             }
         }
     }
@@ -379,7 +440,7 @@ mod tests {
     #[test]
     fn connections_take_turns_line_by_line() {
         let (door, mut news) = Door::new(OutboxLimits::default());
-        let open = || door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let open = || door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let (one, two, three) = (open(), open(), open());
         assert!(one.try_say(Ok(vec![line("a"), line("b"), line("c")])) && one.try_say(Ok(vec![line("d")])));
         assert!(three.try_say(Ok(vec![line("x"), line("y")])));
@@ -406,7 +467,7 @@ mod tests {
     #[test]
     fn no_more_is_read_ahead_than_a_few_batches() {
         let (door, mut news) = Door::new(OutboxLimits::default());
-        let lines = door.open(AtEnd::Close, |_| Ok(Nowhere)).unwrap();
+        let lines = door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let mut links = Links::default();
         take_in(&mut links, &mut news);
         let says = || lines.try_say(Ok(vec![line("a"), line("b")]));

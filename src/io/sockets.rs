@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::codec::Decoder;
 
 use super::codec::LineCodec;
-use super::link::{AtEnd, Door, Lines, Receipts, Writer, Written};
+use super::link::{AtEnd, Door, Lines, Receipts, Terms, Writer, Written};
 use crate::host::effects::ConnectionId;
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
@@ -22,7 +22,7 @@ const READ_BYTES: usize = 16 << 10;
 const COPY_BELOW: usize = 64 << 10;
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
-/// ends it. `read_ahead` was read from the stream already; lines are at most `line_bytes_max` bytes long. Must be
+/// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Must be
 /// called inside a runtime.
 ///
 /// # Errors
@@ -32,13 +32,14 @@ pub fn open<R, W>(
     at_end: AtEnd,
     (reader, writer): (R, W),
     read_ahead: BytesMut,
-    line_bytes_max: usize,
+    terms: Terms,
 ) -> io::Result<ConnectionId>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let lines = door.open(at_end, |receipts| Ok(StreamWriter::start(writer, receipts)))?;
+    let line_bytes_max = terms.line_bytes_max;
+    let lines = door.open(at_end, terms, |receipts| Ok(StreamWriter::start(writer, receipts)))?;
     let connection = lines.connection();
     tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines));
     Ok(connection)
@@ -150,9 +151,19 @@ async fn write_chunk(writer: &mut (impl AsyncWrite + Unpin), chunk: Vec<Bytes>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::effects::Shutdown;
     use crate::io::codec::Line;
     use crate::io::link::{Heard, Links, News};
     use crate::io::outbox::OutboxLimits;
+
+    fn terms() -> Terms {
+        Terms {
+            default_directory: None,
+            line_bytes_max: 1000,
+            at_end: Shutdown::Cancel,
+            assume_version: None,
+        }
+    }
 
     /// What happens until this is so.
     async fn until(
@@ -171,6 +182,7 @@ mod tests {
                     }
                     written = Some(it);
                 }
+                News::Leaves(_) => {}
             }
         }
     }
@@ -179,7 +191,7 @@ mod tests {
     async fn lines_are_heard_and_told_until_the_stream_ends() {
         let (door, mut news) = Door::new(OutboxLimits::default());
         let (ours, theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::from("fir"), 1000).unwrap();
+        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::from("fir"), terms()).unwrap();
         let (mut reader, mut writer) = tokio::io::split(theirs);
         let mut links = Links::default();
         writer.write_all(b"st\nsecond\nthird").await.unwrap();
@@ -221,13 +233,13 @@ mod tests {
         let (door, mut news) = Door::new(OutboxLimits::default());
         let mut links = Links::default();
         let (ours, mut theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), 1000).unwrap();
+        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms()).unwrap();
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(links.remove(id));
         assert_eq!(theirs.read_to_end(&mut Vec::new()).await.unwrap(), 0, "nothing holds the stream open");
 
         let (ours, theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), 1000).unwrap();
+        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms()).unwrap();
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(theirs);
         let link = links.get_mut(id).unwrap();

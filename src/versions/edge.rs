@@ -42,7 +42,6 @@ pub struct Edges {
     /// Which version each client spoke last.
     clients: HashMap<String, Dialect>,
     providers: Vec<String>,
-    assumed: Option<Dialect>,
     records: Vec<Record>,
     later: VecDeque<(ConnectionId, Incoming)>,
     last_inner: u64,
@@ -60,6 +59,8 @@ struct Peer {
     doubtful: bool,
     /// That was assumed, and logged.
     is_assumed: bool,
+    /// Its version, where its first messages do not tell it.
+    assumed: Option<Dialect>,
     client_id: String,
     /// What the client calls the root channel.
     root: String,
@@ -103,6 +104,7 @@ impl Default for Peer {
             open: false,
             doubtful: false,
             is_assumed: false,
+            assumed: None,
             client_id: String::new(),
             root: uris::ROOT.to_owned(),
             shown: BTreeMap::new(),
@@ -159,15 +161,13 @@ impl Peer {
 }
 
 impl Edges {
-    /// Begins without connections. `providers` are the agents that there are, the default one first; where the
-    /// first messages of a client do not tell its version, it is `assumed`.
-    pub fn new(providers: Vec<String>, assumed: Option<Dialect>) -> Self {
+    /// Begins without connections. `providers` are the agents that there are, the default one first.
+    pub fn new(providers: Vec<String>) -> Self {
         Self {
             peers: BTreeMap::new(),
             lanes: BTreeMap::new(),
             clients: HashMap::new(),
             providers,
-            assumed,
             records: Vec::new(),
             later: VecDeque::new(),
             last_inner: 0,
@@ -213,6 +213,11 @@ impl Edges {
         self.later.pop_front()
     }
 
+    /// A connection begins. Where the first messages of its client do not tell its version, it is `assumed`.
+    pub fn open(&mut self, connection: ConnectionId, assumed: Option<Dialect>) {
+        self.peers.insert(connection, Peer { assumed, ..Peer::default() });
+    }
+
     /// Forgets a connection.
     pub fn close(&mut self, connection: ConnectionId) {
         self.peers.remove(&connection);
@@ -254,7 +259,8 @@ impl Edges {
 
     /// Chooses the version of a connection by its `initialize`.
     fn begin(&mut self, connection: ConnectionId, params: &Object) -> Result<(), RpcError> {
-        let Choice { dialect, answer, doubtful } = negotiate(params, self.assumed)?;
+        let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
+        let Choice { dialect, answer, doubtful } = negotiate(params, assumed)?;
         let client_id = node::text(params, "clientId").unwrap_or_default().to_owned();
         self.settle_version(connection, client_id, dialect);
         let peer = self.peers.entry(connection).or_default();
@@ -270,7 +276,8 @@ impl Edges {
         // A connection that is open goes on in its version, whoever it is now.
         let spoken = self.peers.get(&connection).filter(|peer| peer.open).map(|peer| peer.dialect);
         let told = known.or(spoken).or_else(|| reconnect_sign(params));
-        let dialect = match told.or(self.assumed) {
+        let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
+        let dialect = match told.or(assumed) {
             Some(dialect) => dialect,
             None => {
                 return Err(RpcError::invalid_request(

@@ -86,7 +86,6 @@ impl Stage {
         let providers = agents.iter().map(|agent| agent.info.provider.clone()).collect();
         let config = Config {
             server_info: serde_json::from_str(r#"{"name":"bench"}"#)?,
-            default_directory: None,
             agents,
             replay_window: Window::default(),
             start: Start::default(),
@@ -95,7 +94,7 @@ impl Stage {
         };
         let mut stage = Self {
             host: Host::new(config),
-            edges: Edges::new(providers, None),
+            edges: Edges::new(providers),
             ids: CountedIds(0),
             outputs: Vec::new(),
             lines: Vec::new(),
@@ -105,7 +104,7 @@ impl Stage {
         };
         for (number, (version, channel)) in (1..).zip(clients) {
             let connection = ConnectionId(number);
-            stage.feed(Input::Opened(connection));
+            stage.feed(Input::Opened { connection, default_directory: None });
             stage.say(connection, &format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"channel":"ahp-root://","clientId":"{number}","protocolVersions":["{version}"]}}}}"#
             ));

@@ -45,7 +45,7 @@ impl World {
     }
 
     fn open(&mut self, connection: ConnectionId, client: &str) {
-        self.feed(Input::Opened(connection));
+        self.feed(Input::Opened { connection, default_directory: None });
         let hello = json!({ "clientId": client, "protocolVersions": ["1.0.0"] });
         self.ask(connection, "initialize", hello);
     }
@@ -198,7 +198,7 @@ fn a_client_that_comes_back_in_time_ends_its_call() {
     world.call(ONE, "t");
     world.feed(Input::Closed(ONE));
     let timers = world.absences();
-    world.feed(Input::Opened(BACK));
+    world.feed(Input::Opened { connection: BACK, default_directory: None });
     let params = json!({ "clientId": "one", "lastSeenServerSeq": 2, "subscriptions": [SESSION] });
     world.ask(BACK, "reconnect", params);
     timers.into_iter().for_each(|timer| world.feed(Input::Timer(timer)));

@@ -23,8 +23,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut host = Core::new();
-        host.feed(Input::Opened(CLIENT));
-        Self { host, edges: Edges::new(vec!["script".to_owned()], None), frames: Vec::new(), last: 0 }
+        host.feed(Input::Opened { connection: CLIENT, default_directory: None });
+        Self { host, edges: Edges::new(vec!["script".to_owned()]), frames: Vec::new(), last: 0 }
     }
 
     fn say(&mut self, message: Value) {

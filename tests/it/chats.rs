@@ -37,7 +37,7 @@ impl World {
     fn new(old: &str) -> Self {
         let mut world = Self {
             core: Core::new(),
-            edges: Edges::new(vec!["script".to_owned()], None),
+            edges: Edges::new(vec!["script".to_owned()]),
             opened: Vec::new(),
             runs: Vec::new(),
             attached: Vec::new(),
@@ -45,7 +45,7 @@ impl World {
             told: Vec::new(),
         };
         for (connection, version) in [(NEW, "1.0.0"), (OLD, old)] {
-            world.feed(Input::Opened(connection));
+            world.feed(Input::Opened { connection, default_directory: None });
             let hello = json!({ "channel": ROOT, "clientId": version, "protocolVersions": [version],
                 "initialSubscriptions": [ROOT] });
             assert!(world.ask(connection, "initialize", hello)["result"].is_object());

@@ -29,7 +29,7 @@ fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
     let mut core = Core::with(GuardedScript { resource: RESOURCE.to_owned() }.describe());
     let mut outputs = Vec::new();
     let mut feed = |second: u64, input| outputs.extend(core.feed_at(second, input));
-    feed(0, Input::Opened(CLIENT));
+    feed(0, Input::Opened { connection: CLIENT, default_directory: None });
     let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
     let hello = (0, "initialize", hello);
     for (second, method, params) in std::iter::once(&hello).chain(requests) {
@@ -107,7 +107,7 @@ struct World {
 impl World {
     fn new(agent: AgentDescription) -> Self {
         let mut world = Self { core: Core::with(agent), chat: None, notified: Vec::new() };
-        world.feed(0, Input::Opened(CLIENT));
+        world.feed(0, Input::Opened { connection: CLIENT, default_directory: None });
         world.ask(0, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
         world
     }

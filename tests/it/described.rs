@@ -53,7 +53,6 @@ impl World {
     fn new(agents: Vec<AgentDescription>, start: Start) -> Self {
         let host = Host::new(Config {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
             agents,
             replay_window: Window::default(),
             start,
@@ -61,7 +60,7 @@ impl World {
             limits: Default::default(),
         });
         let mut world = Self { host, chat: ChatKey(0), kept: Vec::new() };
-        world.feed(Input::Opened(CLIENT));
+        world.feed(Input::Opened { connection: CLIENT, default_directory: None });
         let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"],
             "initialSubscriptions": ["ahp-root://"] });
         world.ask("initialize", hello).unwrap();

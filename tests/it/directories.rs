@@ -29,7 +29,7 @@ impl World {
             serde_json::from_value(json!({ "multipleWorkingDirectories": several })).unwrap();
         agent.info.capabilities = Some(capabilities);
         let mut world = Self { core: Core::with(agent), outputs: Vec::new() };
-        world.feed(Input::Opened(CLIENT));
+        world.feed(Input::Opened { connection: CLIENT, default_directory: None });
         world.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
         world
     }

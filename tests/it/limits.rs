@@ -27,7 +27,7 @@ impl World {
     fn new(limits: Limits) -> Self {
         let host = Core::limited(limits);
         let mut world = Self { host, chat: ChatKey(0), outputs: Vec::new() };
-        world.feed(Input::Opened(CLIENT));
+        world.feed(Input::Opened { connection: CLIENT, default_directory: None });
         world.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
         world
     }

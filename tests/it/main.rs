@@ -39,3 +39,4 @@ mod support;
 mod tidy;
 mod transcripts;
 mod upgrades;
+mod windows;

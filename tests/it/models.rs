@@ -38,7 +38,7 @@ fn say(host: &mut Core, method: &str, params: Value, id: Option<u64>) -> Vec<Out
 /// What becomes of a turn whose message chooses this: the model that the agent is told, or why it is refused.
 fn start(model: Value) -> Result<String, String> {
     let mut host = Core::with(agent());
-    host.feed(Input::Opened(CLIENT));
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));
     let created = say(&mut host, "createSession", json!({ "channel": SESSION }), Some(2));
     host.feed(Input::Agent(opened(&created), Event::Opened));
@@ -99,8 +99,8 @@ fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Valu
 
 #[test]
 fn what_an_older_client_selects_is_a_model_of_the_agent() {
-    let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()], None));
-    host.feed(Input::Opened(CLIENT));
+    let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     let mut ask = |id: u64, method: &str, params: Value| {
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         say_as_0_3_0(&mut host, &mut edges, &message)

@@ -30,7 +30,7 @@ impl World {
 
     fn with(core: Core) -> Self {
         let mut world = Self { core, chat: ChatKey(0), outputs: Vec::new() };
-        world.feed(Input::Opened(CLIENT));
+        world.feed(Input::Opened { connection: CLIENT, default_directory: None });
         let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
         world.say(json!({ "id": 1, "method": "initialize", "params": hello }));
         world.say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));

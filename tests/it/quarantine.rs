@@ -14,7 +14,7 @@ const CLIENT: ConnectionId = ConnectionId(1);
 
 fn host() -> Core {
     let mut host = Core::new();
-    host.feed_and_save(Input::Opened(CLIENT));
+    host.feed_and_save(Input::Opened { connection: CLIENT, default_directory: None });
     let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
     say(&mut host, json!({ "id": 1, "method": "initialize", "params": hello }));
     host

@@ -65,7 +65,12 @@ pub trait Ids {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// A client has connected; it has not said anything.
-    Opened(ConnectionId),
+    Opened {
+        /// Where.
+        connection: ConnectionId,
+        /// The `file:` URI of the folder that it is to start browsing at.
+        default_directory: Option<String>,
+    },
     /// A client said something.
     Said {
         /// Where.
@@ -75,6 +80,9 @@ pub enum Input {
         /// What was looked up for it.
         recalled: Recalled,
     },
+    /// A client can say nothing any more, and is still told what happens. Its turns are ended in this way; when they
+    /// are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
+    Ended(ConnectionId, Shutdown),
     /// A client is gone.
     Closed(ConnectionId),
     /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
@@ -167,7 +175,7 @@ pub struct SavedChat {
     pub progress: Option<u64>,
 }
 
-/// How running turns are ended when nobody can say anything any more.
+/// How running turns are ended when nobody, or not the client that began them, can say anything any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
     /// They go on until they end or the time is up; what nobody can answer is declined.
@@ -181,6 +189,8 @@ pub enum Shutdown {
 pub enum Timer {
     /// The time for turns to end after the end of input is up.
     Drain,
+    /// The same for the turns of one client among others.
+    Departure(ConnectionId),
     /// Summaries that were held back while turns stream are to be told.
     Summaries,
     /// A session's interrupted turn was ended, and the process is still there.
@@ -196,6 +206,13 @@ pub enum Timer {
 pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
+    /// The turns of a client that can say nothing any more are over.
+    Departed {
+        /// Its connection, which is closed now.
+        connection: ConnectionId,
+        /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
+        cut: bool,
+    },
     /// Nothing more is sent to a connection: its client is gone.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.

@@ -44,13 +44,14 @@ impl Host {
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
         let (snapshots, _) = self.take_up(connection, wanted);
+        let client = self.connections.get(&connection);
         let mut result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
             server_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX),
             server_info: Some(self.config.server_info.clone()),
             meta: None,
             snapshots,
-            default_directory: self.config.default_directory.clone(),
+            default_directory: client.and_then(|client| client.default_directory.clone()),
             completion_trigger_characters: self.completion_triggers(),
             terminal_command_prefix: None,
             telemetry: None,

@@ -3,6 +3,8 @@
 //! Owns: what several connections see of each other, and every order in which what is read can come.
 //! Never: waits for a time to pass.
 
+mod departing;
+
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -14,7 +16,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::backend::script::Script;
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{ConnectionId, Shutdown};
 use crate::io::codec::Line;
 use crate::io::link::{Lines, Receipts, Writer, Written};
 use crate::io::readers::{ByHand, Job, Read};
@@ -99,6 +101,10 @@ fn actions(told: &[Value]) -> Vec<&str> {
     told.iter().filter_map(|told| told["params"]["action"]["type"].as_str()).collect()
 }
 
+fn terms(at_end: Shutdown) -> Terms {
+    Terms { default_directory: None, line_bytes_max: 1 << 20, at_end, assume_version: None }
+}
+
 struct World {
     sidecar: Sidecar,
     events: Events,
@@ -109,19 +115,16 @@ struct World {
 impl World {
     fn with(opened: Opened, outbox: OutboxLimits) -> Self {
         let options = Options {
-            default_directory: None,
-            line_bytes_max: 1 << 20,
-            at_end: Shutdown::Cancel,
+            terms: terms(Shutdown::Cancel),
             watch_parent: false,
             deterministic: false,
-            assume_version: None,
             outbox,
             limits: Default::default(),
             state: StatePlace::Memory,
             store: StoreOptions::default(),
         };
-        let (_, lost) = mpsc::unbounded_channel();
-        let (sidecar, events) = Sidecar::new(options, vec![Box::new(Script)], opened, lost);
+        let ((_, lost), (_, knocks)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let (sidecar, events) = Sidecar::new(options, vec![Box::new(Script)], opened, lost, knocks);
         Self { sidecar, events, by_hand: None }
     }
 
@@ -142,13 +145,18 @@ impl World {
     }
 
     fn open(&mut self, is_stuck: bool) -> Client {
+        self.open_with(is_stuck, Shutdown::Cancel)
+    }
+
+    /// A connection whose turns get this when its client can say nothing any more.
+    fn open_with(&mut self, is_stuck: bool, at_end: Shutdown) -> Client {
         let (sender, chunks) = mpsc::unbounded_channel();
         let mut receipts = None;
         let pipe = |made: Receipts| -> io::Result<Pipe> {
             receipts = Some(made);
             Ok(Pipe { chunks: sender, is_stuck })
         };
-        let lines = self.sidecar.door.open(AtEnd::Close, pipe).unwrap();
+        let lines = self.sidecar.door.open(AtEnd::Close, terms(at_end), pipe).unwrap();
         let id = lines.connection();
         Client { lines: Some(lines), id, chunks, told: VecDeque::new(), receipts, last_request: 0 }
     }

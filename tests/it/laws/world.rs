@@ -161,7 +161,6 @@ impl World {
     fn new(schedule: &Schedule) -> Result<Self> {
         let config = Config {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
-            default_directory: None,
             agents: vec![Script.describe()],
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
             start: Start::default(),
@@ -181,7 +180,7 @@ impl World {
             monotonic_ms: 5_000,
             clients: (0..schedule.clients).map(client).collect(),
             connections: BTreeMap::new(),
-            edges: Edges::new(vec!["script".to_owned()], Some(Dialect::NEWEST)),
+            edges: Edges::new(vec!["script".to_owned()]),
             last_connection: 0,
             agents: BTreeMap::new(),
             bridged: None,
@@ -591,7 +590,8 @@ impl World {
         let opened =
             Connection { outbox: Outbox::new(limits), subscribed: BTreeSet::new(), client_id: None, sent: 0 };
         self.connections.insert(connection, opened);
-        self.feed(Input::Opened(connection)).map(|_| ())
+        self.edges.open(connection, Some(Dialect::NEWEST));
+        self.feed(Input::Opened { connection, default_directory: None }).map(|_| ())
     }
 
     /// The connection that a client has, or a new one.
@@ -886,6 +886,7 @@ impl World {
                 ensure!(*after > Duration::ZERO, "a timer that is due at once");
                 self.timers.push(*timer);
             }
+            Output::Departed { .. } => ensure!(false, "no client has ended its input"),
             Output::Done { cut } => self.done.push(*cut),
         }
         Ok(())

@@ -49,7 +49,6 @@ impl Core {
     fn of(agent: AgentDescription, limits: Limits) -> Self {
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            default_directory: None,
             agents: vec![agent],
             replay_window: Window::default(),
             start: Start::default(),

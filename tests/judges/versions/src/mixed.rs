@@ -119,7 +119,6 @@ impl Stage {
         let (agents, reports, _) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
-            default_directory: None,
             agents: agents.describe(),
             replay_window: Window::default(),
             start: Start::default(),
@@ -128,7 +127,7 @@ impl Stage {
         };
         Ok(Self {
             host: Host::new(config),
-            edges: Edges::new(vec!["script".to_owned()], None),
+            edges: Edges::new(vec!["script".to_owned()]),
             agents,
             reports,
             runtime: tokio::runtime::Builder::new_current_thread().enable_time().build()?,
@@ -253,7 +252,7 @@ impl Stage {
         self.last_connection += 1;
         let connection = ConnectionId(self.last_connection);
         self.seats[seat].connection = Some(connection);
-        self.feed(Input::Opened(connection));
+        self.feed(Input::Opened { connection, default_directory: None });
         self.end_step()
     }
 

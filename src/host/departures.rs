@@ -1,0 +1,163 @@
+//! The end of one client among others: it can say nothing any more, and its turns are given what it asked for.
+//!
+//! Owns: which turns are those of a client that can say nothing any more, letting them end or cancelling them, and when
+//! its connection is over.
+//! Never: touches a turn of a client that is still there, or waits; time limits are timers like any other.
+
+use super::effects::{ChatKey, ConnectionId, Output, Shutdown, Timer};
+use super::{Host, Step};
+
+/// A client that can say nothing any more, until its turns are over.
+#[derive(Debug)]
+pub(super) struct Departure {
+    client_id: Option<String>,
+    /// Its turns are cancelled, and no new one begins.
+    cancelling: bool,
+    /// Something was declined or cut.
+    cut: bool,
+    /// Its turns are over.
+    over: bool,
+}
+
+impl Host {
+    /// The client of a connection can say nothing any more. It is told what happens until its turns are over; then its
+    /// connection is closed.
+    pub(super) fn depart(&mut self, step: &mut Step<'_>, connection: ConnectionId, how: Shutdown) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        let client_id = client.client_id.clone();
+        if let Some(departure) = self.departures.get_mut(&connection) {
+            // It waited for its turns, and does not any more.
+            departure.cancelling |= how == Shutdown::Cancel;
+        } else {
+            let cancelling = how == Shutdown::Cancel;
+            let departure = Departure { client_id: client_id.clone(), cancelling, cut: false, over: false };
+            self.departures.insert(connection, departure);
+        }
+        match how {
+            Shutdown::Cancel => {
+                for chat in self.chats_left_by(connection) {
+                    self.cancel_turn(step, chat);
+                }
+            }
+            Shutdown::Drain(limit) if !self.chats_left_by(connection).is_empty() => {
+                step.say(Output::Timer(Timer::Departure(connection), limit));
+            }
+            Shutdown::Drain(_) => {}
+        }
+        if self.is_anybody_left() {
+            if let Some(client_id) = client_id {
+                self.client_left(step, &client_id);
+            }
+        } else {
+            for chat in self.running_chats() {
+                for id in self.waiting_for_user(chat) {
+                    self.decline_if_alone(step, chat, &id);
+                }
+            }
+        }
+        self.decline_all_unseen(step);
+    }
+
+    /// The time is up that the turns of a client were given which can say nothing any more.
+    pub(super) fn departure_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        let left = self.chats_left_by(connection);
+        let Some(departure) = self.departures.get_mut(&connection) else { return };
+        departure.cancelling = true;
+        departure.cut |= !left.is_empty();
+        for chat in left {
+            self.cancel_turn(step, chat);
+        }
+    }
+
+    /// Whether any client can still say something.
+    pub(super) fn is_anybody_left(&self) -> bool {
+        self.speakers().next().is_some()
+    }
+
+    /// Whether this client can still say something.
+    pub(super) fn can_speak(&self, client_id: &str) -> bool {
+        self.speakers().any(|id| id == client_id)
+    }
+
+    fn speakers(&self) -> impl Iterator<Item = &str> {
+        let speaks = |connection: &ConnectionId| !self.departures.contains_key(connection);
+        let clients = self.connections.iter().filter(move |(connection, _)| speaks(connection));
+        clients.filter_map(|(_, client)| client.client_id.as_deref())
+    }
+
+    /// The client whose turn runs in a chat, or ran there last: who queued a message is not known.
+    fn owner_of(&self, key: ChatKey) -> Option<&str> {
+        let chat = self.chats.get(&key)?;
+        let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
+        by.or(chat.sponsor.as_deref())
+    }
+
+    /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended: it has begun it, or
+    /// nobody is left who has.
+    fn was_left_by(&self, key: ChatKey, connection: ConnectionId) -> bool {
+        let Some(departure) = self.departures.get(&connection) else { return false };
+        match self.owner_of(key) {
+            Some(owner) if self.can_speak(owner) => false,
+            owner if owner == departure.client_id.as_deref() => true,
+            owner => {
+                let is_of = |other: &Departure| owner.is_some() && other.client_id.as_deref() == owner;
+                !self.is_anybody_left() && !self.departures.values().any(is_of)
+            }
+        }
+    }
+
+    fn chats_left_by(&self, connection: ConnectionId) -> Vec<ChatKey> {
+        let running = self.running_chats().into_iter();
+        running.filter(|chat| self.was_left_by(*chat, connection)).collect()
+    }
+
+    /// Whether turns of a chat are being cancelled because its client is gone, so that none may begin.
+    pub(super) fn is_left_for_good(&self, key: ChatKey) -> bool {
+        let departures = self.departures.iter().filter(|(_, departure)| departure.cancelling);
+        let mut cancelling = departures.map(|(connection, _)| *connection);
+        cancelling.any(|connection| self.was_left_by(key, connection))
+    }
+
+    /// Something was declined in a chat because nobody is left.
+    pub(super) fn note_departure_cut(&mut self, key: ChatKey) {
+        let left_by: Vec<ConnectionId> =
+            self.departures.keys().copied().filter(|connection| self.was_left_by(key, *connection)).collect();
+        for connection in left_by {
+            if let Some(departure) = self.departures.get_mut(&connection) {
+                departure.cut = true;
+            }
+        }
+    }
+
+    /// Notes which departures are over.
+    pub(super) fn check_departures(&mut self) {
+        if self.departures.is_empty() {
+            return;
+        }
+        let departures = self.departures.iter().filter(|(_, departure)| !departure.over);
+        let over: Vec<ConnectionId> = departures
+            .map(|(connection, _)| *connection)
+            .filter(|connection| self.chats_left_by(*connection).is_empty())
+            .collect();
+        for connection in over {
+            if let Some(departure) = self.departures.get_mut(&connection) {
+                departure.over = true;
+            }
+        }
+    }
+
+    /// Closes the connections of clients whose departures are over. Everything that was waiting has been told.
+    pub(super) fn see_off(&mut self, step: &mut Step<'_>) {
+        let over = self.departures.iter().filter(|(_, departure)| departure.over);
+        let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
+        if !over.is_empty() {
+            self.tell_summaries(step);
+        }
+        for connection in over {
+            let cut = self.departures.get(&connection).is_some_and(|departure| departure.cut);
+            step.say(Output::Departed { connection, cut });
+            self.close_connection(step, connection);
+            self.departures.remove(&connection);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! One client among others can say nothing any more.
+//!
+//! Owns: what becomes of its turns, of those of others, and of what waits for an answer.
+//! Never: waits for a time to pass.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{actions, turn, Client, World, SESSION};
+use crate::host::effects::{Input, Shutdown, Timer};
+use crate::wire::uris::default_chat_of;
+
+const OTHER: &str = "ahp-session:/other";
+
+const DRAIN: Shutdown = Shutdown::Drain(Duration::from_secs(1000));
+
+/// A client that has a session of its own, whose turns get this at its end.
+async fn client_with_session(world: &mut World, name: &str, session: &str, at_end: Shutdown) -> Client {
+    let mut client = world.open_with(false, at_end);
+    let params = json!({ "clientId": name, "protocolVersions": ["1.0.0"] });
+    world.ask(&mut client, "initialize", params).await;
+    world.ask(&mut client, "createSession", json!({ "channel": session })).await;
+    world.ask(&mut client, "subscribe", json!({ "channel": default_chat_of(session) })).await;
+    client
+}
+
+async fn two(at_end: Shutdown) -> (World, Client, Client) {
+    let mut world = World::in_memory();
+    let stays = client_with_session(&mut world, "stays", SESSION, DRAIN).await;
+    let leaves = client_with_session(&mut world, "leaves", OTHER, at_end).await;
+    (world, stays, leaves)
+}
+
+#[tokio::test]
+async fn its_turns_are_cancelled_and_those_of_others_go_on() {
+    let (mut world, mut stays, mut leaves) = two(Shutdown::Cancel).await;
+    for session in [SESSION, OTHER] {
+        world.ask(&mut stays, "subscribe", json!({ "channel": default_chat_of(session) })).await;
+    }
+    stays.dispatches(&default_chat_of(SESSION), turn("mine", "/hang"));
+    leaves.dispatches(&default_chat_of(OTHER), turn("theirs", "/hang"));
+    world.settle().await;
+    leaves.lines = None;
+    world.settle().await;
+    assert_eq!(actions(&leaves.looks()).last(), Some(&"chat/turnCancelled"), "it is told to its end");
+    assert!(leaves.chunks.is_closed(), "the connection is still there");
+    let told = stays.looks();
+    let cancelled: Vec<_> =
+        told.iter().filter(|told| told["params"]["action"]["type"] == "chat/turnCancelled").collect();
+    assert_eq!(cancelled.len(), 1, "{cancelled:?}");
+    assert_eq!(cancelled[0]["params"]["channel"], default_chat_of(OTHER));
+    assert_eq!(world.sidecar.host.running_turns(), 1);
+}
+
+#[tokio::test]
+async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
+    let (mut world, mut stays, mut leaves) = two(DRAIN).await;
+    let chat = default_chat_of(OTHER);
+    world.ask(&mut stays, "subscribe", json!({ "channel": chat })).await;
+    leaves.dispatches(&chat, turn("asks", "/ask shell\n/say on it goes"));
+    world.settle().await;
+    leaves.lines = None;
+    world.settle().await;
+    assert!(!leaves.chunks.is_closed(), "its turn is not over");
+    assert_eq!(world.sidecar.host.running_turns(), 1);
+    // Nobody is left who has the turn, and nobody who could answer.
+    stays.lines = None;
+    world.settle().await;
+    assert_eq!(world.sidecar.host.running_turns(), 0);
+    let told = leaves.looks();
+    assert_eq!(actions(&told).last(), Some(&"chat/turnComplete"), "{told:?}");
+    assert!(leaves.chunks.is_closed() && stays.chunks.is_closed());
+    assert_eq!(world.sidecar.links.iter().count(), 0);
+}
+
+#[tokio::test]
+async fn what_it_asked_is_answered_by_another_client() {
+    let (mut world, mut stays, mut leaves) = two(DRAIN).await;
+    let chat = default_chat_of(OTHER);
+    world.ask(&mut stays, "subscribe", json!({ "channel": chat })).await;
+    leaves.dispatches(&chat, turn("asks", "/ask shell\n/say on it goes"));
+    world.settle().await;
+    leaves.lines = None;
+    world.settle().await;
+    let told = stays.looks();
+    let ready = told.iter().find(|told| told["params"]["action"]["type"] == "chat/toolCallReady");
+    let call = ready.expect("it asks")["params"]["action"]["toolCallId"].clone();
+    let approve = json!({ "type": "chat/toolCallConfirmed", "turnId": "asks", "toolCallId": call,
+        "approved": true, "confirmed": "user-action" });
+    stays.dispatches(&chat, approve);
+    world.settle().await;
+    let told = leaves.looks();
+    assert_eq!(actions(&told).last(), Some(&"chat/turnComplete"), "{told:?}");
+    assert!(leaves.chunks.is_closed());
+}
+
+#[tokio::test]
+async fn who_comes_back_meanwhile_has_its_turn() {
+    let (mut world, _stays, mut leaves) = two(DRAIN).await;
+    let chat = default_chat_of(OTHER);
+    leaves.dispatches(&chat, turn("long", "/hang"));
+    world.settle().await;
+    leaves.lines = None;
+    world.settle().await;
+    assert!(!leaves.chunks.is_closed(), "its turn is not over");
+    let mut back = world.open_with(false, DRAIN);
+    let params = json!({ "clientId": "leaves", "lastSeenServerSeq": 0, "subscriptions": [chat] });
+    world.ask(&mut back, "reconnect", params).await;
+    assert!(leaves.chunks.is_closed(), "the old connection is still there");
+    world.sidecar.feed(Input::Timer(Timer::Departure(leaves.id)));
+    world.sidecar.settle();
+    world.settle().await;
+    assert_eq!(world.sidecar.host.running_turns(), 1);
+}
+
+#[tokio::test]
+async fn its_turn_is_cut_when_its_time_is_up() {
+    let (mut world, _stays, mut leaves) = two(DRAIN).await;
+    leaves.dispatches(&default_chat_of(OTHER), turn("long", "/hang"));
+    world.settle().await;
+    leaves.lines = None;
+    world.settle().await;
+    world.sidecar.feed(Input::Timer(Timer::Departure(leaves.id)));
+    world.sidecar.settle();
+    world.settle().await;
+    assert_eq!(actions(&leaves.looks()).last(), Some(&"chat/turnCancelled"));
+    assert!(leaves.chunks.is_closed());
+}
