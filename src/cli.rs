@@ -3,6 +3,7 @@
 //! Owns: flags, their defaults, and what is wrong with them.
 //! Never: does what a flag asks for.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::config;
 use crate::connect::ConnectArgs;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
+use crate::io::hello::{environment, Hello, Wishes, LINK};
 use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
@@ -28,16 +30,8 @@ use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
 
-/// Exit status: wrong usage or unreadable configuration.
-pub const EXIT_USAGE: u8 = 2;
-/// Exit status: failed inside.
-pub const EXIT_FAILURE: u8 = 1;
-/// Exit status: the state folder is unusable or held by another process.
-pub const EXIT_STATE: u8 = 3;
-/// Exit status: done, but something was declined or cut because nobody was left to answer.
-pub const EXIT_CUT: u8 = 4;
-/// Exit status: the host is gone.
-pub const EXIT_GONE: u8 = 5;
+/// The name of the flag by which this program is the host of a state folder.
+const AS_HOST: &str = "as-host";
 
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -46,8 +40,8 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 /// they end up in are far from what the store can take.
 const ASKED_BYTES_MAX: usize = 256 << 20;
 
-/// An Agent Host Protocol host: serves one client on stdin and stdout, one JSON-RPC message a line, until
-/// stdin ends.
+/// An Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message a line, until
+/// stdin ends. All that use the same state folder share their sessions.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -90,6 +84,14 @@ pub struct Serving {
     /// How long a request waits while nothing can be kept, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
     store_patience: u64,
+
+    /// Serve this client alone, in this process: nobody else can use the state folder meanwhile
+    #[arg(long)]
+    exclusive: bool,
+
+    /// Serve the clients of other processes: what this program starts itself with
+    #[arg(long = AS_HOST, hide = true, conflicts_with_all = ["exclusive", "ephemeral", "deterministic"])]
+    as_host: bool,
 
     /// Keep sessions in memory only: they end with the process
     #[arg(long)]
@@ -180,7 +182,7 @@ pub enum Command {
     Connect(ConnectArgs),
     /// Print what runs on a state folder, and where it listens
     Status(StatusArgs),
-    /// See, save, bring back and remove the sessions of a state folder that no ahp-sidecar is using
+    /// See, save, bring back and remove the sessions of a state folder; the last two while no ahp-sidecar is using it
     Sessions(Sessions),
     /// Look after the agents that are configured
     Agents(Agents),
@@ -214,9 +216,9 @@ Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
   1  `agents check`: one of the agents cannot be used; else an internal failure, or stdin that cannot be read, or stdout that cannot be written, or too few files or threads that it may have (reported on stderr)
   2  wrong usage, or a configuration that cannot be understood
-  3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it
+  3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it; or its host runs with other settings, speaks other words, or cannot be joined
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout
-  5  the host is gone: connect again and `reconnect`"#;
+  5  the host of the state folder is gone: start again and `reconnect`"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnEof {
@@ -254,6 +256,50 @@ impl Serving {
     /// When one of them is not described well.
     pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
         self.which.agents()
+    }
+
+    /// How this program is told to be the host of the state folder, with what it was told itself.
+    pub fn to_be_host() -> impl Iterator<Item = OsString> {
+        std::env::args_os().skip(1).chain([format!("--{AS_HOST}").into()])
+    }
+
+    /// Whether this process serves the clients of others.
+    pub fn is_host(&self) -> bool {
+        self.as_host
+    }
+
+    /// Whether this process serves its client by itself.
+    pub fn is_alone(&self) -> bool {
+        self.exclusive || self.ephemeral || self.deterministic || self.listen.is_asked_for()
+    }
+
+    /// What a host of a state folder runs with, each under the name that people know it by, so that it can be compared.
+    pub fn settings(&self, agents: &[AgentSpec]) -> BTreeMap<String, String> {
+        let names: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
+        let each = agents.iter().map(|agent| (format!("the agent `{}`", agent.name), format!("{agent:?}")));
+        let flags = [
+            ("which agents there are", names.join(" ")),
+            ("--no-script", self.no_script.to_string()),
+            ("--script-resource", format!("{:?}", self.script_resource)),
+            ("--trash-days", self.trash_days.to_string()),
+            ("--quarantine-after", self.quarantine_after.to_string()),
+            ("--store-patience", self.store_patience.to_string()),
+            ("--max-turn-bytes", self.max_turn_bytes.to_string()),
+        ];
+        flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
+    }
+
+    /// What a front says to the host of the state folder.
+    pub fn hello(&self, options: &Options, agents: &[AgentSpec], log: &Targets) -> Hello {
+        let named = agents.iter().flat_map(|agent| agent.environment.keys().cloned());
+        Hello {
+            link: LINK,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            terms: Wishes::from(&options.terms),
+            log: log.to_string(),
+            settings: self.settings(agents),
+            environment: environment(named.chain(["PATH".to_owned()])),
+        }
     }
 
     /// How to serve: on stdin and stdout, or, when it `stays`, only where it listens.

@@ -50,6 +50,11 @@ fn read_address(said: &str) -> Result<Address, String> {
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 impl ListenArgs {
+    /// Whether anything is to be listened on.
+    pub fn is_asked_for(&self) -> bool {
+        !self.listen.is_empty()
+    }
+
     /// What to listen on; none where nothing is asked for.
     ///
     /// # Errors

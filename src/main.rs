@@ -1,23 +1,36 @@
 //! The program: arguments in, exit status out.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::client_tools::relay;
 use ahp_sidecar::backend::acp::guards::GuardProgram;
-use ahp_sidecar::backend::acp::{guard, terminals, Acp};
+use ahp_sidecar::backend::acp::{guard, terminals, Acp, AgentSpec};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, Agents, Checked};
-use ahp_sidecar::cli::{Cli, Command, EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE, GUARD};
+use ahp_sidecar::cli::{Cli, Command, Serving, GUARD};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
-use ahp_sidecar::io::run::{serve, Exit, StateError};
+use ahp_sidecar::front::{self, Ears, Joined};
+use ahp_sidecar::io::fronts::Place;
+use ahp_sidecar::io::log::{Audience, Log};
+use ahp_sidecar::io::run::{serve, serve_fronts, Exit, Options, StateError};
 use ahp_sidecar::io::signals;
-use ahp_sidecar::io::{descriptors, log};
+use ahp_sidecar::io::{descriptors, log, stdio, watch};
 use ahp_sidecar::listening::print_status;
 use ahp_sidecar::sessions::{self, Failure};
+use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
+use ahp_sidecar::store::folder::{self, Folder};
+use ahp_sidecar::store::StatePlace;
+use anyhow::{bail, Context};
 use clap::Parser;
+use tracing_subscriber::filter::Targets;
+
+/// The file of the host's log, in the state folder.
+const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -103,7 +116,10 @@ fn main() -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let log = match log::start(filter) {
+    if serving.is_host() {
+        return be_host(&serving, filter, options, agents);
+    }
+    let log = match log::start(filter.clone()) {
         Ok(log) => log,
         Err(error) => {
             complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
@@ -113,30 +129,115 @@ fn main() -> ExitCode {
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
-    // The first one is the default.
+    let status = if stays || serving.is_alone() {
+        status_of(serve(options, backends(&serving, agents), None))
+    } else {
+        join(&serving, &filter, options, agents, &log)
+    };
+    log.flush_briefly();
+    ExitCode::from(status)
+}
+
+/// Has the host of the state folder serve our client, where there can be one.
+fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<AgentSpec>, log: &Log) -> u8 {
+    let parent = options.watch_parent.then(watch::parent).flatten();
+    let StatePlace::Folder(asked) = &options.state else {
+        return status_of(serve(options, backends(serving, agents), None));
+    };
+    let folder = match folder::chosen(asked.as_deref()) {
+        Ok(folder) => folder,
+        Err(error) => return failed(&error, EXIT_STATE),
+    };
+    let start = || {
+        let mut command = std::process::Command::new(own_path());
+        command.arg0(env!("CARGO_PKG_NAME")).args(Serving::to_be_host());
+        command
+    };
+    let ears = match Ears::open(parent) {
+        Ok(ears) => ears,
+        Err(error) => return failed(&format_args!("{error:#}"), EXIT_FAILURE),
+    };
+    match front::join(&folder, &serving.hello(&options, &agents, filter), start) {
+        Ok(Joined::Host(host)) => match front::stay(*host, ears, log) {
+            Ok(status) => status,
+            Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
+        },
+        Ok(Joined::Alone(folder, why)) => {
+            tracing::warn!("{why:#}: this client is served alone");
+            status_of(serve(options, backends(serving, agents), Some(folder)))
+        }
+        Err(refusal) => failed(&refusal, refusal.status()),
+    }
+}
+
+/// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that fronts come to.
+fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<AgentSpec>) -> ExitCode {
+    let audience = Audience::default();
+    let taken = || -> anyhow::Result<_> {
+        // What is done to the group of the process that has started us is not done to us.
+        rustix::process::setsid().context("this process cannot lead a session")?;
+        let (lock, listener) = stdio::take()?;
+        let StatePlace::Folder(asked) = &options.state else { bail!("a host keeps sessions in a folder") };
+        let path = folder::chosen(asked.as_deref())?;
+        let (held, place) = Folder::take_over(&path, lock)?;
+        let place = place.context("nobody knows where to come to")?;
+        let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
+        Ok((
+            held,
+            Place { listener, path: place, settings: serving.settings(&agents), audience: audience.clone() },
+        ))
+    };
+    let (held, place) = match taken() {
+        Ok(taken) => taken,
+        Err(error) => {
+            complain(&format_args!("{error:#}"));
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
+    let log = match log::start_in(filter, held.path().join(HOST_LOG), audience) {
+        Ok(log) => log,
+        Err(error) => {
+            place.refuse(&format!("the log cannot be started (see `ulimit -u`): {error}"), EXIT_FAILURE);
+            return ExitCode::from(EXIT_FAILURE);
+        }
+    };
+    let status = status_of(serve_fronts(options, backends(serving, agents), held, place));
+    log.flush_briefly();
+    ExitCode::from(status)
+}
+
+/// The agents that there are: the first one is the default.
+fn backends(serving: &Serving, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backend>> {
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
     let guard = this_program();
     for agent in agents {
         backends.push(Box::new(Acp::new(agent, guard.clone())));
     }
-    match serving.script_resource {
+    match &serving.script_resource {
         _ if serving.no_script => {}
-        Some(resource) => backends.push(Box::new(GuardedScript { resource })),
+        Some(resource) => backends.push(Box::new(GuardedScript { resource: resource.clone() })),
         None => backends.push(Box::new(Script)),
     }
-    let status = match serve(options, backends) {
-        Ok(Exit::Done) => ExitCode::SUCCESS,
-        Ok(Exit::Cut) => ExitCode::from(EXIT_CUT),
+    backends
+}
+
+fn status_of(served: anyhow::Result<Exit>) -> u8 {
+    match served {
+        Ok(Exit::Done) => 0,
+        Ok(Exit::Cut) => EXIT_CUT,
         Err(error) => {
-            tracing::error!("{error:#}");
-            // Who logs nothing still wants to know why it ended, and stderr is not full of us then.
-            if !tracing::enabled!(tracing::Level::ERROR) {
-                complain(&format_args!("{error:#}"));
-            }
-            ExitCode::from(if error.is::<StateError>() { EXIT_STATE } else { EXIT_FAILURE })
+            let status = if error.is::<StateError>() { EXIT_STATE } else { EXIT_FAILURE };
+            failed(&format_args!("{error:#}"), status)
         }
-    };
-    log.flush_briefly();
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display, status: u8) -> u8 {
+    tracing::error!("{error}");
+    // Who logs nothing still wants to know why it ended, and stderr is not full of us then.
+    if !tracing::enabled!(tracing::Level::ERROR) {
+        complain(error);
+    }
     status
 }
 

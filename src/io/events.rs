@@ -8,6 +8,7 @@ use std::future::ready;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
+use super::fronts::Knock;
 use super::keeper::Kept;
 use super::link::News;
 use super::readers::Read;
@@ -38,6 +39,8 @@ pub enum Event {
     Looked(ConnectionId, Findings),
     /// A connection's request for a resource is answered.
     Resource(Answered),
+    /// A front has said hello.
+    Knock(Knock),
     /// There is a reason to leave.
     Lost(Loss),
     /// The time has come that was waited for.
@@ -74,6 +77,8 @@ pub struct Events {
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<Answered>,
+    /// Fronts that have said hello.
+    pub knocks: mpsc::UnboundedReceiver<Knock>,
     /// Reasons to leave.
     pub lost: mpsc::UnboundedReceiver<Loss>,
 }
@@ -89,6 +94,7 @@ impl Events {
             Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
             Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),
             Some(answered) = self.resources.recv() => Event::Resource(answered),
+            Some(knock) = self.knocks.recv() => Event::Knock(knock),
             Some(loss) = self.lost.recv() => Event::Lost(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => Event::Reports(reports),
             () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => Event::Due,

@@ -138,7 +138,14 @@ impl Keeper {
     /// # Errors
     /// When the folder or the database in it cannot be used.
     pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<Opened> {
-        let folder = Folder::hold(folder)?;
+        Self::open_held(Folder::hold(folder)?, options)
+    }
+
+    /// A keeper for a folder that we hold.
+    ///
+    /// # Errors
+    /// When the database in it cannot be used.
+    pub fn open_held(folder: Folder, options: StoreOptions) -> anyhow::Result<Opened> {
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
         if folder.was_held() {

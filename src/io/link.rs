@@ -39,6 +39,8 @@ pub enum News {
     Heard(ConnectionId),
     /// What became of the chunk that its writer was given.
     Written(ConnectionId, Written),
+    /// It is to end now.
+    Leaves(ConnectionId),
 }
 
 /// What became of a chunk, or a part of it.
@@ -123,6 +125,7 @@ impl Door {
             closing: false,
             has_departed: false,
             cut: false,
+            unreadable: None,
             leave_by: None,
             lines,
             unheard: Vec::new().into_iter(),
@@ -150,7 +153,7 @@ fn tell(to: &mpsc::UnboundedSender<News>, news: News) -> bool {
 }
 
 /// Where a writer tells what became of its chunk.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Receipts {
     id: ConnectionId,
     news: mpsc::UnboundedSender<News>,
@@ -160,6 +163,16 @@ impl Receipts {
     /// Tells it; false when nobody wants to know any more.
     pub fn tell(&self, written: Written) -> bool {
         tell(&self.news, News::Written(self.id, written))
+    }
+
+    /// Nobody reads any more, as is seen without writing.
+    pub fn lost(&self) -> bool {
+        self.tell(Written::Gone)
+    }
+
+    /// The connection is to end now.
+    pub fn asked_to_leave(&self) -> bool {
+        tell(&self.news, News::Leaves(self.id))
     }
 }
 
@@ -230,6 +243,8 @@ pub struct Link {
     pub has_departed: bool,
     /// Something was declined or cut then.
     pub cut: bool,
+    /// Its input did not end but fail.
+    pub unreadable: Option<io::Error>,
     /// When it is over, whatever is still to be answered.
     pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<Batch>,
@@ -306,6 +321,12 @@ impl Link {
             self.outbox.written(written);
             self.being_written = bytes - written;
         }
+    }
+
+    /// Nothing more is heard of its client.
+    pub fn stop_hearing(&mut self) {
+        self.has_ended = true;
+        self.held = None;
     }
 
     /// It is over but for answers that are made elsewhere.
@@ -433,7 +454,7 @@ mod tests {
             match news {
                 News::Opened(link) => links.insert(*link),
                 News::Heard(id) => links.note_news(id),
-                News::Written(..) => {}
+                News::Written(..) | News::Leaves(_) => {}
             }
         }
     }

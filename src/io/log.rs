@@ -4,23 +4,35 @@
 //! stuck, lines are dropped and counted; the protocol never waits for the log.
 //! Never: writes to stdout.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::Layer;
 
 /// How many lines may wait.
 const LINES_MAX: usize = 1024;
 
 /// How much of a line is kept, in bytes: a line may quote a whole message of a client.
 const LINE_BYTES_MAX: usize = 8 << 10;
+
+/// How large a file with the log gets, in bytes, before it is put aside in the place of the one before.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// How long the end of the process waits for the last lines.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
@@ -31,12 +43,26 @@ const FLUSH_MAX: Duration = Duration::from_millis(500);
 /// # Errors
 /// When the system gives us no thread to write it.
 pub fn start(filter: Targets) -> io::Result<Log> {
+    start_to(filter, Sink::Stderr, Audience::default())
+}
+
+/// The same, into a file of bounded size, and to those who join the audience. What would be printed on stderr goes into
+/// the file, too.
+///
+/// # Errors
+/// When the system gives us no thread to write it.
+pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Result<Log> {
+    start_to(filter, Sink::open(file), audience)
+}
+
+fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(State::default());
     let log = Log { sender, state: Arc::clone(&state) };
-    thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&receiver, &state))?;
-    let layer = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
-    tracing_subscriber::registry().with(filter).with(layer).init();
+    thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&receiver, &state, sink))?;
+    let to_all = Lectern { log: log.clone(), audience };
+    let layer = tracing_subscriber::fmt::layer().with_writer(to_all).with_ansi(false);
+    tracing_subscriber::registry().with(filter).with(Concerned).with(layer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(log)
 }
@@ -67,14 +93,117 @@ impl Log {
     }
 }
 
-impl Write for Log {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let count = match self.sender.try_send(one_line(line)) {
+impl Log {
+    /// Writes a line of another process's log, as it is.
+    pub fn pass_on(&self, line: Vec<u8>) {
+        let count = match self.sender.try_send(line) {
             Ok(()) => &self.state.accepted,
             Err(_) => &self.state.dropped,
         };
         count.fetch_add(1, Ordering::AcqRel);
-        Ok(line.len())
+    }
+}
+
+/// Who reads the log besides: each sees what concerns its connection and what concerns none, as far as it wants to.
+#[derive(Debug, Clone, Default)]
+pub struct Audience(Arc<Mutex<BTreeMap<u32, Reader>>>);
+
+/// One of them.
+pub struct Reader {
+    filter: Targets,
+    tell: Box<dyn Fn(String) + Send>,
+}
+
+impl Reader {
+    /// Who wants to see what passes this filter. What it is told by must neither wait nor log.
+    pub fn new(filter: Targets, tell: impl Fn(String) + Send + 'static) -> Self {
+        Self { filter, tell: Box::new(tell) }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("filter", &self.filter).finish_non_exhaustive()
+    }
+}
+
+impl Audience {
+    /// The reader of a connection joins.
+    pub fn join(&self, connection: u32, reader: Reader) {
+        self.readers().insert(connection, reader);
+    }
+
+    /// The reader of a connection leaves.
+    pub fn leave(&self, connection: u32) {
+        self.readers().remove(&connection);
+    }
+
+    /// Those who want to see what is about to be logged.
+    fn who_wants(&self, meta: &Metadata<'_>) -> Vec<u32> {
+        let concerns = CONCERNS.get();
+        let wants = |(connection, reader): (&u32, &Reader)| {
+            let may = concerns.is_none_or(|it| it == *connection);
+            (may && reader.filter.would_enable(meta.target(), meta.level())).then_some(*connection)
+        };
+        self.readers().iter().filter_map(wants).collect()
+    }
+
+    fn tell(&self, who: &[u32], line: &[u8]) {
+        if who.is_empty() {
+            return;
+        }
+        let readers = self.readers();
+        for reader in who.iter().filter_map(|connection| readers.get(connection)) {
+            (reader.tell)(String::from_utf8_lossy(line).into_owned());
+        }
+    }
+
+    fn readers(&self) -> MutexGuard<'_, BTreeMap<u32, Reader>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+thread_local! {
+    /// The connection that what is about to be logged concerns, if it concerns one.
+    static CONCERNS: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+/// Finds out what an entry concerns before it is written.
+struct Concerned;
+
+impl<S: Subscriber> Layer<S> for Concerned {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        struct Connection(Option<u32>);
+        impl Visit for Connection {
+            fn record_u64(&mut self, field: &Field, value: u64) {
+                if field.name() == "connection" {
+                    self.0 = u32::try_from(value).ok();
+                }
+            }
+
+            fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+        }
+        let mut connection = Connection(None);
+        event.record(&mut connection);
+        CONCERNS.set(connection.0);
+    }
+}
+
+/// The way to the thread that writes, and to the audience.
+struct Lectern {
+    log: Log,
+    audience: Audience,
+}
+
+/// An entry on its way, and who wants to see it besides.
+struct Entry<'a>(&'a Lectern, Vec<u32>);
+
+impl Write for Entry<'_> {
+    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
+        let line = one_line(entry);
+        self.0.audience.tell(&self.1, &line);
+        self.0.log.pass_on(line);
+        Ok(entry.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -82,11 +211,56 @@ impl Write for Log {
     }
 }
 
-impl MakeWriter<'_> for Log {
-    type Writer = Self;
+impl<'a> MakeWriter<'a> for Lectern {
+    type Writer = Entry<'a>;
 
-    fn make_writer(&self) -> Self {
-        self.clone()
+    fn make_writer(&'a self) -> Entry<'a> {
+        Entry(self, Vec::new())
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Entry<'a> {
+        Entry(self, self.audience.who_wants(meta))
+    }
+}
+
+/// Where lines go.
+enum Sink {
+    Stderr,
+    /// A file, and so many bytes are in it.
+    File(PathBuf, File, u64),
+}
+
+impl Sink {
+    /// This file, which stderr goes into from now on; stderr as it is where there can be no such file.
+    fn open(path: PathBuf) -> Self {
+        let file = File::options().create(true).append(true).mode(0o600).open(&path);
+        let opened = file.and_then(|file| {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            rustix::stdio::dup2_stderr(&file)?;
+            let bytes = file.metadata()?.len();
+            Ok((file, bytes))
+        });
+        match opened {
+            Ok((file, bytes)) => Self::File(path, file, bytes),
+            Err(_) => Self::Stderr,
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let Self::File(path, file, bytes) = self else { return io::stderr().write(line) };
+        *bytes += line.len() as u64;
+        if *bytes > FILE_BYTES_MAX {
+            fs::rename(&path, path.with_extension("log.1"))?;
+            *self = Self::open(path.clone());
+            return self.write(line);
+        }
+        file.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -106,16 +280,15 @@ fn one_line(entry: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-fn write_lines(lines: &Receiver<Vec<u8>>, state: &State) {
-    let mut stderr = io::stderr();
+fn write_lines(lines: &Receiver<Vec<u8>>, state: &State, mut sink: Sink) {
     for line in lines {
         let dropped = state.dropped.swap(0, Ordering::AcqRel);
         let written = if dropped > 0 {
-            writeln!(stderr, "({dropped} lines of this log were dropped: nobody read stderr)")
+            writeln!(sink, "({dropped} lines of this log were dropped: nobody read them)")
         } else {
             Ok(())
         };
-        let written = written.and_then(|()| stderr.write_all(&line));
+        let written = written.and_then(|()| sink.write_all(&line));
         state.written.fetch_add(1, Ordering::AcqRel);
         if written.is_err() {
             // Nobody will ever read it.

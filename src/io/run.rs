@@ -20,8 +20,10 @@ use anyhow::{bail, Context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::leaving::NOT_TOLD;
 use super::directories::Directories;
 use super::events::{Event, Events, Wants};
+use super::fronts::{Fronts, Knock, Place};
 use super::held::Changes;
 use super::keeper::{Keeper, Opened};
 use super::link::{AtEnd, Door, Links, News, Terms};
@@ -40,7 +42,9 @@ use crate::host::effects::{Ids, Input, Output, Timer};
 use crate::host::limits::Limits;
 use crate::host::log::Window;
 use crate::host::{self, Host};
-use crate::store::{folder, StatePlace, StoreOptions};
+use crate::status::EXIT_STATE;
+use crate::store::folder::{self, Folder};
+use crate::store::{StatePlace, StoreOptions};
 use crate::versions::{Edges, Line as Told};
 use crate::wire::rpc::Incoming;
 
@@ -90,28 +94,34 @@ const QUIET_TURNS: usize = 4;
 ///
 /// # Errors
 /// When the process has no usable stdin, stdout, or signals.
-pub fn serve(options: Options, backends: Vec<Box<dyn Backend>>) -> anyhow::Result<Exit> {
+pub fn serve(
+    options: Options,
+    backends: Vec<Box<dyn Backend>>,
+    held: Option<Folder>,
+) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
-    let opened = open_keeper(&options.state, options.store)?;
+    let opened = open_keeper(&options, held)?;
     let pipes = if options.stays { None } else { Some(stdio::take()?) };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
+        let (_, no_knocks) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
         let (listening, _notice) = listen_to_others(&options).await?;
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost);
+        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, no_knocks);
         if let Some(listening) = listening {
             listening.serve(&sidecar.door, &terms);
         }
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?.into();
-            watch::start(watched, parent, losses).context(NO_THREAD)?;
+            let tell = move |loss| losses.send(loss).is_ok();
+            watch::start(Some(watched), parent, None, tell).context(NO_THREAD)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
             let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
-            stdio::read_lines(stdin, line_bytes_max, lines).context(NO_THREAD)?;
+            stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
         }
         let exit = sidecar.run(events).await;
         sidecar.stop_agents().await;
@@ -147,19 +157,59 @@ async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, O
     Ok((Some(bound), put_up))
 }
 
+/// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.
+///
+/// # Errors
+/// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.
+pub fn serve_fronts(
+    options: Options,
+    backends: Vec<Box<dyn Backend>>,
+    held: Folder,
+    place: Place,
+) -> anyhow::Result<Exit> {
+    let opened = match open_keeper(&options, Some(held)) {
+        Ok(opened) => opened,
+        Err(error) => {
+            place.refuse(&format!("{error:#}"), EXIT_STATE);
+            return Err(error.into());
+        }
+    };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
+    let exit = runtime.block_on(async {
+        let (losses, lost) = mpsc::unbounded_channel();
+        catch_signals(&losses)?;
+        let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
+        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
+        sidecar.fronts = Some(fronts);
+        let exit = sidecar.run(events).await;
+        // Whoever comes from now on starts another host, which waits until we let go of the folder.
+        if let Some(fronts) = &mut sidecar.fronts {
+            fronts.close();
+        }
+        sidecar.stop_agents().await;
+        sidecar.close_store();
+        exit
+    });
+    // With it go the fronts of the last clients, which wait for that.
+    runtime.shutdown_background();
+    exit
+}
+
 /// Why a host cannot begin to serve: its state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
 
-fn open_keeper(state: &StatePlace, store: StoreOptions) -> Result<Opened, StateError> {
-    match state {
-        StatePlace::Folder(asked) => folder::chosen(asked.as_deref())
-            .map_err(anyhow::Error::from)
-            .and_then(|folder| Keeper::open(&folder, store))
-            .map_err(StateError),
-        StatePlace::Memory => Ok(Keeper::in_memory()),
-    }
+fn open_keeper(options: &Options, held: Option<Folder>) -> Result<Opened, StateError> {
+    let StatePlace::Folder(asked) = &options.state else { return Ok(Keeper::in_memory()) };
+    let held = match held {
+        Some(held) => Ok(held),
+        None => folder::chosen(asked.as_deref()).and_then(|folder| Folder::hold(&folder)),
+    };
+    held.map_err(anyhow::Error::from)
+        .and_then(|folder| Keeper::open_held(folder, options.store))
+        .map_err(StateError)
 }
 
 struct Sidecar {
@@ -188,6 +238,8 @@ struct Sidecar {
     /// Where connections come in.
     door: Door,
     links: Links,
+    /// The processes that lend us their stdin and stdout; none where we have our own.
+    fronts: Option<Fronts>,
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
     done: Option<Exit>,
@@ -210,6 +262,7 @@ impl Sidecar {
         backends: Vec<Box<dyn Backend>>,
         opened: Opened,
         lost: mpsc::UnboundedReceiver<Loss>,
+        knocks: mpsc::UnboundedReceiver<Knock>,
     ) -> (Self, Events) {
         let Opened { keeper, start, told: kept, readers } = opened;
         let (agents, reports, met) = Agents::new(backends);
@@ -256,6 +309,7 @@ impl Sidecar {
             directories,
             door,
             links: Links::default(),
+            fronts: None,
             timers: Vec::new(),
             done: None,
             unreadable: None,
@@ -264,7 +318,7 @@ impl Sidecar {
             input_has_ended: false,
             drained: false,
         };
-        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, lost })
+        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, knocks, lost })
     }
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
@@ -297,8 +351,8 @@ impl Sidecar {
         }
         self.settle();
         self.cut_off();
-        if self.drained && self.keeper.is_failing() {
-            bail!("the store took nothing to the end: what was not told is lost");
+        if (self.drained || self.idle().is_some()) && self.keeper.is_failing() {
+            bail!(NOT_TOLD);
         }
         self.start_resources();
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
@@ -311,6 +365,7 @@ impl Sidecar {
     fn wants(&self) -> Wants {
         let held_back = self.links.iter().filter_map(|link| link.outbox.due()).min();
         let over = self.links.iter().filter_map(|link| link.leave_by);
+        let nobody_comes = self.fronts.as_ref().and_then(Fronts::gives_up_at).map(Instant::from_std);
         let timers = self.timers.iter().map(|&(at, _)| at);
         Wants {
             reports: self.has_room_for_agents(),
@@ -318,6 +373,7 @@ impl Sidecar {
                 .chain(self.leave_by)
                 .chain(over)
                 .chain(self.next_cut())
+                .chain(nobody_comes)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
             unheard: self.leave_by.is_none() && self.has_clients_to_hear(),
@@ -344,6 +400,8 @@ impl Sidecar {
                 self.resources.answered();
                 self.answer(connection, &frame);
             }
+            Event::Link(News::Leaves(connection)) => self.cut_short(connection),
+            Event::Knock(knock) => self.hear_knock(knock),
             Event::Lost(loss) => return Ok(self.hear_loss(loss)),
             Event::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));

@@ -25,7 +25,10 @@ pub fn outlive_file_limits() -> io::Result<()> {
 }
 
 /// Has the signals that ask a process to leave noticed, for as long as this process lives.
-pub(super) fn catch_signals(losses: &mpsc::UnboundedSender<Loss>) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When the system does not let us.
+pub fn catch_signals(losses: &mpsc::UnboundedSender<Loss>) -> anyhow::Result<()> {
     let asked = [
         (SignalKind::terminate(), "SIGTERM"),
         (SignalKind::interrupt(), "SIGINT"),

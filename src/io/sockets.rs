@@ -315,6 +315,7 @@ mod tests {
                     }
                     written = Some(it);
                 }
+                News::Leaves(_) => {}
             }
         }
     }

@@ -5,7 +5,7 @@
 //! Never: reads a line's meaning.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
@@ -51,20 +51,28 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 3)
 }
 
-/// Reads lines on a thread of their own, until the input ends or fails.
+/// Reads lines on a thread of their own, until the input ends or fails, or the other side of `stop` is gone.
 ///
 /// # Errors
 /// When the system gives us none.
-pub fn read_lines(stdin: File, line_bytes_max: usize, heard: Lines) -> io::Result<()> {
-    let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &heard);
+pub fn read_lines(
+    stdin: File,
+    line_bytes_max: usize,
+    heard: Lines,
+    stop: Option<PipeReader>,
+) -> io::Result<()> {
+    let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &heard, stop.as_ref());
     thread::Builder::new().name("stdin".to_owned()).spawn(work).map(drop)
 }
 
-fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines) {
+fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines, stop: Option<&PipeReader>) {
     let mut chunk = vec![0; READ_BYTES];
     let mut buffer = BytesMut::new();
     loop {
         let mut failure = None;
+        if stop.is_some_and(|stop| !has_something(&stdin, stop)) {
+            return;
+        }
         let read = match stdin.read(&mut chunk) {
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -94,6 +102,13 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines) {
             return;
         }
     }
+}
+
+/// Waits until there is something to read, or its end; false when the other side of `stop` is gone.
+fn has_something(stdin: &File, stop: &PipeReader) -> bool {
+    let mut files = [PollFd::new(stdin, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+    while poll(&mut files, None) == Err(Errno::INTR) {}
+    files[1].revents().is_empty()
 }
 
 /// Whether this is how an input ends whose other side went away: a terminal, or a socket that was not read

@@ -10,7 +10,6 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{getppid, Pid};
-use tokio::sync::mpsc::UnboundedSender;
 
 /// How often the parent is looked for where the system cannot tell of its end.
 const PARENT_EVERY: Duration = Duration::from_secs(1);
@@ -31,13 +30,19 @@ pub fn parent() -> Option<Pid> {
     getppid().filter(|parent| !parent.is_init())
 }
 
-/// Watches from a thread of its own: the reader of `stdout` always, the parent if there is one to watch.
+/// Watches from a thread of its own: the reader of `stdout` and the parent, those that there are. Ends when the other
+/// side of `stop` is gone, or `tell` says that nobody wants to know.
 ///
 /// # Errors
 /// When the system gives us none.
-pub fn start(stdout: OwnedFd, parent: Option<Pid>, losses: UnboundedSender<Loss>) -> io::Result<()> {
+pub fn start(
+    stdout: Option<OwnedFd>,
+    parent: Option<Pid>,
+    stop: Option<OwnedFd>,
+    tell: impl Fn(Loss) -> bool + Send + 'static,
+) -> io::Result<()> {
     let work = move || {
-        if let Err(error) = watch(&stdout, parent, &losses) {
+        if let Err(error) = watch(stdout.as_ref(), parent, stop.as_ref(), &tell) {
             tracing::error!(%error, "neither the reader of stdout nor the parent can be watched");
         }
     };
@@ -45,40 +50,54 @@ pub fn start(stdout: OwnedFd, parent: Option<Pid>, losses: UnboundedSender<Loss>
 }
 
 /// Tells that the parent is gone, once. Returns whether somebody listens.
-fn look_for(parent: &mut Option<Pid>, losses: &UnboundedSender<Loss>) -> bool {
+fn look_for(parent: &mut Option<Pid>, tell: &impl Fn(Loss) -> bool) -> bool {
     let gone = parent.is_some() && getppid() != *parent;
     if gone {
         *parent = None;
     }
-    !gone || losses.send(Loss::Parent).is_ok()
+    !gone || tell(Loss::Parent)
 }
 
-fn tell_that_the_reader_is_gone(losses: &UnboundedSender<Loss>) {
-    if losses.send(Loss::Reader).is_err() {
+fn tell_that_the_reader_is_gone(tell: &impl Fn(Loss) -> bool) {
+    if !tell(Loss::Reader) {
         tracing::debug!("the process ends already");
     }
 }
 
 /// By `poll`, which wakes nobody as long as all is well.
 #[cfg(target_os = "linux")]
-fn watch(stdout: &OwnedFd, mut parent: Option<Pid>, losses: &UnboundedSender<Loss>) -> io::Result<()> {
+fn watch(
+    stdout: Option<&OwnedFd>,
+    mut parent: Option<Pid>,
+    stop: Option<&OwnedFd>,
+    tell: &impl Fn(Loss) -> bool,
+) -> io::Result<()> {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::process::{pidfd_open, PidfdFlags};
+    let is_gone =
+        |file: &PollFd<'_>| file.revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
     // It becomes readable when the process ends. Old kernels have none.
     let handle = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     let timeout = Timespec { tv_sec: PARENT_EVERY.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
     loop {
-        if !look_for(&mut parent, losses) {
+        if !look_for(&mut parent, tell) {
             return Ok(());
         }
-        let mut watched = vec![PollFd::new(stdout, PollFlags::empty())];
+        let mut watched: Vec<PollFd<'_>> =
+            stdout.into_iter().chain(stop).map(|file| PollFd::new(file, PollFlags::empty())).collect();
+        let closable = watched.len();
         if let (Some(_), Some(handle)) = (parent, &handle) {
             watched.push(PollFd::new(handle, PollFlags::IN));
         }
+        if watched.is_empty() && parent.is_none() {
+            return Ok(());
+        }
         let timeout = (parent.is_some() && handle.is_none()).then_some(&timeout);
         match poll(&mut watched, timeout) {
-            Ok(_) if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) => {
-                tell_that_the_reader_is_gone(losses);
+            Ok(_) if watched[..closable].iter().any(is_gone) => {
+                if stdout.is_some() && is_gone(&watched[0]) {
+                    tell_that_the_reader_is_gone(tell);
+                }
                 return Ok(());
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -88,17 +107,23 @@ fn watch(stdout: &OwnedFd, mut parent: Option<Pid>, losses: &UnboundedSender<Los
 }
 
 #[cfg(not(target_os = "linux"))]
-fn watch(stdout: &OwnedFd, parent: Option<Pid>, losses: &UnboundedSender<Loss>) -> io::Result<()> {
-    watch_by_events(stdout, parent, losses)
+fn watch(
+    stdout: Option<&OwnedFd>,
+    parent: Option<Pid>,
+    stop: Option<&OwnedFd>,
+    tell: &impl Fn(Loss) -> bool,
+) -> io::Result<()> {
+    watch_by_events(stdout, parent, stop, tell)
 }
 
 /// By the system's queue of events, where `poll` does not wake who waits for no data (macOS). It wakes also when the
 /// reader has made room.
 #[cfg(any(test, not(target_os = "linux")))]
 fn watch_by_events(
-    stdout: &OwnedFd,
+    stdout: Option<&OwnedFd>,
     mut parent: Option<Pid>,
-    losses: &UnboundedSender<Loss>,
+    stop: Option<&OwnedFd>,
+    tell: &impl Fn(Loss) -> bool,
 ) -> io::Result<()> {
     use std::os::fd::AsFd;
     use tokio::io::{unix::AsyncFd, Interest};
@@ -106,17 +131,27 @@ fn watch_by_events(
     runtime.block_on(async {
         // It is deprecated since it cannot demand that the file stays open as long as it is watched; this one does.
         #[allow(deprecated)]
-        let reader = AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE);
+        let reader = stdout.map(|stdout| AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE));
+        #[allow(deprecated)]
+        let stop = stop.map(|stop| AsyncFd::with_interest(stop.as_fd(), Interest::READABLE)).transpose()?;
+        let is_stopped = async {
+            match &stop {
+                Some(stop) => stop.readable().await.map(drop),
+                None => std::future::pending().await,
+            }
+        };
+        let mut is_stopped = std::pin::pin!(is_stopped);
         let reader_is_gone = async {
             match &reader {
-                Ok(reader) => loop {
+                None => std::future::pending().await,
+                Some(Ok(reader)) => loop {
                     let mut ready = reader.ready(Interest::WRITABLE).await?;
                     if ready.ready().is_write_closed() {
                         return Ok(());
                     }
                     ready.clear_ready();
                 },
-                Err(error) => {
+                Some(Err(error)) => {
                     tracing::debug!(%error, "stdout is nothing that somebody reads");
                     std::future::pending().await
                 }
@@ -124,15 +159,16 @@ fn watch_by_events(
         };
         let mut reader_is_gone = std::pin::pin!(reader_is_gone);
         loop {
-            if !look_for(&mut parent, losses) {
+            if !look_for(&mut parent, tell) {
                 return Ok(());
             }
             tokio::select! {
                 gone = &mut reader_is_gone => {
                     gone.map_err(|error: io::Error| error)?;
-                    tell_that_the_reader_is_gone(losses);
+                    tell_that_the_reader_is_gone(tell);
                     return Ok(());
                 }
+                stopped = &mut is_stopped => return stopped,
                 () = tokio::time::sleep(PARENT_EVERY), if parent.is_some() => {}
             }
         }
@@ -152,7 +188,9 @@ mod tests {
         for (mut ours, theirs) in [pipe(), pair()] {
             let (losses, mut lost) = tokio::sync::mpsc::unbounded_channel();
             let watched = theirs.try_clone().unwrap();
-            let watching = thread::spawn(move || watch_by_events(&watched, None, &losses));
+            let watching = thread::spawn(move || {
+                watch_by_events(Some(&watched), None, None, &|loss| losses.send(loss).is_ok())
+            });
             // It is full, and then it has room again; neither means anything.
             let mut writer = std::fs::File::from(theirs);
             writer.write_all(&[b'x'; 1000]).unwrap();
@@ -180,7 +218,10 @@ mod tests {
     fn a_parent_that_is_gone_is_noticed_by_events_too() {
         let (losses, mut lost) = tokio::sync::mpsc::unbounded_channel();
         let (reader, writer) = io::pipe().unwrap();
-        let watching = thread::spawn(move || watch_by_events(&writer.into(), Some(Pid::INIT), &losses));
+        let watching = thread::spawn(move || {
+            let tell = |loss| losses.send(loss).is_ok();
+            watch_by_events(Some(&writer.into()), Some(Pid::INIT), None, &tell)
+        });
         assert!(matches!(lost.blocking_recv(), Some(Loss::Parent)));
         drop(reader);
         watching.join().unwrap().unwrap();

@@ -5,8 +5,10 @@
 //! Never: looks into the database, except to see whose it is; changes a folder that is somebody else's, or that is
 //! only to be looked into.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -95,8 +97,59 @@ pub fn is_held(folder: &Path) -> io::Result<bool> {
 pub struct Folder {
     path: PathBuf,
     was_held: bool,
-    /// Locked while it is open; none where nobody has ever held the folder, and it is only looked into.
-    _lock: Option<File>,
+    /// Locked while it is open; none where the folder is only looked into, and nobody holds it or somebody else does.
+    lock: Option<File>,
+}
+
+/// What the file says that is locked while somebody holds the folder. Each is a line.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The process that holds it, or did.
+    pub process: Option<u32>,
+    /// It lets others join it, at this place, which is empty while it is not known.
+    pub host: Option<PathBuf>,
+    /// Nobody has held the folder before.
+    is_first: bool,
+}
+
+impl Holder {
+    /// Who holds the folder, or did; nobody where nobody ever has.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub fn of(folder: &Path) -> io::Result<Self> {
+        match fs::read(folder.join(LOCK)) {
+            Ok(said) => Ok(Self::parse(&said)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn parse(said: &[u8]) -> Self {
+        let mut lines = said.split(|byte| *byte == b'\n');
+        let process = lines.next().and_then(|line| std::str::from_utf8(line).ok()?.trim().parse().ok());
+        let host = (lines.next() == Some(b"host")).then(|| lines.next().unwrap_or_default());
+        let host = host.map(|place| PathBuf::from(OsStr::from_bytes(place)));
+        Self { process, host, is_first: lines.next() == Some(b"first") }
+    }
+
+    fn write(&self, lock: &mut File) -> io::Result<()> {
+        let mut said = self.process.map(|process| process.to_string()).unwrap_or_default().into_bytes();
+        if let Some(place) = &self.host {
+            said.extend_from_slice(b"\nhost\n");
+            said.extend_from_slice(place.as_os_str().as_bytes());
+            said.extend_from_slice(if self.is_first { b"\nfirst" } else { b"\n" });
+        }
+        lock.set_len(0)?;
+        lock.rewind()?;
+        lock.write_all(&said)
+    }
+
+    /// Whether the process is there that it names.
+    pub fn lives(&self) -> bool {
+        let process = self.process.and_then(|process| Pid::from_raw(i32::try_from(process).ok()?));
+        process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
+    }
 }
 
 impl Folder {
@@ -111,11 +164,70 @@ impl Folder {
         Self::hold_existing(path)
     }
 
+    /// The same for a host that is to be started, and which others join.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn hold_for_host(path: &Path) -> Result<Self, FolderError> {
+        if !path.exists() {
+            make(path).map_err(failed_on(path))?;
+        }
+        Self::hold_as(path, Some(PathBuf::new()))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tells where others can join us; none: nowhere.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn announce(&mut self, place: Option<&Path>) -> Result<(), FolderError> {
+        let failed = failed_on(&self.path);
+        let Some(lock) = &mut self.lock else { return Ok(()) };
+        let process = Some(std::process::id());
+        let holder = Holder { process, host: place.map(Path::to_owned), is_first: !self.was_held };
+        holder.write(lock).map_err(failed)
+    }
+
+    /// The lock, for a process that goes on holding the folder.
+    ///
+    /// # Errors
+    /// When no more files can be opened.
+    pub fn lock(&self) -> io::Result<Option<File>> {
+        self.lock.as_ref().map(File::try_clone).transpose()
+    }
+
+    /// Goes on holding a folder that another process took hold of, and where others can join us.
+    ///
+    /// # Errors
+    /// When it is not held, or that cannot be read or written.
+    pub fn take_over(path: &Path, mut lock: File) -> Result<(Self, Option<PathBuf>), FolderError> {
+        let failed = failed_on(path);
+        let (held, there) =
+            (lock.metadata().map_err(&failed)?, fs::metadata(path.join(LOCK)).map_err(&failed)?);
+        if (held.dev(), held.ino()) != (there.dev(), there.ino()) {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        // It is the same lock, so that is ours.
+        take(path, &mut lock, File::try_lock)?;
+        let holder = Holder::of(path).map_err(&failed)?;
+        let mut folder = Self { path: path.to_owned(), was_held: !holder.is_first, lock: Some(lock) };
+        folder.announce(holder.host.as_deref())?;
+        Ok((folder, holder.host))
+    }
+
     /// Takes hold of a folder that is there.
     ///
     /// # Errors
     /// See [`FolderError`].
     pub fn hold_existing(path: &Path) -> Result<Self, FolderError> {
+        Self::hold_as(path, None)
+    }
+
+    fn hold_as(path: &Path, host: Option<PathBuf>) -> Result<Self, FolderError> {
         let failed = failed_on(path);
         let mode = mode_of_ours(path)?;
         if mode & 0o077 != 0 {
@@ -129,26 +241,28 @@ impl Folder {
         let mut lock = private_file(&path.join(LOCK)).map_err(&failed)?;
         take(path, &mut lock, File::try_lock)?;
         let was_held = lock.metadata().map_err(&failed)?.len() > 0;
-        lock.set_len(0).and_then(|()| lock.rewind()).map_err(&failed)?;
-        write!(lock, "{}", std::process::id()).map_err(&failed)?;
-        Ok(Self { path: path.to_owned(), was_held, _lock: Some(lock) })
+        let mut folder = Self { path: path.to_owned(), was_held, lock: Some(lock) };
+        folder.announce(host.as_deref())?;
+        Ok(folder)
     }
 
-    /// Keeps others from writing to a folder while it is looked into, and changes nothing in it.
+    /// Keeps others from taking hold of a folder while it is looked into, and changes nothing in it. Who holds it
+    /// already goes on writing to it.
     ///
     /// # Errors
     /// See [`FolderError`].
     pub fn look_into(path: &Path) -> Result<Self, FolderError> {
         mode_of_ours(path)?;
         let lock = match File::open(path.join(LOCK)) {
-            Ok(mut lock) => {
-                take(path, &mut lock, File::try_lock_shared)?;
-                Some(lock)
-            }
+            Ok(mut lock) => match take(path, &mut lock, File::try_lock_shared) {
+                Ok(()) => Some(lock),
+                Err(FolderError::Held { .. }) => None,
+                Err(error) => return Err(error),
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed_on(path)(error)),
         };
-        Ok(Self { path: path.to_owned(), was_held: lock.is_some(), _lock: lock })
+        Ok(Self { path: path.to_owned(), was_held: true, lock })
     }
 
     /// Whether a process has held this folder before.
@@ -213,14 +327,11 @@ fn take(
         Ok(()) => Ok(()),
         Err(TryLockError::Error(error)) => Err(failed_on(path)(error)),
         Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            lock.read_to_string(&mut holder).map_err(failed_on(path))?;
             // Who only looks into the folder leaves the name of the last one that held it.
-            let process = holder.trim().parse().ok().and_then(Pid::from_raw);
-            let lives = process.filter(|process| test_kill_process(*process) != Err(Errno::SRCH));
-            let holder = match lives {
+            let holder = Holder::of(path).map_err(failed_on(path))?;
+            let holder = match holder.process.filter(|_| holder.lives()) {
                 None => "another ahp-sidecar".to_owned(),
-                Some(process) => format!("another ahp-sidecar (process {})", process.as_raw_nonzero()),
+                Some(process) => format!("another ahp-sidecar (process {process})"),
             };
             Err(FolderError::Held { folder: path.display().to_string(), holder })
         }

@@ -244,7 +244,7 @@ class Host:
     def start(self):
         """A new life; chats have to be followed again."""
         self.lives += 1
-        command = [self.program, "--state-dir", os.path.join(self.folder, "state"), "--config", self.config,
+        command = [self.program, "--exclusive", "--state-dir", os.path.join(self.folder, "state"), "--config", self.config,
                    "--log", "debug", "--on-eof", "exit"]
         self.actions, self.answers, self.asked = {}, queue.Queue(), 0
         with open(os.path.join(self.folder, f"log-{self.lives}.txt"), "w") as log:

@@ -46,6 +46,11 @@ impl Client {
 
     /// Starts the program with its store in this folder and shakes hands.
     pub fn open_in(folder: &Path) -> Outcome<Self> {
+        Self::start(["--exclusive".as_ref(), "--state-dir".as_ref(), folder.as_os_str()])
+    }
+
+    /// The same through the host of the folder, which is started when there is none.
+    pub fn join_in(folder: &Path) -> Outcome<Self> {
         Self::start(["--state-dir".as_ref(), folder.as_os_str()])
     }
 

@@ -10,6 +10,7 @@ mod bridged;
 mod client;
 mod stored;
 mod versions;
+mod windows;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -63,6 +64,7 @@ fn main() -> Outcome<()> {
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
     table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
     stored::measure(&mut table)?;
+    windows::measure(&mut table)?;
     bridged::measure(&mut table)?;
     versions::measure(&mut table)
 }

@@ -165,11 +165,22 @@ fn an_ephemeral_host_leaves_nothing_behind() {
 }
 
 #[test]
-fn two_hosts_do_not_share_the_default_folder() {
+fn all_share_the_default_folder_unless_one_has_it_for_itself() {
     let home = TempDir::new().unwrap();
+    let alone = || {
+        let mut command = with(&[("HOME", home.path())]);
+        command.arg("--exclusive");
+        command
+    };
     let mut first = serve(with(&[("HOME", home.path())]));
-    let holder = format!("process {}", first.child.id());
-    assert!(refused(with(&[("HOME", home.path())])).contains(&holder));
     create(&mut first);
-    assert_eq!(listed(&mut first), [SESSION]);
+    let mut second = serve(with(&[("HOME", home.path())]));
+    assert_eq!(listed(&mut second), [SESSION]);
+    refused(alone());
+    end(first);
+    end(second);
+    let mut holds = serve(alone());
+    let holder = format!("process {}", holds.child.id());
+    assert!(refused(with(&[("HOME", home.path())])).contains(&holder));
+    assert_eq!(listed(&mut holds), [SESSION]);
 }

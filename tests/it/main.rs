@@ -40,3 +40,4 @@ mod support;
 mod tidy;
 mod transcripts;
 mod upgrades;
+mod windows;

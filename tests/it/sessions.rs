@@ -502,8 +502,13 @@ fn a_folder_has_one_owner() {
     say_all(&mut host, &[hello(), create(SESSION)]);
     host.until(|message| message["id"] == "create");
     let holder = format!("process {}", host.child.id());
-    for arguments in [&["list"][..], &["show", SESSION], &["restore", SESSION], &["purge"]] {
+    for arguments in [&["restore", SESSION][..], &["purge"]] {
         assert!(state.refused(3, arguments).contains(&holder));
+    }
+    // Who only looks may do so meanwhile.
+    assert_eq!(state.list()[0][0], SESSION);
+    for verb in ["show", "export"] {
+        assert!(state.sessions(&[verb, SESSION]).status.success(), "{verb}");
     }
     let second = sidecar_on(&state.path()).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(second.stderr).unwrap();

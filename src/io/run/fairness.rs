@@ -58,7 +58,7 @@ impl Sidecar {
             if let Some(link) = self.links.get_mut(connection) {
                 link.cut_off();
             }
-            self.lose(connection);
+            self.lose(connection, Some("its client does not read what waits for it".to_owned()));
         }
     }
 }

@@ -4,13 +4,17 @@
 //! Never: hears what is said behind a message that waits for something.
 
 use anyhow::Context;
+use tokio::time::Instant;
 
+use super::leaving::LEAVE_WITHIN;
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Input, Shutdown};
 use crate::io::codec::Line;
 use crate::io::events::Events;
+use crate::io::fronts::Knock;
 use crate::io::held::HeldMessage;
-use crate::io::link::{AtEnd, Heard, Written, CHUNK_BYTES};
+use crate::io::link::{AtEnd, Heard, Link, Written, CHUNK_BYTES};
+use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
 
@@ -83,11 +87,29 @@ impl Sidecar {
                 self.feed(Input::Shutdown(how));
             }
             AtEnd::Close => {
-                tracing::info!(?connection, ?failure, "a client has ended its input");
+                tracing::info!(connection = connection.0, ?failure, "a client has ended its input");
                 link.has_departed = true;
+                link.unreadable = failure;
                 self.feed(Input::Ended(connection, how));
             }
         }
+    }
+
+    /// A front has said hello. When we are about to leave, it starts another host.
+    pub(super) fn hear_knock(&mut self, knock: Knock) {
+        if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
+            fronts.admit(knock, &self.door);
+        }
+    }
+
+    /// A connection is to end now: nothing more is read, what runs is cancelled, and what waits is written.
+    pub(super) fn cut_short(&mut self, connection: ConnectionId) {
+        let Some(link) = self.links.get_mut(connection) else { return };
+        tracing::info!(connection = connection.0, "a client is to leave");
+        link.stop_hearing();
+        link.has_departed = true;
+        link.leave_by = Some(Instant::now() + LEAVE_WITHIN);
+        self.feed(Input::Ended(connection, Shutdown::Cancel));
     }
 
     /// What became of a chunk that was given to a connection's writer.
@@ -102,20 +124,39 @@ impl Sidecar {
             (Written::Gone, AtEnd::Leave) => return Ok(Some(Exit::Done)),
             (Written::Failed(error), AtEnd::Leave) => return Err(error).context("stdout cannot be written"),
             (written, AtEnd::Close) => {
-                tracing::info!(?connection, ?written, "a connection is lost");
-                self.lose(connection);
+                tracing::info!(connection = connection.0, ?written, "a connection is lost");
+                let failure = match written {
+                    Written::Failed(error) => Some(format!("stdout cannot be written: {error}")),
+                    _ => None,
+                };
+                self.lose(connection, failure);
             }
         }
         Ok(None)
     }
 
     /// Forgets a connection on which nobody can be told anything any more.
-    pub(super) fn lose(&mut self, connection: ConnectionId) {
+    pub(super) fn lose(&mut self, connection: ConnectionId, failure: Option<String>) {
         let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
         if !link.has_departed {
             self.feed(Input::Ended(connection, link.terms.at_end));
         }
         self.feed(Input::Closed(connection));
+        // Nobody is there for whom it would wait.
+        self.see_off(&link, failure, false);
+    }
+
+    /// Tells the front of a connection that is over how it is to end.
+    pub(super) fn see_off(&mut self, link: &Link, failure: Option<String>, waits: bool) {
+        let Some(fronts) = &mut self.fronts else { return };
+        let unreadable = link.unreadable.as_ref().map(|error| format!("stdin cannot be read: {error}"));
+        let why = failure.or(unreadable);
+        let status = match (&why, link.cut) {
+            (Some(_), _) => EXIT_FAILURE,
+            (None, true) => EXIT_CUT,
+            (None, false) => 0,
+        };
+        fronts.see_off(link.id, status, why, waits);
     }
 }

@@ -12,13 +12,16 @@ use crate::host::effects::{Input, Shutdown};
 use crate::io::watch::Loss;
 
 /// How long the last frames may take to get out when we were asked to leave.
-const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
+pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
 /// How long the agents are waited for, which begin to leave when we do.
 const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
 /// How long the store may take to close. What it has to do then the next process can do, too.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Why a client whose input has ended is not told the rest.
+pub(super) const NOT_TOLD: &str = "the store took nothing to the end: what was not told is lost";
 
 /// How long a file system that does not answer is waited for, when all else is over that is to end in this way.
 pub(super) fn patience(how: Shutdown) -> Duration {
@@ -58,12 +61,19 @@ impl Sidecar {
     pub(super) fn finished(&mut self) -> Option<Exit> {
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());
-        let exit = self.done.filter(|_| self.keeper.is_settled() && read && written)?;
+        let exit = self.done.or(self.idle()).filter(|_| self.keeper.is_settled() && read && written)?;
         if self.resources.is_idle() {
             return Some(exit);
         }
         self.leave_by = self.leave_by.or(Instant::now().checked_add(patience(self.options.terms.at_end)));
         None
+    }
+
+    /// How a host leaves that is there for fronts, when none is left and what runs is over.
+    pub(super) fn idle(&self) -> Option<Exit> {
+        let fronts = self.fronts.as_ref()?;
+        let is_idle = fronts.are_gone() && self.links.iter().count() == 0 && self.host.running_turns() == 0;
+        is_idle.then_some(Exit::Done)
     }
 
     /// Ends what agents have started.

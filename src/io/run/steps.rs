@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use tokio::time::Instant;
 
-use super::leaving::patience;
+use super::leaving::{patience, NOT_TOLD};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
 use crate::io::readers::listing;
@@ -174,21 +174,27 @@ impl Sidecar {
     /// Gives the writers what waits, and forgets connections that are over.
     fn write(&mut self) {
         let mut over = Vec::new();
-        let now = Instant::now();
+        let (now, is_failing) = (Instant::now(), self.keeper.is_failing());
         for link in self.links.iter_mut() {
             if self.done.is_some() || link.closing {
                 link.outbox.release();
             }
             link.write();
-            if link.waits_for_answers_only() {
+            if link.waits_for_answers_only() || (is_failing && link.has_departed) {
                 link.leave_by = link.leave_by.or(now.checked_add(patience(link.terms.at_end)));
             }
             let is_over = link.is_done() || link.leave_by.is_some_and(|by| by <= now);
             over.extend(is_over.then_some(link.id));
         }
         for connection in over {
-            self.links.remove(connection);
+            let Some(link) = self.links.remove(connection) else { continue };
             self.edges.close(connection);
+            if !link.closing {
+                // It was not waited for to its end.
+                self.feed(Input::Closed(connection));
+            }
+            let failure = (is_failing && !link.closing).then(|| NOT_TOLD.to_owned());
+            self.see_off(&link, failure, true);
         }
     }
 }

@@ -126,8 +126,8 @@ impl World {
             state: StatePlace::Memory,
             store: StoreOptions::default(),
         };
-        let (_, lost) = mpsc::unbounded_channel();
-        let (sidecar, events) = Sidecar::new(options, vec![Box::new(Script)], opened, lost);
+        let ((_, lost), (_, knocks)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let (sidecar, events) = Sidecar::new(options, vec![Box::new(Script)], opened, lost, knocks);
         Self { sidecar, events, by_hand: None }
     }
 

@@ -44,7 +44,7 @@ impl Checked {
     /// A host on the state folder, with this said first.
     fn host(&self, flags: &[&str]) -> (Process, Value) {
         let mut host = program();
-        host.args(["--log", "error", "--config", &self.path("config.toml")]).args(flags);
+        host.args(["--log", "error", "--exclusive", "--config", &self.path("config.toml")]).args(flags);
         host.env("PATH", std::env::var("PATH").unwrap());
         let mut process = Process::spawn(host);
         let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params":

@@ -138,6 +138,10 @@ impl Setting {
         if self.flags.is_empty() {
             host.arg("--ephemeral");
         }
+        if self.flags.iter().any(|flag| flag == "--state-dir") {
+            // What is done to the process is done to the host.
+            host.arg("--exclusive");
+        }
         host.args(&self.flags);
         (host, cookie)
     }

@@ -36,8 +36,16 @@ pub fn sidecar() -> Command {
     command
 }
 
-/// The program with its sessions in this folder.
+/// The program with its sessions in this folder, which it has for itself: what is done to the process is done to the
+/// host.
 pub fn sidecar_on(folder: &Path) -> Command {
+    let mut command = window_on(folder);
+    command.arg("--exclusive");
+    command
+}
+
+/// The program with its sessions in this folder, which it shares with others: their host is another process.
+pub fn window_on(folder: &Path) -> Command {
     let mut command = program();
     command.arg("--state-dir").arg(folder);
     command

@@ -39,7 +39,7 @@ impl Process {
 
     /// One that keeps everything in this folder.
     pub fn start_keeping(folder: &str) -> Result<Self> {
-        Self::spawn(&["--state-dir", folder])
+        Self::spawn(&["--exclusive", "--state-dir", folder])
     }
 
     fn spawn(arguments: &[&str]) -> Result<Self> {

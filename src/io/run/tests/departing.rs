@@ -1,4 +1,7 @@
 //! One client among others can say nothing any more.
+//!
+//! Owns: what becomes of its turns, of those of others, and of what waits for an answer.
+//! Never: waits for a time to pass.
 
 use std::time::Duration;
 

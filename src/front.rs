@@ -1,0 +1,390 @@
+//! A front: the process that an editor has started, whose client the host of the state folder serves.
+//!
+//! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, and ending as it says.
+//! Never: reads or writes what a client says or is told. A host that was started outlives the front that did it, and
+//! whatever is done to that.
+//!
+//! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock and listener over, so
+//! that the folder is held and can be joined at every moment in between. All others wait until they can connect.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{geteuid, Pid};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::time::sleep_until;
+
+use crate::io::hello::{Hello, Told, LEAVE};
+use crate::io::log::Log;
+use crate::io::signals::catch_signals;
+use crate::io::stdio;
+use crate::io::watch::{self, Loss};
+use crate::status::{EXIT_GONE, EXIT_STATE};
+use crate::store::folder::{Folder, FolderError, Holder};
+
+/// All that is needed until a host serves us is done within this time.
+const JOIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether a host can be joined that is being started, or that leaves.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A process that holds the folder and cannot be joined is taken at its word after this time: before, it may be what
+/// the one before has left.
+const HELD_FOR: Duration = Duration::from_millis(300);
+
+/// How long the end of its client may take when a front was asked to leave.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+/// The name of the host's socket in the state folder.
+const SOCKET: &str = "host.sock";
+
+/// How this process goes on.
+#[derive(Debug)]
+pub enum Joined {
+    /// A host serves our client.
+    Host(Box<Host>),
+    /// No host can be started: we hold the folder, and serve our client ourselves.
+    Alone(Folder, anyhow::Error),
+}
+
+/// A host that serves our client.
+#[derive(Debug)]
+pub struct Host {
+    stream: BufReader<UnixStream>,
+    process: u32,
+    version: String,
+    differs: Vec<String>,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The host serves, but not us.
+    #[error("{why}")]
+    Refused {
+        /// Why.
+        why: String,
+        /// The exit status that says so.
+        status: u8,
+    },
+    /// It has taken too long.
+    #[error(
+        "the state folder {folder} is held by {holder}, and its host could not be joined within {seconds} seconds \
+         ({last}): end that process, or give another folder with --state-dir",
+        seconds = JOIN_WITHIN.as_secs()
+    )]
+    TooLate {
+        /// The folder.
+        folder: String,
+        /// Who holds it.
+        holder: String,
+        /// What was in the way at last.
+        last: String,
+    },
+}
+
+impl Refusal {
+    /// The exit status that says so.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Folder(_) | Self::TooLate { .. } => EXIT_STATE,
+            Self::Refused { status, .. } => *status,
+        }
+    }
+}
+
+/// Joins the host of a folder, and starts it with `start` when there is none.
+///
+/// # Errors
+/// See [`Refusal`].
+pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result<Joined, Refusal> {
+    let begin = Instant::now();
+    let mut last = "nothing listens".to_owned();
+    let mut held_since: Option<(Holder, Instant)> = None;
+    loop {
+        let holder = Holder::of(folder).unwrap_or_default();
+        if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
+            match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin)) {
+                Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        match Folder::hold_for_host(folder) {
+            Ok(held) => match start_host(held, hello, begin, &start) {
+                Ok(joined) => return joined,
+                // It has gone before it heard us.
+                Err(error) if begin.elapsed() <= JOIN_WITHIN => last = error.to_string(),
+                Err(error) => {
+                    let (folder, holder) = (folder.display().to_string(), "nobody".to_owned());
+                    return Err(Refusal::TooLate { folder, holder, last: error.to_string() });
+                }
+            },
+            Err(held @ FolderError::Held { .. }) => {
+                let now = Instant::now();
+                let holder = Holder::of(folder).unwrap_or_default();
+                let is_host = holder.host.is_some() || !holder.lives();
+                let since = held_since.take().filter(|(before, _)| *before == holder && !is_host);
+                let since = since.map_or(now, |(_, since)| since);
+                if now - since > HELD_FOR {
+                    return Err(held.into());
+                }
+                if now - begin > JOIN_WITHIN {
+                    let who = match holder.process {
+                        Some(process) if holder.lives() => format!("process {process}"),
+                        _ => "another process".to_owned(),
+                    };
+                    return Err(Refusal::TooLate { folder: folder.display().to_string(), holder: who, last });
+                }
+                held_since = Some((holder, since));
+                thread::sleep(LOOK_EVERY);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Starts a host in a folder that we hold, and joins it.
+///
+/// # Errors
+/// When it is gone before it has heard us.
+fn start_host(
+    mut held: Folder,
+    hello: &Hello,
+    begin: Instant,
+    start: &impl Fn() -> Command,
+) -> io::Result<Result<Joined, Refusal>> {
+    let started = listen(held.path())
+        .and_then(|(listener, place)| {
+            held.announce(Some(&place))?;
+            let lock = held.lock()?.context("the folder has no lock")?;
+            // It waits there until the host lets us in.
+            let stream = UnixStream::connect(&place).context("its socket cannot be connected to")?;
+            let mut command = start();
+            command.stdin(lock).stdout(OwnedFd::from(listener)).stderr(Stdio::null());
+            let child = command.spawn().context("this program cannot be started once more")?;
+            Ok((stream, child))
+        })
+        .context("no host can be started that others could join");
+    let (stream, mut child) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            held.announce(None).map_err(io::Error::other)?;
+            return Ok(Ok(Joined::Alone(held, error)));
+        }
+    };
+    drop(held);
+    // When it ends before us, nothing is left of it.
+    let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
+    if let Err(error) = waits {
+        tracing::debug!(%error, "the end of the host is not waited for");
+    }
+    Ok(say_hello(stream, hello, begin)?.map(|host| Joined::Host(Box::new(host))))
+}
+
+/// Listens where the host of a folder is to: in the folder, or, where such a path is too long or cannot be, in a folder
+/// of the user's for what runs.
+fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
+    let folder = folder.canonicalize()?;
+    let inside = bind(&folder.join(SOCKET));
+    let Err(error) = inside else { return Ok((inside?, folder.join(SOCKET))) };
+    let of_folder = fs::metadata(&folder)?;
+    let name = format!("host-{:x}-{:x}.sock", of_folder.dev(), of_folder.ino());
+    let place = runtime_folder().map(|folder| folder.join(name));
+    let place = place.with_context(|| format!("{error}, and there is no other folder for its socket"))?;
+    let listener = bind(&place).with_context(|| place.display().to_string())?;
+    Ok((listener, place))
+}
+
+fn bind(place: &Path) -> io::Result<UnixListener> {
+    // Whoever has listened there is gone: we hold the folder.
+    match fs::remove_file(place) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!(%error, "a socket that nobody listens on cannot be removed");
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(place)?;
+    fs::set_permissions(place, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// A folder for sockets that is ours alone.
+fn runtime_folder() -> io::Result<PathBuf> {
+    let user = geteuid().as_raw();
+    let folder = match dirs::runtime_dir().filter(|folder| folder.is_absolute()) {
+        Some(folder) => folder.join("ahp-sidecar"),
+        None => std::env::temp_dir().join(format!("ahp-sidecar-{user}")),
+    };
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let there = fs::symlink_metadata(&folder)?;
+    if there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0 {
+        Ok(folder)
+    } else {
+        Err(io::Error::other(format!("{} is not ours alone", folder.display())))
+    }
+}
+
+/// Says hello to a host, and hears whether it serves us.
+///
+/// # Errors
+/// When it is gone.
+fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Result<Host, Refusal>> {
+    let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(LOOK_EVERY);
+    stream.set_read_timeout(Some(left))?;
+    stream.set_write_timeout(Some(left))?;
+    let mut line = serde_json::to_vec(hello)?;
+    line.push(b'\n');
+    // Who refuses us may not have heard all of it.
+    let said = lend(&stream, &line);
+    let mut stream = BufReader::new(stream);
+    let mut answer = String::new();
+    match stream.read_line(&mut answer) {
+        Ok(0) => return Err(said.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let why = format!("the host does not answer within {} seconds", JOIN_WITHIN.as_secs());
+            return Ok(Err(Refusal::Refused { why, status: EXIT_STATE }));
+        }
+        Err(error) => return Err(error),
+    }
+    stream.get_ref().set_read_timeout(None)?;
+    stream.get_ref().set_write_timeout(None)?;
+    Ok(match serde_json::from_str(&answer) {
+        Ok(Told::Welcome { version, process, differs }) => Ok(Host { stream, process, version, differs }),
+        Ok(Told::Refused { why, status }) => Err(Refusal::Refused { why, status }),
+        _ => {
+            let why = "the host of this state folder cannot be understood".to_owned();
+            Err(Refusal::Refused { why, status: EXIT_STATE })
+        }
+    })
+}
+
+/// Says a line, with our stdin and stdout beside its first bytes.
+fn lend(stream: &UnixStream, line: &[u8]) -> io::Result<()> {
+    let (stdin, stdout) = (io::stdin(), io::stdout());
+    let files = [stdin.as_fd(), stdout.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut lent = SendAncillaryBuffer::new(&mut space);
+    if !lent.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::Error::other("stdin and stdout cannot be lent"));
+    }
+    let sent = sendmsg(stream, &[IoSlice::new(line)], &mut lent, SendFlags::empty())?;
+    let mut stream = stream;
+    stream.write_all(line.get(sent..).unwrap_or_default())
+}
+
+/// What asks a front to leave. It is heard from before the host serves our client, and acted upon from then on.
+#[derive(Debug)]
+pub struct Ears {
+    runtime: Runtime,
+    lost: mpsc::UnboundedReceiver<Loss>,
+}
+
+impl Ears {
+    /// Hears the signals that ask a process to leave, and the end of the parent process, if that is to be watched.
+    ///
+    /// # Errors
+    /// When they cannot be heard.
+    pub fn open(parent: Option<Pid>) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (losses, lost) = mpsc::unbounded_channel();
+        let entered = runtime.enter();
+        catch_signals(&losses)?;
+        drop(entered);
+        if parent.is_some() {
+            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())?;
+        }
+        Ok(Self { runtime, lost })
+    }
+}
+
+/// Stays until our client's connection is over, or the host, or the parent process; returns the exit status.
+///
+/// # Errors
+/// When the host cannot be heard.
+pub fn stay(host: Host, ears: Ears, log: &Log) -> anyhow::Result<u8> {
+    let Host { stream, process, version, differs } = host;
+    if version != env!("CARGO_PKG_VERSION") {
+        tracing::info!(host = version, "the host is of another version");
+    }
+    for name in differs {
+        tracing::warn!(name, "a variable of the environment is another one for the host and its agents");
+    }
+    // The host has them: when it closes them, nobody holds them open.
+    drop(stdio::take()?);
+    let read_ahead = stream.buffer().to_vec();
+    let stream = stream.into_inner();
+    stream.set_nonblocking(true)?;
+    let Ears { runtime, lost } = ears;
+    let status = runtime.block_on(async {
+        let stream = tokio::net::UnixStream::from_std(stream)?;
+        anyhow::Ok(hear(stream, read_ahead, lost, log).await)
+    });
+    runtime.shutdown_background();
+    status.map(|status| {
+        status.unwrap_or_else(|| {
+            tracing::error!(process, "the host is gone: start again and `reconnect`");
+            EXIT_GONE
+        })
+    })
+}
+
+/// Hears the host until it lets us go; none when it has not said how.
+async fn hear(
+    stream: tokio::net::UnixStream,
+    read_ahead: Vec<u8>,
+    mut lost: mpsc::UnboundedReceiver<Loss>,
+    log: &Log,
+) -> Option<u8> {
+    let (reader, mut writer) = stream.into_split();
+    let reader = tokio::io::AsyncReadExt::chain(io::Cursor::new(read_ahead), reader);
+    let mut lines = tokio::io::BufReader::new(reader).lines();
+    let mut status = None;
+    let mut leave_by = None;
+    loop {
+        tokio::select! {
+            line = lines.next_line() => match line {
+                Ok(Some(line)) => match serde_json::from_str(&line) {
+                    Ok(Told::Log(line)) => log.pass_on(line.into_bytes()),
+                    Ok(Told::Over { status: how, why }) => {
+                        if let Some(why) = why {
+                            tracing::error!("{why}");
+                        }
+                        status = Some(how);
+                    }
+                    _ => tracing::warn!("the host cannot be understood"),
+                },
+                Ok(None) | Err(_) => return status,
+            },
+            Some(loss) = lost.recv() => {
+                let why = if let Loss::Asked(signal) = loss { signal } else { "the parent process is gone" };
+                tracing::info!(why, "leaving");
+                if leave_by.is_some() || writer.write_all(LEAVE).await.is_err() {
+                    return Some(status.unwrap_or(0));
+                }
+                leave_by = Some(Instant::now() + LEAVE_WITHIN);
+            }
+            () = sleep_until(leave_by.unwrap_or_else(Instant::now).into()), if leave_by.is_some() => {
+                return Some(status.unwrap_or(0));
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The host's side of its fronts: processes that lend their stdin and stdout to it.
+//!
+//! Owns: who may join (the same user, in the same words, with the same settings), what it is told of its client and of
+//! the log, and noticing that it is gone.
+//! Never: serves a client; its stdin and stdout are a connection like any other.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IoSliceMut, PipeReader, PipeWriter};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as Listener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::geteuid;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, Semaphore};
+use tokio::task::JoinHandle;
+use tracing_subscriber::filter::Targets;
+
+use super::hello::{differences, environment, AnyHello, Hello, Told, LINE_BYTES_MAX, LINK};
+use super::link::{AtEnd, Door, Receipts, Terms};
+use super::log::{Audience, Reader};
+use super::stdio::{self, Stdout};
+use super::watch::{self, Loss};
+use crate::host::effects::ConnectionId;
+use crate::status::EXIT_STATE;
+
+/// How long a front may take to say hello.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+/// So many fronts may be about to say hello; others wait.
+const HELLOS_MAX: usize = 64;
+
+/// What a host lets others join by.
+#[derive(Debug)]
+pub struct Place {
+    /// Where it listens.
+    pub listener: Listener,
+    /// The socket's file, which goes when the host does.
+    pub path: PathBuf,
+    /// What it runs with: see [`Hello::settings`].
+    pub settings: BTreeMap<String, String>,
+    /// Where those read the log that joined.
+    pub audience: Audience,
+}
+
+impl Place {
+    /// Tells everybody who has come why the host cannot be joined. To be called when nobody can come any more.
+    pub fn refuse(self, why: &str, status: u8) {
+        let answer = Told::Refused { why: why.to_owned(), status }.to_line();
+        if let Err(error) = self.listener.set_nonblocking(true) {
+            tracing::debug!(%error, "fronts are not told why they are refused");
+            return;
+        }
+        while let Ok((mut front, _)) = self.listener.accept() {
+            if let Err(error) = io::Write::write_all(&mut front, &answer) {
+                tracing::debug!(%error, "a front that is refused is gone");
+            }
+        }
+    }
+}
+
+/// A front that has said hello.
+#[derive(Debug)]
+pub struct Knock {
+    hello: Hello,
+    stdin: File,
+    stdout: File,
+    stream: UnixStream,
+}
+
+/// A front whose client is served.
+#[derive(Debug)]
+struct Front {
+    stream: Arc<UnixStream>,
+    /// Hears what it says; nobody holds the stream then.
+    hears: Option<JoinHandle<()>>,
+    /// The threads on its stdin and stdout end with it.
+    _stop: PipeWriter,
+}
+
+/// The fronts of a host.
+#[derive(Debug)]
+pub struct Fronts {
+    settings: BTreeMap<String, String>,
+    audience: Audience,
+    path: PathBuf,
+    listens: JoinHandle<()>,
+    served: BTreeMap<ConnectionId, Front>,
+    /// Those whose clients were the last ones: they end when the host does, or somebody else comes.
+    last: Vec<Arc<UnixStream>>,
+    /// Whether anybody has ever come.
+    has_served: bool,
+    /// When it began.
+    since: Instant,
+}
+
+impl Fronts {
+    /// Listens for fronts. Each one that says hello is told by the channel. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// When nobody can be listened for.
+    pub fn listen(place: Place) -> io::Result<(Self, mpsc::UnboundedReceiver<Knock>)> {
+        let Place { listener, path, settings, audience } = place;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        let (knocks, knocked) = mpsc::unbounded_channel();
+        let listens = tokio::spawn(accept_all(listener, knocks));
+        let (served, last) = (BTreeMap::new(), Vec::new());
+        Ok((
+            Self {
+                settings,
+                audience,
+                path,
+                listens,
+                served,
+                last,
+                has_served: false,
+                since: Instant::now(),
+            },
+            knocked,
+        ))
+    }
+
+    /// Whether nobody is there any more, nor about to come.
+    pub fn are_gone(&self) -> bool {
+        self.served.is_empty() && (self.has_served || self.since.elapsed() >= HELLO_WITHIN)
+    }
+
+    /// When it is given up that anybody comes, if nobody ever has.
+    pub fn gives_up_at(&self) -> Option<Instant> {
+        (!self.has_served).then(|| self.since + HELLO_WITHIN)
+    }
+
+    /// Serves the client of a front, or tells it why not.
+    pub fn admit(&mut self, knock: Knock, door: &Door) {
+        let differ = differences(&knock.hello.settings, &self.settings);
+        if differ.is_empty() {
+            if let Err(error) = self.serve(knock, door) {
+                tracing::error!(%error, "a client cannot be served");
+            }
+            return;
+        }
+        let why = format!(
+            "the host that serves this state folder (process {}) runs with other settings than these ({}): end the \
+             other windows, say the same here, or have another folder with --state-dir",
+            std::process::id(),
+            differ.join(", ")
+        );
+        refuse(&knock.stream, why);
+    }
+
+    fn serve(&mut self, knock: Knock, door: &Door) -> io::Result<()> {
+        let Knock { hello, stdin, stdout, stream } = knock;
+        let differs = differences(&hello.environment, &environment(hello.environment.keys().cloned()));
+        let stream = Arc::new(stream);
+        let (stopped, stop) = io::pipe()?;
+        let watched = (stdout.try_clone()?, stopped.try_clone()?);
+        let terms = Terms::from(hello.terms);
+        let line_bytes_max = terms.line_bytes_max;
+        let mut receipts = None;
+        let lines = door.open(AtEnd::Close, terms, |made| {
+            receipts = Some(made.clone());
+            Stdout::start(stdout, made)
+        })?;
+        let connection = lines.connection();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        tell(&stream, &Told::Welcome { version, process: std::process::id(), differs });
+        let hears = match receipts {
+            Some(receipts) => {
+                watch_reader(watched, receipts.clone())?;
+                Some(tokio::spawn(hear(Arc::clone(&stream), receipts)))
+            }
+            None => None,
+        };
+        stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
+        tracing::info!(connection = connection.0, version = hello.version, "a front has joined");
+        let filter: Targets = hello.log.parse().unwrap_or_default();
+        let reads = Arc::clone(&stream);
+        self.audience.join(connection.0, Reader::new(filter, move |line| tell(&reads, &Told::Log(line))));
+        self.served.insert(connection, Front { stream, hears, _stop: stop });
+        self.has_served = true;
+        self.last.clear();
+        Ok(())
+    }
+
+    /// Tells the front of a connection that is over how its process is to end: when the host has let go of the folder, if
+    /// it `waits` for that and was the last one.
+    pub fn see_off(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
+        self.audience.leave(connection.0);
+        let Some(front) = self.served.remove(&connection) else { return };
+        tell(&front.stream, &Told::Over { status, why });
+        if let Some(hears) = front.hears {
+            hears.abort();
+        }
+        if waits && self.served.is_empty() {
+            self.last.push(front.stream);
+        }
+    }
+
+    /// Lets nobody join any more.
+    pub fn close(&mut self) {
+        self.listens.abort();
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(%error, "the socket of the host is gone already");
+        }
+    }
+}
+
+fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io::Result<()> {
+    let tell = move |loss| matches!(loss, Loss::Reader) && receipts.lost();
+    watch::start(Some(stdout.into()), None, Some(stopped.into()), tell)
+}
+
+/// Tells a front something. One that does not listen is not waited for.
+fn tell(front: &UnixStream, told: &Told) {
+    // Nor is that logged, which it would be told.
+    front.try_write(&told.to_line()).unwrap_or_default();
+}
+
+fn refuse(front: &UnixStream, why: String) {
+    tell(front, &Told::Refused { why, status: EXIT_STATE });
+}
+
+/// Hears what a front says once its client is served: that it is to leave, or nothing any more.
+async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
+    let mut said = [0; 256];
+    while stream.readable().await.is_ok() {
+        match stream.try_read(&mut said) {
+            Ok(0) => break,
+            Ok(_) => {
+                if !receipts.asked_to_leave() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    receipts.lost();
+}
+
+async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>) {
+    let hellos = Arc::new(Semaphore::new(HELLOS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&hellos).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many files are open, for one.
+                tracing::error!(%error, "a front cannot be let in");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let knocks = knocks.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            match tokio::time::timeout(HELLO_WITHIN, greet(stream)).await {
+                Ok(Ok(Some(knock))) => {
+                    if knocks.send(knock).is_err() {
+                        tracing::debug!("a front comes too late");
+                    }
+                }
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "a front cannot be understood"),
+                Err(_) => tracing::warn!("a front has said nothing"),
+            }
+        });
+    }
+}
+
+/// Hears a front's hello; none when it was refused.
+async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
+    if stream.peer_cred()?.uid() != geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut line = Vec::new();
+    let mut lent = Vec::new();
+    while line.last() != Some(&b'\n') {
+        stream.readable().await?;
+        let received = stream.try_io(Interest::READABLE, || receive(&stream, &mut line, &mut lent));
+        match received {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) if line.len() > LINE_BYTES_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let any: AnyHello = serde_json::from_slice(&line)?;
+    if any.link != LINK {
+        let why = format!(
+            "the host that serves this state folder (process {}, version {}) and this program (version {}) do not \
+             understand each other (link {LINK} and {}): end the other windows, or have another folder with \
+             --state-dir",
+            std::process::id(),
+            env!("CARGO_PKG_VERSION"),
+            any.version,
+            any.link
+        );
+        refuse(&stream, why);
+        return Ok(None);
+    }
+    let hello = serde_json::from_slice(&line)?;
+    let mut lent = lent.into_iter();
+    let (Some(stdin), Some(stdout)) = (lent.next(), lent.next()) else {
+        return Err(io::Error::other("it lends no stdin and stdout"));
+    };
+    Ok(Some(Knock { hello, stdin: stdin.into(), stdout: stdout.into(), stream }))
+}
+
+/// Receives some of a line, and the files that come with it.
+fn receive(stream: &UnixStream, line: &mut Vec<u8>, lent: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut files = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 4096];
+    #[cfg(target_os = "linux")]
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = RecvFlags::empty();
+    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut files, flags)?;
+    for message in files.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            for file in files {
+                rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
+                lent.push(file);
+            }
+        }
+    }
+    line.extend_from_slice(&bytes[..received.bytes]);
+    Ok(received.bytes)
+}

@@ -1,0 +1,176 @@
+//! What a front and its host say to each other, besides what a client says: a line of JSON each.
+//!
+//! A front says [`Hello`], with its stdin and stdout beside the first byte of it, and is answered with
+//! [`Told::Welcome`] or [`Told::Refused`]. From then on the host reads and writes the two by itself. What the front says
+//! later asks for the end of its client ([`LEAVE`]), and so does the end of the stream.
+//!
+//! Owns: the words, their version, and what differs between what a front wants and what its host runs with.
+//! Never: reads or writes them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::link::Terms;
+use crate::host::effects::Shutdown;
+use crate::versions::dialect::Dialect;
+
+/// The version of these words. Another one is another language.
+pub const LINK: u32 = 1;
+
+/// The longest line, in bytes.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// What a front says to have its client's turns cancelled and its connection closed.
+pub const LEAVE: &[u8] = b"\"leave\"\n";
+
+/// The first line of a front.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version of these words: [`LINK`].
+    pub link: u32,
+    /// The version of the program.
+    pub version: String,
+    /// What belongs to its connection.
+    pub terms: Wishes,
+    /// Which lines of the log it wants to see, as a filter.
+    pub log: String,
+    /// What belongs to the host: each setting under the name that people know it by, so that it can be compared.
+    pub settings: BTreeMap<String, String>,
+    /// Checksums of variables of the environment that agents depend on; none for one that is not set.
+    pub environment: BTreeMap<String, Option<u32>>,
+}
+
+/// What every version of these words begins with.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct AnyHello {
+    /// Which version that is.
+    pub link: u32,
+    /// The version of the program.
+    #[serde(default)]
+    pub version: String,
+}
+
+/// [`Terms`], as they are said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Wishes {
+    default_directory: Option<String>,
+    line_bytes_max: usize,
+    /// None: turns are cancelled.
+    drain_ms: Option<u64>,
+    assume_version: Option<String>,
+}
+
+impl From<&Terms> for Wishes {
+    fn from(terms: &Terms) -> Self {
+        Self {
+            default_directory: terms.default_directory.clone(),
+            line_bytes_max: terms.line_bytes_max,
+            drain_ms: match terms.at_end {
+                Shutdown::Drain(limit) => Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+                Shutdown::Cancel => None,
+            },
+            assume_version: terms.assume_version.map(|version| version.name().to_owned()),
+        }
+    }
+}
+
+impl From<Wishes> for Terms {
+    fn from(wishes: Wishes) -> Self {
+        Self {
+            default_directory: wishes.default_directory,
+            line_bytes_max: wishes.line_bytes_max,
+            at_end: match wishes.drain_ms {
+                Some(limit) => Shutdown::Drain(Duration::from_millis(limit)),
+                None => Shutdown::Cancel,
+            },
+            assume_version: wishes.assume_version.as_deref().and_then(Dialect::from_name),
+        }
+    }
+}
+
+/// A line of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Told {
+    /// The first line: the client is served.
+    Welcome {
+        /// The version of the host's program.
+        version: String,
+        /// The host's process.
+        process: u32,
+        /// Variables of the environment that are other ones for the host.
+        differs: Vec<String>,
+    },
+    /// The first line: the client is not served.
+    Refused {
+        /// Why, for people.
+        why: String,
+        /// The exit status that says so.
+        status: u8,
+    },
+    /// A line of the log.
+    Log(String),
+    /// The client's connection is over.
+    Over {
+        /// The exit status that says how.
+        status: u8,
+        /// Why, for people, where it failed.
+        why: Option<String>,
+    },
+}
+
+impl Told {
+    /// The line.
+    pub fn to_line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+}
+
+/// The names of what is not the same here and there.
+pub fn differences<V: PartialEq>(here: &BTreeMap<String, V>, there: &BTreeMap<String, V>) -> Vec<String> {
+    let mut names: Vec<&String> = here.keys().chain(there.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().filter(|name| here.get(*name) != there.get(*name)).cloned().collect()
+}
+
+/// Checksums of these variables of the environment.
+pub fn environment(names: impl IntoIterator<Item = String>) -> BTreeMap<String, Option<u32>> {
+    let sum = |name: &String| {
+        std::env::var_os(name).map(|value| crc32fast::hash(value.as_os_str().as_encoded_bytes()))
+    };
+    names.into_iter().map(|name| (name.clone(), sum(&name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_comes_through() {
+        let at_ends = [Shutdown::Cancel, Shutdown::Drain(Duration::from_secs(60))];
+        for (at_end, assume_version) in at_ends.into_iter().zip([None, Dialect::from_name("0.4.0")]) {
+            let terms = Terms {
+                default_directory: Some("file:///a".to_owned()),
+                line_bytes_max: 7,
+                at_end,
+                assume_version,
+            };
+            let said = serde_json::to_string(&Wishes::from(&terms)).unwrap();
+            assert_eq!(Terms::from(serde_json::from_str::<Wishes>(&said).unwrap()), terms);
+        }
+    }
+
+    #[test]
+    fn what_differs_is_named_once() {
+        let map = |pairs: &[(&str, u8)]| -> BTreeMap<String, u8> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        let (here, there) = (map(&[("a", 1), ("b", 2), ("c", 3)]), map(&[("b", 2), ("c", 4), ("d", 5)]));
+        assert_eq!(differences(&here, &there), ["a", "c", "d"]);
+    }
+}

@@ -1,0 +1,446 @@
+//! Several windows: any number of processes on one state folder, and the host that serves the clients of all.
+//!
+//! Owns: who starts the host and who joins it, what the end of a window means for the others, and that nothing is left
+//! when the last one has gone.
+//! Never: looks at what a conversation holds, but for whether it is there.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use crate::support::{sidecar_on, window_on, Process, HUNG};
+
+const SESSION: &str = "ahp-session:/1";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246LzE";
+
+/// A window, whose client has shaken hands.
+struct Window {
+    process: Process,
+    last: u64,
+}
+
+impl Window {
+    fn open(folder: &Path, client: &str) -> Self {
+        Self::of(window_on(folder), client)
+    }
+
+    fn of(command: Command, client: &str) -> Self {
+        let mut window = Self { process: Process::spawn(command), last: 0 };
+        let answer = window.ask("initialize", json!({ "clientId": client, "protocolVersions": ["1.0.0"] }));
+        assert!(answer["result"]["serverSeq"].is_u64(), "{answer}");
+        window
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.last += 1;
+        let id = self.last;
+        self.process
+            .say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+        self.process.until(|message| message["id"] == id).pop().unwrap()
+    }
+
+    /// Has a session made, and follows its chat.
+    fn make_session(&mut self) {
+        self.ask("createSession", json!({ "channel": SESSION }));
+        self.follow();
+    }
+
+    fn follow(&mut self) -> Value {
+        self.ask("subscribe", json!({ "channel": CHAT }))
+    }
+
+    fn begin(&mut self, turn: &str, script: &str) {
+        self.last += 1;
+        let message = json!({ "text": script, "origin": { "kind": "user" } });
+        let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
+        let params = json!({ "channel": CHAT, "clientSeq": self.last, "action": action });
+        self.process
+            .say(&json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params }).to_string());
+    }
+
+    /// Waits until an action of this type has been told; returns all that was told until then.
+    fn until(&mut self, action: &str) -> Vec<Value> {
+        self.process.until(|message| message["params"]["action"]["type"] == action)
+    }
+
+    /// Ends its input, and waits for it; returns the exit status.
+    fn end(mut self) -> Option<i32> {
+        self.process.end();
+        self.process.rest();
+        self.process.wait().code()
+    }
+
+    fn signal(&self, signal: Signal) {
+        send(signal, self.process.child.id());
+    }
+}
+
+fn send(signal: Signal, process: u32) {
+    kill_process(Pid::from_raw(process.try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+/// The lines of the lock: a process, and where others can join it.
+fn lock_of(folder: &Path) -> Vec<String> {
+    let said = fs::read_to_string(folder.join("lock")).unwrap();
+    said.lines().map(str::to_owned).collect()
+}
+
+/// The host that serves a folder.
+fn host_of(folder: &Path) -> u32 {
+    let lines = lock_of(folder);
+    assert_eq!(lines[1], "host", "{lines:?}");
+    lines[0].parse().unwrap()
+}
+
+/// The processes that have this folder among their arguments.
+fn processes_on(folder: &Path) -> Vec<u32> {
+    let named = |process: &PathBuf| {
+        let said = fs::read(process.join("cmdline")).unwrap_or_default();
+        let mut arguments = said.split(|byte| *byte == 0);
+        arguments.any(|argument| argument == folder.as_os_str().as_encoded_bytes())
+    };
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let numbers = processes.filter(named).filter_map(|path| path.file_name()?.to_str()?.parse().ok());
+    numbers.collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < HUNG, "{what} did not come to be");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Nothing is there any more but what is kept.
+fn check_nothing_is_left(folder: &Path) {
+    wait_until("the end of all processes", || processes_on(folder).is_empty());
+    assert!(!folder.join("host.sock").exists(), "its socket is there");
+    let output = sidecar_on(folder).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// A window that is refused: what it says about that.
+fn refused(mut command: Command, status: i32) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{stderr}");
+    stderr
+}
+
+fn state() -> (TempDir, PathBuf) {
+    let outer = TempDir::new().unwrap();
+    let folder = outer.path().join("state");
+    (outer, folder)
+}
+
+#[test]
+fn twenty_that_start_at_once_make_one_host() {
+    let (_outer, folder) = state();
+    let starting: Vec<_> = (0..20)
+        .map(|number| {
+            let folder = folder.clone();
+            thread::spawn(move || Window::open(&folder, &format!("client-{number}")))
+        })
+        .collect();
+    let mut windows: Vec<Window> = starting.into_iter().map(|window| window.join().unwrap()).collect();
+    assert_eq!(processes_on(&folder).len(), windows.len() + 1, "one host");
+    windows[0].make_session();
+    for window in &mut windows[1..] {
+        assert!(window.follow()["result"].is_object());
+    }
+    windows[19].begin("t", "/say all hear this");
+    for window in &mut windows {
+        let told = window.until("chat/turnComplete");
+        assert!(told.iter().any(|told| told.to_string().contains("all hear this")));
+    }
+    for window in windows {
+        assert_eq!(window.end(), Some(0));
+    }
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn what_is_done_to_a_window_leaves_the_turns_of_the_others_alone() {
+    let (_outer, folder) = state();
+    let mut stays = Window::open(&folder, "stays");
+    stays.make_session();
+    stays.begin("t", "/ask shell\n/say it has gone on");
+    let asked = stays.until("chat/toolCallReady").pop().unwrap();
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut other = Window::open(&folder, "other");
+        other.follow();
+        other.signal(signal);
+        other.process.rest();
+        let status = other.process.wait();
+        assert_eq!(status.code(), (signal != Signal::KILL).then_some(0), "{signal:?}");
+    }
+    assert_eq!(Window::open(&folder, "other").end(), Some(0));
+    let call = &asked["params"]["action"]["toolCallId"];
+    let approve = json!({ "type": "chat/toolCallConfirmed", "turnId": "t", "toolCallId": call,
+        "approved": true, "confirmed": "user-action" });
+    let params = json!({ "channel": CHAT, "clientSeq": 1000, "action": approve });
+    let line = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params });
+    stays.process.say(&line.to_string());
+    let told = stays.until("chat/turnComplete");
+    assert!(told.iter().any(|told| told.to_string().contains("it has gone on")), "{told:?}");
+    assert_eq!(stays.end(), Some(0));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn a_window_that_is_asked_to_leave_has_its_own_turn_cancelled() {
+    let (_outer, folder) = state();
+    let mut stays = Window::open(&folder, "stays");
+    stays.make_session();
+    let mut leaves = Window::open(&folder, "leaves");
+    leaves.follow();
+    leaves.begin("t", "/hang");
+    leaves.until("chat/turnStarted");
+    leaves.signal(Signal::TERM);
+    let told = leaves.process.rest();
+    assert_eq!(told.last().unwrap()["params"]["action"]["type"], "chat/turnCancelled", "{told:?}");
+    assert_eq!(leaves.process.wait().code(), Some(0));
+    stays.until("chat/turnCancelled");
+    assert_eq!(stays.end(), Some(0));
+}
+
+#[test]
+fn the_last_window_stays_until_its_turn_is_over_and_the_folder_is_free() {
+    let (_outer, folder) = state();
+    let mut window = Window::open(&folder, "me");
+    window.make_session();
+    window.begin("t", "/stream 200 10\n/sleep 100\n/ask shell\n/say to the end");
+    window.process.end();
+    let told = window.process.rest();
+    assert!(told.iter().any(|told| told.to_string().contains("to the end")), "{told:?}");
+    assert_eq!(told.last().unwrap()["params"]["action"]["type"], "chat/turnComplete");
+    // What nobody was left to answer was declined.
+    assert_eq!(window.process.wait().code(), Some(4));
+    // At once, without waiting for anything.
+    let output = sidecar_on(&folder).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn windows_that_are_killed_while_others_stream_cost_them_nothing() {
+    let (_outer, folder) = state();
+    let mut reads = Window::open(&folder, "reads");
+    reads.make_session();
+    reads.begin("t", "/stream 3000 100 1");
+    for round in 0..12 {
+        let mut window = Window::open(&folder, &format!("killed-{round}"));
+        if round % 3 > 0 {
+            window.follow();
+        }
+        if round % 2 == 0 {
+            window.signal(Signal::KILL);
+            window.process.wait();
+        }
+    }
+    let told = reads.until("chat/turnComplete");
+    let text = |told: &Value| told["params"]["action"]["content"].as_str().map_or(0, str::len);
+    assert_eq!(told.iter().map(text).sum::<usize>(), 3000 * 100);
+    assert_eq!(reads.end(), Some(0));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn the_death_of_the_host_is_that_of_each_window_and_nothing_is_lost() {
+    let (_outer, folder) = state();
+    let mut windows: Vec<Window> =
+        (0..5).map(|number| Window::open(&folder, &format!("client-{number}"))).collect();
+    windows[0].make_session();
+    for window in &mut windows[1..] {
+        window.follow();
+    }
+    windows[2].begin("t", "/stream 100000 10 1");
+    let mut told: Vec<Vec<Value>> = windows
+        .iter_mut()
+        .map(|window| window.process.until(|message| message["params"]["action"]["type"] == "chat/delta"))
+        .collect();
+    send(Signal::KILL, host_of(&folder));
+    for (window, told) in windows.iter_mut().zip(&mut told) {
+        told.extend(std::iter::from_fn(|| window.process.next_line()).map_while(|line| {
+            // The last line may be torn.
+            serde_json::from_str::<Value>(&line).ok()
+        }));
+        assert_eq!(window.process.wait().code(), Some(5));
+    }
+    assert!(folder.join("host.sock").exists(), "it was not removed by anybody");
+    let mut back = Process::spawn(window_on(&folder));
+    let last_seen =
+        told.iter().flatten().filter_map(|told| told["params"]["serverSeq"].as_i64()).max().unwrap();
+    let params = json!({ "clientId": "client-2", "lastSeenServerSeq": last_seen, "subscriptions": [CHAT] });
+    back.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": "reconnect", "params": params }).to_string());
+    let answer = back.until(|message| message["id"] == 1).pop().unwrap();
+    assert_eq!(answer["result"]["type"], "replay", "{answer}");
+    // What everybody was told is in what is there now.
+    back.say(
+        &json!({ "jsonrpc": "2.0", "id": 2, "method": "subscribe", "params": { "channel": CHAT } })
+            .to_string(),
+    );
+    let answer = back.until(|message| message["id"] == 2).pop().unwrap();
+    let kept =
+        answer["result"]["snapshot"]["state"]["turns"][0]["responseParts"][0]["content"].as_str().unwrap();
+    let heard = told.iter().map(|told| -> usize {
+        told.iter().filter_map(|told| told["params"]["action"]["content"].as_str()).map(str::len).sum()
+    });
+    let most = heard.max().unwrap();
+    assert!(kept.len() >= most && most > 0, "{} of {most} bytes are kept", kept.len());
+    back.end();
+    assert_eq!(back.wait().code(), Some(0));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn who_wants_another_host_is_told_what_differs() {
+    let (_outer, folder) = state();
+    let first = Window::open(&folder, "me");
+    let mut other = window_on(&folder);
+    other.args(["--trash-days", "3", "--agent", "a=/no/such/agent"]);
+    let stderr = refused(other, 3);
+    for told in ["--trash-days", "the agent `a`", "--state-dir", &host_of(&folder).to_string()] {
+        assert!(stderr.contains(told), "`{told}` is not told: {stderr}");
+    }
+    assert!(!stderr.contains("--max-turn-bytes") && stderr.lines().count() == 1, "{stderr}");
+    let stderr = refused(sidecar_on(&folder), 3);
+    assert!(stderr.contains(&host_of(&folder).to_string()), "{stderr}");
+    // What belongs to a connection may differ.
+    let mut own = window_on(&folder);
+    own.args(["--on-eof", "exit", "--default-directory", "/proc", "--assume-version", "0.4.0"]);
+    let mut own = Process::spawn(own);
+    let params = json!({ "clientId": "own", "protocolVersions": ["1.0.0"] });
+    own.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params }).to_string());
+    assert_eq!(own.next()["result"]["defaultDirectory"], "file:///proc");
+    own.end();
+    assert_eq!(own.wait().code(), Some(0));
+    assert_eq!(first.end(), Some(0));
+}
+
+#[test]
+fn another_environment_is_told_by_name_alone() {
+    let (_outer, folder) = state();
+    let first = Window::open(&folder, "me");
+    let mut other = window_on(&folder);
+    let output = other.env("PATH", "/somewhere/secret").stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("PATH") && !stderr.contains("secret"), "{stderr}");
+    assert_eq!(first.end(), Some(0));
+}
+
+#[test]
+fn who_speaks_another_language_or_none_is_told_so_and_harms_nobody() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "me");
+    let place = folder.join("host.sock");
+    assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
+    let answer = |said: &[u8]| {
+        let mut stream = UnixStream::connect(&place).unwrap();
+        stream.write_all(said).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok();
+        answer
+    };
+    let refusal = answer(b"{\"link\":1000,\"version\":\"9.9.9\",\"new\":{}}\n");
+    for told in ["refused", "9.9.9", "link 1 and 1000", "\"status\":3"] {
+        assert!(refusal.contains(told), "`{told}` is not told: {refusal}");
+    }
+    assert_eq!(answer(b"nonsense\n"), "");
+    assert_eq!(answer(b"{\"link\":1}\n"), "");
+    let mute: Vec<UnixStream> = (0..10).map(|_| UnixStream::connect(&place).unwrap()).collect();
+    assert!(first.ask("ping", json!({}))["result"].is_null());
+    assert_eq!(Window::open(&folder, "other").end(), Some(0));
+    assert_eq!(first.end(), Some(0));
+    drop(mute);
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_no_hindrance() {
+    let outer = TempDir::new().unwrap();
+    let folder = outer.path().join("long".repeat(30)).join("state");
+    let runtime = outer.path().join("run");
+    fs::create_dir(&runtime).unwrap();
+    let window = |client: &str, has_runtime: bool| {
+        let mut command = window_on(&folder);
+        if has_runtime {
+            command.env("XDG_RUNTIME_DIR", &runtime);
+        }
+        Window::of(command, client)
+    };
+    let mut first = window("first", true);
+    first.make_session();
+    let place = PathBuf::from(&lock_of(&folder)[2]);
+    assert!(place.starts_with(&runtime), "{place:?}");
+    // Where it is is known to those, too, that would have it elsewhere.
+    let mut second = window("second", false);
+    assert!(second.follow()["result"].is_object());
+    assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
+    assert!(!place.exists());
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn where_no_socket_can_be_a_window_is_served_alone() {
+    let (_outer, folder) = state();
+    fs::create_dir_all(folder.join("host.sock/in the way")).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = window_on(&folder);
+    command.env("TMPDIR", "/proc/nowhere").stderr(Stdio::piped());
+    let mut first = Window::of(command, "me");
+    first.make_session();
+    let second = refused(window_on(&folder), 3);
+    assert!(second.contains(&first.process.child.id().to_string()), "{second}");
+    let mut stderr = first.process.child.stderr.take().unwrap();
+    assert_eq!(first.end(), Some(0));
+    let mut warning = String::new();
+    stderr.read_to_string(&mut warning).unwrap();
+    assert!(warning.contains("WARN") && warning.contains("alone"), "{warning}");
+}
+
+#[test]
+fn what_keeps_a_host_from_starting_is_told_by_its_window() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "me");
+    first.make_session();
+    assert_eq!(first.end(), Some(0));
+    fs::remove_file(folder.join("sessions.sqlite")).unwrap();
+    let stderr = refused(window_on(&folder), 3);
+    assert!(stderr.contains("sessions.sqlite"), "{stderr}");
+}
+
+#[test]
+fn windows_come_and_go_at_every_moment() {
+    let (_outer, folder) = state();
+    let mut all = Vec::new();
+    for lane in 0..4 {
+        let folder = folder.clone();
+        all.push(thread::spawn(move || {
+            for round in 0..12 {
+                let mut window = Window::open(&folder, &format!("{lane}-{round}"));
+                window.ask("createSession", json!({ "channel": format!("ahp-session:/{lane}-{round}") }));
+                assert_eq!(window.end(), Some(0));
+            }
+        }));
+    }
+    for lane in all {
+        lane.join().unwrap();
+    }
+    let mut last = Window::open(&folder, "last");
+    let listed = last.ask("listSessions", json!({}));
+    assert_eq!(listed["result"]["items"].as_array().unwrap().len(), 4 * 12);
+    assert_eq!(last.end(), Some(0));
+    check_nothing_is_left(&folder);
+}
