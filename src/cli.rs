@@ -16,6 +16,7 @@ use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::AgentSpec;
 use crate::check::Agents;
 use crate::config;
+use crate::connect::ConnectArgs;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
 use crate::io::hello::{environment, Hello, Wishes, LINK};
@@ -23,6 +24,7 @@ use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
 use crate::io::resources::uri_of;
 use crate::io::run::Options;
+use crate::listening::{ListenArgs, StatusArgs};
 use crate::places;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
@@ -47,8 +49,19 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
+    /// How to serve.
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// How to serve.
+#[derive(Debug, Args)]
+pub struct Serving {
     #[command(flatten)]
     which: WhichAgents,
+
+    #[command(flatten)]
+    listen: ListenArgs,
 
     /// Leave out the built-in agent `script`
     #[arg(long, conflicts_with = "script_resource")]
@@ -95,6 +108,10 @@ pub struct Cli {
     /// How long turns may run after stdin has ended
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain_timeout: u64,
+
+    /// How long a client that keeps agents waiting may read nothing, where another one reads, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = OutboxLimits::default().patience.as_secs(), hide = true)]
+    stall_timeout: u64,
 
     /// The longest line that is read
     #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
@@ -159,6 +176,12 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 /// What the program does instead of serving.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Serve clients that connect, not on stdin and stdout, until a signal asks to leave
+    Serve(Box<Serving>),
+    /// Be a client, on stdin and stdout, of a host that listens
+    Connect(ConnectArgs),
+    /// Print what runs on a state folder, and where it listens
+    Status(StatusArgs),
     /// See, save, bring back and remove the sessions of a state folder; the last two while no ahp-sidecar is using it
     Sessions(Sessions),
     /// Look after the agents that are configured
@@ -205,7 +228,7 @@ enum OnEof {
     Exit,
 }
 
-impl Cli {
+impl Serving {
     /// What may be logged, and what there is to say about the choice once there is a log. The environment
     /// may be meant for other programs: a filter there that is none of ours keeps nobody from starting.
     ///
@@ -247,7 +270,7 @@ impl Cli {
 
     /// Whether this process serves its client by itself.
     pub fn is_alone(&self) -> bool {
-        self.exclusive || self.ephemeral || self.deterministic
+        self.exclusive || self.ephemeral || self.deterministic || self.listen.is_asked_for()
     }
 
     /// What a host of a state folder runs with, each under the name that people know it by, so that it can be compared.
@@ -279,11 +302,11 @@ impl Cli {
         }
     }
 
-    /// How to serve.
+    /// How to serve: on stdin and stdout, or, when it `stays`, only where it listens.
     ///
     /// # Errors
     /// When a flag asks for something that is not there, or for a folder that is none.
-    pub fn options(&self) -> anyhow::Result<Options> {
+    pub fn options(&self, stays: bool) -> anyhow::Result<Options> {
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
                 directory
@@ -303,7 +326,13 @@ impl Cli {
                 bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
             }
         }
+        let listening = self.listen.listening()?;
+        if stays && listening.is_none() {
+            bail!("serve: nobody could connect; say where with --listen");
+        }
         Ok(Options {
+            stays,
+            listening,
             terms: Terms {
                 default_directory: default_directory.map(|directory| uri_of(&directory)),
                 line_bytes_max: self.max_frame_bytes,
@@ -316,7 +345,10 @@ impl Cli {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
-            outbox: OutboxLimits::default(),
+            outbox: OutboxLimits {
+                patience: Duration::from_secs(self.stall_timeout),
+                ..OutboxLimits::default()
+            },
             state: if self.ephemeral {
                 StatePlace::Memory
             } else {

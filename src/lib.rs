@@ -4,7 +4,7 @@
 //! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
 //! stands between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process),
 //! [`io`] (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`], [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the store, for people),
-//! [`demo`] (a conversation to look at).
+//! [`demo`] (a conversation to look at), [`listening`] and [`connect`] (how other programs connect, and this one as one of them).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
 //! read no clock; stdout carries nothing but frames.
@@ -16,10 +16,12 @@ pub mod backend;
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod connect;
 pub mod demo;
 pub mod front;
 pub mod host;
 pub mod io;
+pub mod listening;
 pub mod places;
 pub mod sessions;
 pub mod status;

@@ -11,7 +11,8 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp, AgentSpec};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, Agents, Checked};
-use ahp_sidecar::cli::{Cli, Command, GUARD};
+use ahp_sidecar::cli::{Cli, Command, Serving, GUARD};
+use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined};
 use ahp_sidecar::io::fronts::Place;
@@ -19,8 +20,9 @@ use ahp_sidecar::io::log::{Audience, Log};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, Options, StateError};
 use ahp_sidecar::io::signals;
 use ahp_sidecar::io::{descriptors, log, stdio, watch};
+use ahp_sidecar::listening::print_status;
 use ahp_sidecar::sessions::{self, Failure};
-use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_STATE, EXIT_USAGE};
+use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::store::folder::{self, Folder};
 use ahp_sidecar::store::StatePlace;
 use anyhow::{bail, Context};
@@ -44,7 +46,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let wanted = if cli.command.is_some() { descriptors::SESSIONS } else { descriptors::HOST };
+    let serves = matches!(cli.command, None | Some(Command::Serve(_)));
+    let wanted = if serves { descriptors::HOST } else { descriptors::SESSIONS };
     if let Err(error) = descriptors::expect(wanted) {
         complain(&error);
         return ExitCode::from(EXIT_FAILURE);
@@ -74,16 +77,47 @@ fn main() -> ExitCode {
             }
         };
     }
-    let ((filter, complaint), options, agents) =
-        match cli.log_filter().and_then(|filter| Ok((filter, cli.options()?, cli.agents()?))) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                complain(&format_args!("{error:#}"));
-                return ExitCode::from(EXIT_USAGE);
-            }
-        };
-    if cli.is_host() {
-        return be_host(&cli, filter, options, agents);
+    match &cli.command {
+        Some(Command::Connect(arguments)) => {
+            return match connect::run(arguments) {
+                Ok(Ended::Ours) => ExitCode::SUCCESS,
+                Ok(Ended::Theirs) => {
+                    complain(&"the host is gone: connect again and `reconnect`");
+                    ExitCode::from(EXIT_GONE)
+                }
+                Err(error) => {
+                    complain(&format_args!("{error:#}"));
+                    ExitCode::from(EXIT_FAILURE)
+                }
+            };
+        }
+        Some(Command::Status(arguments)) => {
+            return match print_status(arguments) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    complain(&format_args!("{error:#}"));
+                    ExitCode::from(EXIT_STATE)
+                }
+            };
+        }
+        _ => {}
+    }
+    let (serving, stays) = match cli.command {
+        Some(Command::Serve(serving)) => (*serving, true),
+        _ => (cli.serving, false),
+    };
+    let ((filter, complaint), options, agents) = match serving
+        .log_filter()
+        .and_then(|filter| Ok((filter, serving.options(stays)?, serving.agents()?)))
+    {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            complain(&format_args!("{error:#}"));
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    if serving.is_host() {
+        return be_host(&serving, filter, options, agents);
     }
     let log = match log::start(filter.clone()) {
         Ok(log) => log,
@@ -95,20 +129,20 @@ fn main() -> ExitCode {
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
-    let status = if cli.is_alone() {
-        status_of(serve(options, backends(&cli, agents), None))
+    let status = if stays || serving.is_alone() {
+        status_of(serve(options, backends(&serving, agents), None))
     } else {
-        join(&cli, &filter, options, agents, &log)
+        join(&serving, &filter, options, agents, &log)
     };
     log.flush_briefly();
     ExitCode::from(status)
 }
 
 /// Has the host of the state folder serve our client, where there can be one.
-fn join(cli: &Cli, filter: &Targets, options: Options, agents: Vec<AgentSpec>, log: &Log) -> u8 {
+fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<AgentSpec>, log: &Log) -> u8 {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
-        return status_of(serve(options, backends(cli, agents), None));
+        return status_of(serve(options, backends(serving, agents), None));
     };
     let folder = match folder::chosen(asked.as_deref()) {
         Ok(folder) => folder,
@@ -116,28 +150,28 @@ fn join(cli: &Cli, filter: &Targets, options: Options, agents: Vec<AgentSpec>, l
     };
     let start = || {
         let mut command = std::process::Command::new(own_path());
-        command.arg0(env!("CARGO_PKG_NAME")).args(Cli::to_be_host());
+        command.arg0(env!("CARGO_PKG_NAME")).args(Serving::to_be_host());
         command
     };
     let ears = match Ears::open(parent) {
         Ok(ears) => ears,
         Err(error) => return failed(&format_args!("{error:#}"), EXIT_FAILURE),
     };
-    match front::join(&folder, &cli.hello(&options, &agents, filter), start) {
+    match front::join(&folder, &serving.hello(&options, &agents, filter), start) {
         Ok(Joined::Host(host)) => match front::stay(*host, ears, log) {
             Ok(status) => status,
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },
         Ok(Joined::Alone(folder, why)) => {
             tracing::warn!("{why:#}: this client is served alone");
-            status_of(serve(options, backends(cli, agents), Some(folder)))
+            status_of(serve(options, backends(serving, agents), Some(folder)))
         }
         Err(refusal) => failed(&refusal, refusal.status()),
     }
 }
 
 /// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that fronts come to.
-fn be_host(cli: &Cli, filter: Targets, options: Options, agents: Vec<AgentSpec>) -> ExitCode {
+fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<AgentSpec>) -> ExitCode {
     let audience = Audience::default();
     let taken = || -> anyhow::Result<_> {
         // What is done to the group of the process that has started us is not done to us.
@@ -150,7 +184,7 @@ fn be_host(cli: &Cli, filter: Targets, options: Options, agents: Vec<AgentSpec>)
         let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
         Ok((
             held,
-            Place { listener, path: place, settings: cli.settings(&agents), audience: audience.clone() },
+            Place { listener, path: place, settings: serving.settings(&agents), audience: audience.clone() },
         ))
     };
     let (held, place) = match taken() {
@@ -167,20 +201,20 @@ fn be_host(cli: &Cli, filter: Targets, options: Options, agents: Vec<AgentSpec>)
             return ExitCode::from(EXIT_FAILURE);
         }
     };
-    let status = status_of(serve_fronts(options, backends(cli, agents), held, place));
+    let status = status_of(serve_fronts(options, backends(serving, agents), held, place));
     log.flush_briefly();
     ExitCode::from(status)
 }
 
 /// The agents that there are: the first one is the default.
-fn backends(cli: &Cli, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backend>> {
+fn backends(serving: &Serving, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backend>> {
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
     let guard = this_program();
     for agent in agents {
         backends.push(Box::new(Acp::new(agent, guard.clone())));
     }
-    match &cli.script_resource {
-        _ if cli.no_script => {}
+    match &serving.script_resource {
+        _ if serving.no_script => {}
         Some(resource) => backends.push(Box::new(GuardedScript { resource: resource.clone() })),
         None => backends.push(Box::new(Script)),
     }

@@ -74,6 +74,11 @@ impl Host {
         self.speakers().next().is_some()
     }
 
+    /// Whether the client of a connection has been welcomed, so that it is told what happens.
+    pub fn is_welcome(&self, connection: ConnectionId) -> bool {
+        self.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
+    }
+
     /// Whether this client can still say something.
     pub(super) fn can_speak(&self, client_id: &str) -> bool {
         self.speakers().any(|id| id == client_id)

@@ -43,10 +43,10 @@ pub enum News {
     Leaves(ConnectionId),
 }
 
-/// What became of a chunk.
+/// What became of a chunk, or a part of it.
 #[derive(Debug)]
 pub enum Written {
-    /// So many bytes are out.
+    /// So many more bytes of it are out.
     Bytes(usize),
     /// Nobody reads any more.
     Gone,
@@ -81,6 +81,9 @@ pub trait Writer: Send {
     /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
     /// its [`Receipts`] say so.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
+
+    /// Gives up what is not out: nobody reads it.
+    fn cut_off(&mut self) {}
 }
 
 /// Where new connections come in.
@@ -129,7 +132,8 @@ impl Door {
             may_have_more: false,
             has_ended: false,
             writer,
-            is_writing: false,
+            being_written: 0,
+            progress_at: Instant::now(),
         };
         self.tell(News::Opened(Box::new(link)));
         Ok(Lines { id, batches: Some(batches), news: self.news.clone() })
@@ -250,8 +254,10 @@ pub struct Link {
     may_have_more: bool,
     has_ended: bool,
     writer: Box<dyn Writer>,
-    /// The writer has not said yet that the last chunk is out.
-    is_writing: bool,
+    /// So many bytes of the last chunk are not out yet, as far as the writer has said.
+    being_written: usize,
+    /// When it was seen last that the client reads, or that there was nothing to read.
+    progress_at: Instant,
 }
 
 impl fmt::Debug for Link {
@@ -298,20 +304,22 @@ impl Link {
     /// The writer says that so many bytes are out.
     pub fn written(&mut self, bytes: usize) {
         self.outbox.written(bytes);
-        self.is_writing = false;
+        self.being_written = self.being_written.saturating_sub(bytes);
+        self.progress_at = Instant::now();
     }
 
     /// Gives the writer chunks until it is busy with one or nothing waits.
     pub fn write(&mut self) {
-        while !self.is_writing {
+        while self.being_written == 0 {
             let chunk = self.outbox.take(CHUNK_BYTES);
             if chunk.is_empty() {
                 return;
             }
+            self.progress_at = Instant::now();
             let bytes: usize = chunk.iter().map(Bytes::len).sum();
             let written = self.writer.write(chunk);
             self.outbox.written(written);
-            self.is_writing = written < bytes;
+            self.being_written = bytes - written;
         }
     }
 
@@ -324,6 +332,20 @@ impl Link {
     /// It is over but for answers that are made elsewhere.
     pub fn waits_for_answers_only(&self) -> bool {
         self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
+    }
+
+    /// When it is to be given up, unless its client reads something before: in any case when it is over, else where
+    /// `others_read`.
+    pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
+        let progress = self.progress_at.into_std();
+        let over = (self.closing && self.at_end == AtEnd::Close).then(|| self.outbox.lingers_until(progress));
+        let behind = others_read.then(|| self.outbox.stalls_at(progress));
+        over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
+    }
+
+    /// Gives up what waits for its client, and the connection with it.
+    pub fn cut_off(&mut self) {
+        self.writer.cut_off();
     }
 
     /// It is over, and nothing more is to be written.

@@ -24,11 +24,19 @@ pub struct OutboxLimits {
     pub clients_above: usize,
     /// The longest line that merging makes.
     pub merged_max: usize,
+    /// How long a client that keeps agents waiting may read nothing, where another one reads.
+    pub patience: Duration,
 }
 
 impl Default for OutboxLimits {
     fn default() -> Self {
-        Self { merge_above: 256 << 10, agents_above: 64 << 20, clients_above: 256 << 20, merged_max: 1 << 20 }
+        Self {
+            merge_above: 256 << 10,
+            agents_above: 64 << 20,
+            clients_above: 256 << 20,
+            merged_max: 1 << 20,
+            patience: Duration::from_secs(30),
+        }
     }
 }
 
@@ -49,6 +57,8 @@ pub struct Outbox {
     waiting: usize,
     /// Bytes that were taken and are not written yet.
     taken: usize,
+    /// Bytes of answers since nothing waited last: its client has asked for them.
+    asked: usize,
 }
 
 /// Deltas that are held back.
@@ -72,6 +82,7 @@ impl Outbox {
             last: None,
             waiting: 0,
             taken: 0,
+            asked: 0,
         }
     }
 
@@ -88,6 +99,26 @@ impl Outbox {
     /// Whether there is room for answers to what clients say, when so many bytes more are on their way here.
     pub fn has_room_for_clients(&self, coming: usize) -> bool {
         self.bytes() + coming < self.limits.clients_above
+    }
+
+    /// When a client that has read nothing since then is to be given up, where another one reads; now already, where
+    /// more waits for it, besides what it has asked for, than memory is for.
+    pub fn stalls_at(&self, progress: Instant) -> Option<Instant> {
+        if self.bytes() >= self.limits.clients_above.saturating_add(self.asked) {
+            return Some(progress);
+        }
+        let is_behind = !self.has_room_for_agents(0);
+        is_behind.then(|| progress.checked_add(self.limits.patience)).flatten()
+    }
+
+    /// When a client whose connection is over, and that has read nothing since then, is to be given up.
+    pub fn lingers_until(&self, progress: Instant) -> Option<Instant> {
+        progress.checked_add(self.limits.patience).filter(|_| self.bytes() > 0)
+    }
+
+    /// So many bytes are to be put in here because its client has asked for them.
+    pub fn note_answer(&mut self, bytes: usize) {
+        self.asked += bytes;
     }
 
     /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the line before.
@@ -185,6 +216,9 @@ impl Outbox {
     /// What was taken has been written.
     pub fn written(&mut self, bytes: usize) {
         self.taken = self.taken.saturating_sub(bytes);
+        if self.bytes() == 0 {
+            self.asked = 0;
+        }
     }
 
     /// Merges a delta's line with those before it; false when it cannot be.
@@ -224,8 +258,13 @@ mod tests {
 
     const PART: PartKey = PartKey { run: RunId(1), part: 0 };
     const OTHER: PartKey = PartKey { run: RunId(1), part: 1 };
-    const EAGER: OutboxLimits =
-        OutboxLimits { merge_above: 0, agents_above: 100, clients_above: 200, merged_max: 300 };
+    const EAGER: OutboxLimits = OutboxLimits {
+        merge_above: 0,
+        agents_above: 100,
+        clients_above: 200,
+        merged_max: 300,
+        patience: Duration::ZERO,
+    };
 
     fn delta(text: &str, server_seq: u32) -> Bytes {
         format!(

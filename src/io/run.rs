@@ -1,17 +1,20 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! `steps` is what a step of the core consists of, `hearing` how clients are heard, `recall` what is looked up when a
+//! `fairness` is who waits for clients that do not read, `steps` is what a step of the core consists of, `hearing` how clients are heard, `recall` what is looked up when a
 //! message names it, `leaving` how the process ends.
 //!
 //! Owns: what is waited for, what is not read when too much waits to be written, and timers.
 //! Never: answers a client by itself, except when serving it failed inside.
 
+mod fairness;
 mod hearing;
 mod leaving;
 mod recall;
 mod steps;
 #[cfg(test)]
 mod tests;
+
+use std::io::Write;
 
 use anyhow::{bail, Context};
 use tokio::sync::mpsc;
@@ -24,6 +27,8 @@ use super::fronts::{Fronts, Knock, Place};
 use super::held::Changes;
 use super::keeper::{Keeper, Opened};
 use super::link::{AtEnd, Door, Links, News, Terms};
+use super::listen::notice::{Notice, PutUp};
+use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
 use super::readers::Readers;
 use super::resources::Resources;
@@ -46,6 +51,10 @@ use crate::wire::rpc::Incoming;
 /// How a process serves.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Serve nobody on stdin and stdout, and stay until a signal asks to leave.
+    pub stays: bool,
+    /// Where others connect.
+    pub listening: Option<Listening>,
     /// What belongs to the connection on stdin and stdout.
     pub terms: Terms,
     /// Leave when the process that started us is gone.
@@ -92,22 +101,28 @@ pub fn serve(
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let opened = open_keeper(&options, held)?;
-    let (stdin, stdout) = stdio::take()?;
+    let pipes = if options.stays { None } else { Some(stdio::take()?) };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         let (_, no_knocks) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
-        let watched = stdout.try_clone().context("cannot watch stdout")?.into();
-        let tell = move |loss| losses.send(loss).is_ok();
-        watch::start(Some(watched), parent, None, tell).context(NO_THREAD)?;
+        let (listening, _notice) = listen_to_others(&options).await?;
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
         let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, no_knocks);
-        let writer = |receipts| Stdout::start(stdout, receipts);
-        let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
-        stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
+        if let Some(listening) = listening {
+            listening.serve(&sidecar.door, &terms);
+        }
+        if let Some((stdin, stdout)) = pipes {
+            let watched = stdout.try_clone().context("cannot watch stdout")?.into();
+            let tell = move |loss| losses.send(loss).is_ok();
+            watch::start(Some(watched), parent, None, tell).context(NO_THREAD)?;
+            let writer = |receipts| Stdout::start(stdout, receipts);
+            let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
+            stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
+        }
         let exit = sidecar.run(events).await;
         sidecar.stop_agents().await;
         sidecar.close_store();
@@ -120,6 +135,26 @@ pub fn serve(
     // A thread may be stuck in a read or a write for ever.
     runtime.shutdown_background();
     exit
+}
+
+/// Begins to listen where that is asked for, and tells where: on stderr, and in the state folder.
+async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Option<PutUp>)> {
+    let Some(listening) = options.listening.clone() else { return Ok((None, None)) };
+    let reveals = !listening.token_is_known;
+    let bound = listen::bind(listening).await?;
+    for url in bound.urls(reveals)? {
+        // It is no line of the log: that never has the token.
+        writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
+    }
+    let notice = Notice { process: std::process::id(), listening: bound.urls(true)? };
+    let put_up = match &options.state {
+        StatePlace::Folder(asked) => {
+            let folder = folder::chosen(asked.as_deref())?;
+            Some(notice.put_up(&folder).context("the state folder cannot tell where is listened")?)
+        }
+        StatePlace::Memory => None,
+    };
+    Ok((Some(bound), put_up))
 }
 
 /// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.
@@ -315,6 +350,7 @@ impl Sidecar {
             return Ok(exit);
         }
         self.settle();
+        self.cut_off();
         if (self.drained || self.idle().is_some()) && self.keeper.is_failing() {
             bail!(NOT_TOLD);
         }
@@ -336,6 +372,7 @@ impl Sidecar {
             due: timers
                 .chain(self.leave_by)
                 .chain(over)
+                .chain(self.next_cut())
                 .chain(nobody_comes)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
@@ -373,13 +410,6 @@ impl Sidecar {
             Event::Unheard => {}
         }
         Ok(None)
-    }
-
-    /// Agents are held up while any client has too much waiting for it.
-    fn has_room_for_agents(&self) -> bool {
-        let coming = self.coming_bytes();
-        self.keeper.has_room_for_agents(self.unsettled_bytes)
-            && self.links.iter().all(|link| link.outbox.has_room_for_agents(coming))
     }
 
     /// What is on its way to clients and not in the queue of any, in bytes.

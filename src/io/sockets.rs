@@ -1,7 +1,7 @@
-//! Connections on byte streams: one message a line, as on stdin and stdout.
+//! Connections on byte streams: one message a line, as on stdin and stdout, or one a frame of a WebSocket.
 //!
-//! Owns: the two tasks of such a connection, one that reads lines and one that writes them, so that a client that is
-//! slow, stuck or gone holds up nobody else.
+//! Owns: the task that reads lines, and the one that writes messages in either form, so that a client that is slow,
+//! stuck or gone holds up nobody else.
 //! Never: knows what kind of stream it is, decides who may connect, or reads a line's meaning.
 
 use std::io::{self, ErrorKind};
@@ -9,6 +9,9 @@ use std::io::{self, ErrorKind};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader, Utf8Bytes};
 use tokio_util::codec::Decoder;
 
 use super::codec::LineCodec;
@@ -20,6 +23,9 @@ const READ_BYTES: usize = 16 << 10;
 
 /// Lines shorter than this are copied together before they are written, so that one call writes many.
 const COPY_BELOW: usize = 64 << 10;
+
+/// How much of a long line is written before it is told that this much is out, in bytes.
+const PART_BYTES: usize = 256 << 10;
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
 /// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Must be
@@ -39,7 +45,9 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let line_bytes_max = terms.line_bytes_max;
-    let lines = door.open(at_end, terms, |receipts| Ok(StreamWriter::start(writer, receipts)))?;
+    let (_, asides) = mpsc::channel(1);
+    let writer = |receipts| Ok(StreamWriter::start(writer, Framing::Lines, asides, receipts));
+    let lines = door.open(at_end, terms, writer)?;
     let connection = lines.connection();
     tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines));
     Ok(connection)
@@ -81,19 +89,44 @@ async fn read_all(
     }
 }
 
+/// How messages stand in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// One a line.
+    Lines,
+    /// One a text frame of a WebSocket's server.
+    WebSocket,
+}
+
+/// What is written between messages.
+#[derive(Debug)]
+pub enum Aside {
+    /// These bytes: an answer to a ping, for one.
+    Bytes(Bytes),
+    /// Nothing more at all: the client does not want to be told any more.
+    End,
+}
+
 /// The way to the task that writes.
 #[derive(Debug)]
 pub struct StreamWriter {
     /// It is given one chunk at a time, so that no more than that ever waits in here.
     chunks: mpsc::UnboundedSender<Vec<Bytes>>,
+    task: AbortHandle,
 }
 
 impl StreamWriter {
     /// Writes in a task of its own. When this is dropped, what was given is written, and then the stream is shut down.
-    pub fn start(writer: impl AsyncWrite + Unpin + Send + 'static, receipts: Receipts) -> Self {
+    pub fn start(
+        writer: impl AsyncWrite + Unpin + Send + 'static,
+        framing: Framing,
+        asides: mpsc::Receiver<Aside>,
+        receipts: Receipts,
+    ) -> Self {
         let (chunks, given) = mpsc::unbounded_channel();
-        tokio::spawn(write_all(writer, given, receipts));
-        Self { chunks }
+        let outlet = Outlet { writer, framing, receipts, is_open: true, together: Vec::new(), of_chunk: 0 };
+        let task = tokio::spawn(outlet.serve(given, asides)).abort_handle();
+        Self { chunks, task }
     }
 }
 
@@ -104,48 +137,148 @@ impl Writer for StreamWriter {
         }
         0
     }
+
+    fn cut_off(&mut self) {
+        self.task.abort();
+    }
 }
 
-async fn write_all(
-    mut writer: impl AsyncWrite + Unpin,
-    mut chunks: mpsc::UnboundedReceiver<Vec<Bytes>>,
+/// The task that writes.
+struct Outlet<W> {
+    writer: W,
+    framing: Framing,
     receipts: Receipts,
-) {
-    while let Some(chunk) = chunks.recv().await {
-        let bytes = chunk.iter().map(Bytes::len).sum();
-        let outcome = match write_chunk(&mut writer, chunk).await {
-            Ok(()) => Written::Bytes(bytes),
-            Err(error) if is_gone(&error) => Written::Gone,
-            Err(error) => Written::Failed(error),
-        };
-        let goes_on = matches!(outcome, Written::Bytes(_));
-        if !receipts.tell(outcome) || !goes_on {
-            return;
+    /// Somebody may read it. When nobody does, what is given is thrown away: what the client has said before it went is
+    /// still heard.
+    is_open: bool,
+    /// What is copied together before it is written.
+    together: Vec<u8>,
+    /// So many bytes of the chunk are in there.
+    of_chunk: usize,
+}
+
+impl<W: AsyncWrite + Unpin> Outlet<W> {
+    async fn serve(
+        mut self,
+        mut chunks: mpsc::UnboundedReceiver<Vec<Bytes>>,
+        mut asides: mpsc::Receiver<Aside>,
+    ) {
+        loop {
+            let written = tokio::select! {
+                biased;
+                Some(aside) = asides.recv() => self.write_aside(aside).await,
+                chunk = chunks.recv() => match chunk {
+                    Some(chunk) => self.write_chunk(chunk).await,
+                    None => break,
+                },
+            };
+            match written {
+                Err(error) if is_gone(&error) => self.is_open = false,
+                Err(error) => {
+                    self.receipts.tell(Written::Failed(error));
+                    return;
+                }
+                Ok(()) => {}
+            }
+            self.told();
+        }
+        if self.is_open {
+            let ended = self.end().await;
+            ended.unwrap_or_else(|error| tracing::debug!(%error, "a stream cannot be shut down"));
         }
     }
-    if let Err(error) = writer.shutdown().await {
-        tracing::debug!(%error, "a stream cannot be shut down");
+
+    async fn write_aside(&mut self, aside: Aside) -> io::Result<()> {
+        match aside {
+            _ if !self.is_open => Ok(()),
+            Aside::Bytes(bytes) => {
+                self.writer.write_all(&bytes).await?;
+                self.writer.flush().await
+            }
+            Aside::End => {
+                self.is_open = false;
+                self.writer.shutdown().await
+            }
+        }
+    }
+
+    /// Writes a chunk, and tells how far it has got.
+    async fn write_chunk(&mut self, chunk: Vec<Bytes>) -> io::Result<()> {
+        let mut left = chunk.iter().map(Bytes::len).sum::<usize>();
+        let result = self.write_messages(chunk, &mut left).await;
+        // What is not out is thrown away if nobody reads any more.
+        self.of_chunk = left;
+        result
+    }
+
+    async fn write_messages(&mut self, chunk: Vec<Bytes>, left: &mut usize) -> io::Result<()> {
+        for line in chunk {
+            if !self.is_open {
+                return Ok(());
+            }
+            let message = match self.framing {
+                Framing::Lines => line.clone(),
+                Framing::WebSocket => {
+                    let message = line.slice(..line.len() - usize::from(line.ends_with(b"\n")));
+                    let header = FrameHeader { opcode: OpCode::Data(Data::Text), ..FrameHeader::default() };
+                    header.format(message.len() as u64, &mut self.together).map_err(io::Error::other)?;
+                    message
+                }
+            };
+            if message.len() < COPY_BELOW {
+                self.together.extend_from_slice(&message);
+                self.of_chunk += line.len();
+                if self.together.len() >= COPY_BELOW {
+                    self.write_together(left).await?;
+                }
+                continue;
+            }
+            self.write_together(left).await?;
+            let mut rest = message;
+            while !rest.is_empty() {
+                let part = rest.split_to(rest.len().min(PART_BYTES));
+                self.writer.write_all(&part).await?;
+                *left -= part.len();
+                self.receipts.tell(Written::Bytes(part.len()));
+            }
+            self.of_chunk += usize::from(self.framing == Framing::WebSocket && line.ends_with(b"\n"));
+        }
+        self.write_together(left).await?;
+        self.together = Vec::new();
+        self.writer.flush().await
+    }
+
+    async fn write_together(&mut self, left: &mut usize) -> io::Result<()> {
+        self.writer.write_all(&self.together).await?;
+        self.together.clear();
+        *left -= self.of_chunk;
+        self.told();
+        Ok(())
+    }
+
+    /// Tells that what was copied together is out.
+    fn told(&mut self) {
+        let bytes = std::mem::take(&mut self.of_chunk);
+        if bytes > 0 {
+            self.receipts.tell(Written::Bytes(bytes));
+        }
+    }
+
+    /// Says that nothing more comes.
+    async fn end(&mut self) -> io::Result<()> {
+        if self.framing == Framing::WebSocket {
+            let mut close = Vec::new();
+            let normal = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
+            Frame::close(Some(normal)).format(&mut close).map_err(io::Error::other)?;
+            self.writer.write_all(&close).await?;
+        }
+        self.writer.shutdown().await
     }
 }
 
 /// Whether this is how a write fails to somebody who went away.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted)
-}
-
-async fn write_chunk(writer: &mut (impl AsyncWrite + Unpin), chunk: Vec<Bytes>) -> io::Result<()> {
-    let mut together = Vec::new();
-    for line in chunk {
-        if line.len() < COPY_BELOW {
-            together.extend_from_slice(&line);
-            continue;
-        }
-        writer.write_all(&together).await?;
-        together.clear();
-        writer.write_all(&line).await?;
-    }
-    writer.write_all(&together).await?;
-    writer.flush().await
 }
 
 #[cfg(test)]
@@ -245,6 +378,11 @@ mod tests {
         let link = links.get_mut(id).unwrap();
         link.outbox.push(Bytes::from("a\n"), None);
         link.write();
-        until(&mut links, &mut news, |_, written| matches!(written, Some(Written::Gone))).await;
+        // What it said before it went is heard to its end, and nothing waits for it.
+        until(&mut links, &mut news, |links, _| {
+            let ended = matches!(links.hear(|_| true), Some((_, Heard::End(None))));
+            ended && links.get_mut(id).is_some_and(|link| link.outbox.bytes() == 0)
+        })
+        .await;
     }
 }

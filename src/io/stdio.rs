@@ -25,6 +25,9 @@ const READ_BYTES: usize = 64 << 10;
 /// Lines shorter than this are copied together before they are written, so that one call writes many.
 const COPY_BELOW: usize = 64 << 10;
 
+/// How much of a long line is written before it is told that this much is out, in bytes.
+const PART_BYTES: usize = 256 << 10;
+
 /// Takes stdin and stdout away from everything else in this process and its children: what anybody else
 /// prints goes to stderr, and whoever reads stdin finds it empty.
 ///
@@ -162,10 +165,14 @@ impl Writer for Stdout {
 fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, receipts: &Receipts) {
     let mut buffer = Vec::new();
     for chunk in chunks {
-        let bytes = chunk.iter().map(Bytes::len).sum();
-        let result = write_chunk(&mut stdout, chunk, &mut buffer);
+        let bytes: usize = chunk.iter().map(Bytes::len).sum();
+        let mut told = 0;
+        let result = write_chunk(&mut stdout, chunk, &mut buffer, |written| {
+            told += written;
+            receipts.tell(Written::Bytes(written));
+        });
         let outcome = match result {
-            Ok(()) => Written::Bytes(bytes),
+            Ok(()) => Written::Bytes(bytes - told),
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Written::Gone,
             Err(error) => Written::Failed(error),
         };
@@ -191,13 +198,22 @@ fn write_at_once(_stdout: &File, _bytes: &[u8]) -> usize {
     0
 }
 
-fn write_chunk(stdout: &mut File, chunk: Vec<Bytes>, buffer: &mut Vec<u8>) -> io::Result<()> {
+/// Writes a chunk. Of long lines it is told how far they have got.
+fn write_chunk(
+    stdout: &mut File,
+    chunk: Vec<Bytes>,
+    buffer: &mut Vec<u8>,
+    mut tell: impl FnMut(usize),
+) -> io::Result<()> {
     buffer.clear();
     for line in chunk {
         if line.len() >= COPY_BELOW {
             write_patiently(stdout, buffer)?;
             buffer.clear();
-            write_patiently(stdout, &line)?;
+            for part in line.chunks(PART_BYTES) {
+                write_patiently(stdout, part)?;
+                tell(part.len());
+            }
         } else {
             buffer.extend_from_slice(&line);
         }

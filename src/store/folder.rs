@@ -78,6 +78,20 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     }
 }
 
+/// Whether a process holds this folder; none does where there is no folder.
+///
+/// # Errors
+/// When that cannot be seen.
+pub fn is_held(folder: &Path) -> io::Result<bool> {
+    match File::open(folder.join(LOCK)).map(|lock| lock.try_lock_shared()) {
+        Ok(Ok(())) => Ok(false),
+        Ok(Err(TryLockError::WouldBlock)) => Ok(true),
+        Ok(Err(TryLockError::Error(error))) => Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// A folder that is ours until this is dropped.
 #[derive(Debug)]
 pub struct Folder {

@@ -26,6 +26,7 @@ mod keeping;
 mod laws;
 mod leaving;
 mod limits;
+mod listen;
 mod models;
 mod pending;
 mod process;

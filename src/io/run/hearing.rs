@@ -75,7 +75,7 @@ impl Sidecar {
     }
 
     /// The client of a connection can say nothing any more.
-    fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
+    pub(super) fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
         let Some(link) = self.links.get_mut(connection) else { return };
         let how = link.terms.at_end;
         match link.at_end {
@@ -136,7 +136,7 @@ impl Sidecar {
     }
 
     /// Forgets a connection on which nobody can be told anything any more.
-    fn lose(&mut self, connection: ConnectionId, failure: Option<String>) {
+    pub(super) fn lose(&mut self, connection: ConnectionId, failure: Option<String>) {
         let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
         if !link.has_departed {

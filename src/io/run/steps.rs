@@ -21,6 +21,9 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         self.edges.down(connection, frame, &mut self.told);
         for line in self.told.drain(..) {
+            if is_answer(frame) {
+                link.outbox.note_answer(line.bytes.len());
+            }
             match (line.delta, line.delay) {
                 (Some(part), Some(delay)) => {
                     link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
@@ -86,6 +89,9 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         self.edges.down(connection, &frame, &mut self.told);
         for line in self.told.drain(..) {
+            if is_answer(&frame) {
+                link.outbox.note_answer(line.bytes.len());
+            }
             link.outbox.push_ahead(line.bytes);
         }
     }
@@ -191,6 +197,11 @@ impl Sidecar {
             self.see_off(&link, failure, true);
         }
     }
+}
+
+/// Whether a client is sent this because it has asked.
+fn is_answer(frame: &Frame) -> bool {
+    matches!(frame, Frame::Result { .. } | Frame::Error { .. })
 }
 
 /// Whether something ran to its end, rather than panicking. A panic is logged where it happens.

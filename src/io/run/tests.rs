@@ -4,6 +4,7 @@
 //! Never: waits for a time to pass.
 
 mod departing;
+mod stalling;
 
 use std::collections::VecDeque;
 use std::io;
@@ -115,6 +116,8 @@ struct World {
 impl World {
     fn with(opened: Opened, outbox: OutboxLimits) -> Self {
         let options = Options {
+            stays: false,
+            listening: None,
             terms: terms(Shutdown::Cancel),
             watch_parent: false,
             deterministic: false,

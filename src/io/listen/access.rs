@@ -1,0 +1,240 @@
+//! Who is let in to a WebSocket listener.
+//!
+//! Owns: the token, and judging a request by it, by the page that makes it (`Origin`) and by the name that it calls us
+//! by (`Host`).
+//! Never: shows the token to a log; waits.
+
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::{bail, Context};
+use base64::prelude::{Engine, BASE64_URL_SAFE_NO_PAD};
+use percent_encoding::percent_decode_str;
+use subtle::ConstantTimeEq;
+use tokio_tungstenite::tungstenite::handshake::server::Request;
+use tokio_tungstenite::tungstenite::http::header::{HeaderName, AUTHORIZATION, HOST, ORIGIN};
+use tokio_tungstenite::tungstenite::http::StatusCode;
+
+/// How many random bytes a token is made of.
+const TOKEN_BYTES: usize = 32;
+
+/// What a client must say to be let in.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl Token {
+    /// One that nobody can guess: 256 random bits.
+    ///
+    /// # Errors
+    /// When the system has no randomness for us.
+    pub fn fresh() -> anyhow::Result<Self> {
+        let mut bytes = [0; TOKEN_BYTES];
+        getrandom::fill(&mut bytes).map_err(anyhow::Error::msg).context("no token can be made")?;
+        Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
+    }
+
+    /// What is in this file, without the white space around it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no token: letters, digits and `-._~`, at least 16.
+    pub fn from_file(file: &Path) -> anyhow::Result<Self> {
+        let token = fs::read_to_string(file).with_context(|| format!("cannot read `{}`", file.display()))?;
+        let token = token.trim();
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        if token.len() < 16 || !token.bytes().all(is_plain) {
+            bail!("`{}` holds no token: at least 16 letters, digits and -._~", file.display());
+        }
+        Ok(Self(token.to_owned()))
+    }
+
+    /// The token, to be told to whom it is for.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// How long this takes tells nothing of how much of it is right.
+    fn is(&self, said: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(said).into()
+    }
+}
+
+/// Who is let in.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// What they must say; none: nothing.
+    pub token: Option<Token>,
+    /// Pages that may connect, as browsers name them: `https://example.com`.
+    pub origins: Vec<String>,
+}
+
+/// Why somebody is not let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status that says so.
+    pub status: StatusCode,
+    /// The same for people.
+    pub why: &'static str,
+    /// It may have been a guess: the answer is to take its time.
+    pub is_wrong_token: bool,
+}
+
+const fn refused(status: StatusCode, why: &'static str) -> Refusal {
+    Refusal { status, why, is_wrong_token: false }
+}
+
+impl Access {
+    /// Judges a request that came in at this address of ours. `name` is what we were asked to listen on.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn judge(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), Refusal> {
+        if request.uri().path() != "/" {
+            return Err(refused(StatusCode::NOT_FOUND, "there is nothing but /"));
+        }
+        let host = only(request, &HOST).ok_or(refused(StatusCode::BAD_REQUEST, "it needs one Host"))?;
+        // Else a page could reach us by a name of its own that it has point to this machine.
+        if !is_ours(host, name, ours) {
+            return Err(refused(StatusCode::FORBIDDEN, "its Host is not what is listened on"));
+        }
+        let origins = request.headers().get_all(ORIGIN);
+        if !origins.iter().all(|origin| self.origins.iter().any(|ours| ours.as_bytes() == origin.as_bytes()))
+        {
+            return Err(refused(StatusCode::FORBIDDEN, "its Origin is none that --allow-origin names"));
+        }
+        match &self.token {
+            Some(token) if !says(request, token) => Err(Refusal {
+                status: StatusCode::UNAUTHORIZED,
+                why: "it does not say the token, as ?tkn= or as Authorization: Bearer",
+                is_wrong_token: true,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn only<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
+    let mut values = request.headers().get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())?.to_str().ok()
+}
+
+/// Whether a request says the token.
+fn says(request: &Request, token: &Token) -> bool {
+    let bearer = only(request, &AUTHORIZATION).and_then(|said| said.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let asked = request.uri().query().unwrap_or_default().split('&');
+    let mut asked = asked.filter_map(|member| member.strip_prefix("tkn="));
+    bearer.is_some_and(|(_, said)| token.is(said.trim().as_bytes()))
+        || asked.any(|said| token.is(&percent_decode_str(said).collect::<Vec<u8>>()))
+}
+
+/// Whether this is a name of ours: what we were asked to listen on, the address that was connected to, or `localhost`
+/// where that is an address of this machine alone. The port may be another one, on the other side of a tunnel.
+fn is_ours(host: &str, name: &str, ours: IpAddr) -> bool {
+    let bare = match host.rsplit_once(':') {
+        Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !bare.ends_with(':') => bare,
+        _ => host,
+    };
+    let bare = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
+    let is_local = ours.to_canonical().is_loopback();
+    bare.eq_ignore_ascii_case(name)
+        || bare.parse::<IpAddr>().is_ok_and(|address| {
+            address.to_canonical() == ours.to_canonical() || is_local && address.to_canonical().is_loopback()
+        })
+        || is_local && bare.eq_ignore_ascii_case("localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn request(target: &str, headers: &[(&'static str, &str)]) -> Request {
+        let mut request = Request::new(());
+        *request.uri_mut() = target.parse().unwrap();
+        for (name, value) in headers {
+            request.headers_mut().append(*name, value.parse().unwrap());
+        }
+        request
+    }
+
+    #[test]
+    fn tokens_are_256_random_bits_and_shown_to_nobody() {
+        let (one, two) = (Token::fresh().unwrap(), Token::fresh().unwrap());
+        assert_ne!(one.reveal(), two.reveal());
+        assert_eq!(BASE64_URL_SAFE_NO_PAD.decode(one.reveal()).unwrap().len(), 32);
+        let access = Access { token: Some(one.clone()), origins: Vec::new() };
+        assert!(!format!("{access:?}").contains(one.reveal()));
+    }
+
+    #[test]
+    fn a_token_is_said_in_either_way() {
+        let token = Token("0123456789abcdef".to_owned());
+        let access = Access { token: Some(token), origins: Vec::new() };
+        let judge = |target: &str, authorization: Option<&str>| {
+            let mut headers = vec![("host", "127.0.0.1:1")];
+            headers.extend(authorization.map(|value| ("authorization", value)));
+            access
+                .judge(&request(target, &headers), "127.0.0.1", OURS)
+                .map_err(|refusal| refusal.is_wrong_token)
+        };
+        assert_eq!(judge("/?tkn=0123456789abcdef", None), Ok(()));
+        assert_eq!(judge("/?a=b&tkn=%30123456789abcdef", None), Ok(()));
+        assert_eq!(judge("/", Some("Bearer 0123456789abcdef")), Ok(()));
+        assert_eq!(judge("/", Some("bearer  0123456789abcdef")), Ok(()));
+        let wrong =
+            ["/", "/?tkn=", "/?tkn=0123456789abcde", "/?tkn=0123456789abcdef0", "/?tkn=0123456789abcdeg"];
+        for target in wrong {
+            assert_eq!(judge(target, None), Err(true), "{target}");
+        }
+        assert_eq!(judge("/", Some("Basic 0123456789abcdef")), Err(true));
+        assert_eq!(judge("/other?tkn=0123456789abcdef", None), Err(false));
+    }
+
+    #[test]
+    fn pages_are_refused_unless_they_are_named() {
+        let access = Access { token: None, origins: vec!["https://a.example".to_owned()] };
+        let judge = |origins: &[&str]| {
+            let mut headers = vec![("host", "localhost")];
+            headers.extend(origins.iter().map(|origin| ("origin", *origin)));
+            access.judge(&request("/", &headers), "127.0.0.1", OURS).is_ok()
+        };
+        assert!(judge(&[]) && judge(&["https://a.example"]));
+        for origins in
+            [&["null"][..], &["https://b.example"], &["https://a.example.b"], &["https://a.example", "null"]]
+        {
+            assert!(!judge(origins), "{origins:?}");
+        }
+    }
+
+    #[test]
+    fn we_are_called_by_a_name_of_ours() {
+        let judge = |hosts: &[&str], name: &str, ours: &str| {
+            let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
+            let access = Access { token: None, origins: Vec::new() };
+            access.judge(&request("/", &headers), name, ours.parse().unwrap()).is_ok()
+        };
+        for host in ["127.0.0.1:80", "127.0.0.1", "localhost:9", "LOCALHOST", "[::1]:7", "me.example:7"] {
+            assert!(judge(&[host], "me.example", "127.0.0.1"), "{host}");
+        }
+        for host in ["", "evil.example", "evil.example:80", "10.0.0.1", "localhost.evil.example", "[::2]"] {
+            assert!(!judge(&[host], "127.0.0.1", "127.0.0.1"), "{host}");
+        }
+        assert!(
+            judge(&["10.0.0.1:8"], "0.0.0.0", "10.0.0.1") && judge(&["10.0.0.1"], "::", "::ffff:10.0.0.1")
+        );
+        assert!(!judge(&["localhost"], "0.0.0.0", "10.0.0.1"));
+        assert!(
+            !judge(&[], "localhost", "127.0.0.1")
+                && !judge(&["localhost", "localhost"], "localhost", "127.0.0.1")
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! Where clients can connect to.
+//!
+//! Owns: how an address is written, taking it, and leaving nothing of it behind.
+//! Never: lets anybody in to a Unix socket who is not the user that we run as.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+#[cfg(unix)]
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{bail, Context};
+use tokio::net::TcpListener;
+
+/// An address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// `ws://HOST:PORT`.
+    WebSocket {
+        /// A name or an address, one of IPv6 without its brackets.
+        host: String,
+        /// 0: the system picks one.
+        port: u16,
+    },
+    /// `unix:PATH`.
+    #[cfg(unix)]
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = anyhow::Error;
+
+    fn from_str(said: &str) -> anyhow::Result<Self> {
+        #[cfg(unix)]
+        if let Some(path) = said.strip_prefix("unix:") {
+            if path.is_empty() {
+                bail!("`{said}` names no file");
+            }
+            return Ok(Self::Unix(path.into()));
+        }
+        let Some(rest) = said.strip_prefix("ws://") else {
+            bail!("`{said}` is neither ws://HOST:PORT nor unix:PATH");
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (host, port) = rest.rsplit_once(':').with_context(|| format!("`{said}` has no port"))?;
+        let port = port.parse().with_context(|| format!("`{said}` has no port between 0 and 65535"))?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        if bare.is_none() && host.contains([':', '/', '@', '?', '#']) || host.is_empty() {
+            bail!("`{said}` has no host: a name, an address, or an address of IPv6 in brackets");
+        }
+        Ok(Self::WebSocket { host: bare.unwrap_or(host).to_owned(), port })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WebSocket { host, port } if host.contains(':') => write!(f, "ws://[{host}]:{port}"),
+            Self::WebSocket { host, port } => write!(f, "ws://{host}:{port}"),
+            #[cfg(unix)]
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// The host, if there is one.
+    pub fn host(&self) -> &str {
+        match self {
+            Self::WebSocket { host, .. } => host,
+            #[cfg(unix)]
+            Self::Unix(_) => "",
+        }
+    }
+
+    /// Whether it is clear that nobody but this machine reaches it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::WebSocket { host, .. } => {
+                let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
+                address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+            }
+            #[cfg(unix)]
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// Where a client connects to that is to find us here, saying this token.
+    pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
+        let mut picked = self.clone();
+        if let (Self::WebSocket { port, .. }, Some(local)) = (&mut picked, local) {
+            *port = local.port();
+        }
+        match (&picked, token) {
+            (Self::WebSocket { .. }, Some(token)) => format!("{picked}/?tkn={token}"),
+            _ => picked.to_string(),
+        }
+    }
+
+    /// Begins to listen here.
+    ///
+    /// # Errors
+    /// When that is not possible.
+    pub async fn bind(&self) -> io::Result<Listener> {
+        match self {
+            Self::WebSocket { host, port } => {
+                Ok(Listener::Tcp(TcpListener::bind((host.as_str(), *port)).await?))
+            }
+            #[cfg(unix)]
+            Self::Unix(path) => Ok(Listener::Unix(unix::Socket::bind(path)?)),
+        }
+    }
+}
+
+/// What listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// For WebSockets.
+    Tcp(TcpListener),
+    /// For lines.
+    #[cfg(unix)]
+    Unix(unix::Socket),
+}
+
+impl Listener {
+    /// The address and the port that were taken.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Some),
+            #[cfg(unix)]
+            Self::Unix(_) => Ok(None),
+        }
+    }
+}
+
+/// Sockets in the file system.
+#[cfg(unix)]
+pub mod unix {
+    use std::fs::{self, Permissions};
+    use std::io;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+    use std::path::{Path, PathBuf};
+
+    use bytes::BytesMut;
+    use rustix::process::geteuid;
+    use tokio::net::{UnixListener, UnixStream};
+
+    use crate::io::link::{AtEnd, Door, Terms};
+    use crate::io::{listen, sockets};
+
+    /// A socket, and its file, which goes with it.
+    #[derive(Debug)]
+    pub struct Socket {
+        listener: UnixListener,
+        path: PathBuf,
+        inode: u64,
+    }
+
+    impl Socket {
+        /// Begins to listen. A file that a process has left there which listens no more is removed.
+        ///
+        /// # Errors
+        /// When that is not possible, or something else is there.
+        pub fn bind(path: &Path) -> io::Result<Self> {
+            let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
+            if is_socket && is_deserted(path) {
+                fs::remove_file(path)?;
+            }
+            let listener = UnixListener::bind(path)?;
+            // Who has come before that is known by his user id.
+            fs::set_permissions(path, Permissions::from_mode(0o600))?;
+            Ok(Self { listener, path: path.to_owned(), inode: fs::symlink_metadata(path)?.ino() })
+        }
+
+        /// Lets in whoever is the user that we run as.
+        pub(in crate::io::listen) async fn let_in(&self, door: &Door, terms: &Terms) {
+            loop {
+                match self.listener.accept().await {
+                    Ok((stream, _)) => greet(stream, door, terms),
+                    Err(error) => listen::pause(&error).await,
+                }
+            }
+        }
+    }
+
+    fn is_deserted(path: &Path) -> bool {
+        let asked = std::os::unix::net::UnixStream::connect(path);
+        asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
+    fn greet(stream: UnixStream, door: &Door, terms: &Terms) {
+        match stream.peer_cred() {
+            Ok(peer) if may_connect(peer.uid()) => {}
+            Ok(peer) => {
+                return tracing::warn!(user = peer.uid(), "a client is not let in: it is another user's")
+            }
+            Err(error) => return tracing::warn!(%error, "a client is not let in: nobody knows whose it is"),
+        }
+        let opened = sockets::open(door, AtEnd::Close, stream.into_split(), BytesMut::new(), terms.clone());
+        match opened {
+            Ok(connection) => tracing::info!(?connection, "a client is let in"),
+            Err(error) => tracing::warn!(%error, "a client cannot be let in"),
+        }
+    }
+
+    fn may_connect(user: u32) -> bool {
+        user == geteuid().as_raw()
+    }
+
+    impl Drop for Socket {
+        fn drop(&mut self) {
+            // Another process may have taken the name meanwhile.
+            if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+                if let Err(error) = fs::remove_file(&self.path) {
+                    tracing::debug!(%error, path = %self.path.display(), "a socket is left behind");
+                }
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn only_the_user_that_we_run_as_may_connect() {
+            let ours = geteuid().as_raw();
+            assert!(may_connect(ours) && !may_connect(ours + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        for said in ["ws://127.0.0.1:0", "ws://localhost:9400", "ws://[::1]:80", "unix:/a/b c"] {
+            assert_eq!(said.parse::<Address>().unwrap().to_string(), said);
+        }
+        assert_eq!("ws://a:1/".parse::<Address>().unwrap().to_string(), "ws://a:1");
+        for said in
+            ["", "a:1", "ws://a", "ws://:1", "ws://a:70000", "wss://a:1", "ws://::1:1", "ws://a@b:1", "unix:"]
+        {
+            assert!(said.parse::<Address>().is_err(), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_url_has_the_port_that_was_taken_and_the_token() {
+        let address: Address = "ws://localhost:0".parse().unwrap();
+        let local = "127.0.0.1:7".parse().ok();
+        assert_eq!(address.url(local, Some("t")), "ws://localhost:7/?tkn=t");
+        assert_eq!(address.url(local, None), "ws://localhost:7");
+    }
+}

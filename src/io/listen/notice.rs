@@ -1,0 +1,70 @@
+//! What the state folder tells of where is listened.
+//!
+//! Owns: that file, which only its owner can read, since it holds the token; it is there while somebody listens, or was
+//! killed when he did.
+//! Never: prints it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The name of the file.
+const FILE: &str = "listening.json";
+
+/// Where is listened.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The process that listens.
+    pub process: u32,
+    /// Where, each with the token if one is needed.
+    pub listening: Vec<String>,
+}
+
+impl Notice {
+    /// What the folder tells; none where nobody has listened, or has ended since.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(folder: &Path) -> io::Result<Option<Self>> {
+        match fs::read(folder.join(FILE)) {
+            Ok(told) => Ok(Some(serde_json::from_slice(&told)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts it up, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn put_up(&self, folder: &Path) -> io::Result<PutUp> {
+        let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
+        // A process that was killed may have left it. What is made anew has the mode that is asked for.
+        fs::remove_file(&new).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&new)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        fs::rename(&new, &path)?;
+        Ok(PutUp(path))
+    }
+}
+
+/// A notice that is put up.
+#[derive(Debug)]
+pub struct PutUp(PathBuf);
+
+impl Drop for PutUp {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::debug!(%error, "the state folder still tells where was listened");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Who waits for whom when a client does not read.
+//!
+//! Owns: whether agents wait, and cutting off a client that others would have to wait for, or that keeps more waiting
+//! than memory is for. What it was not told it is told when it comes back.
+//! Never: cuts off the only client that listens: agents wait for that one.
+
+use tokio::time::Instant;
+
+use super::Sidecar;
+use crate::host::effects::ConnectionId;
+use crate::io::link::{AtEnd, Link};
+
+impl Sidecar {
+    /// Agents are held up while too much waits for clients: for any of them, unless another one reads what is said.
+    pub(super) fn has_room_for_agents(&self) -> bool {
+        let coming = self.coming_bytes();
+        let has_room = |link: &Link| link.outbox.has_room_for_agents(coming);
+        self.keeper.has_room_for_agents(self.unsettled_bytes)
+            && (self.links.iter().all(has_room) || self.links.iter().any(|link| self.reads(link)))
+    }
+
+    /// Whether a client listens, and reads what it is told.
+    fn reads(&self, link: &Link) -> bool {
+        let listens = !link.closing && !link.has_departed && self.host.is_welcome(link.id);
+        listens && link.outbox.has_room_for_agents(self.coming_bytes())
+    }
+
+    /// When the next client is to be cut off, if it does not read until then.
+    pub(super) fn next_cut(&self) -> Option<Instant> {
+        self.cuts().map(|(_, at)| at).min()
+    }
+
+    /// Those that are to be cut off, and when.
+    fn cuts(&self) -> impl Iterator<Item = (ConnectionId, Instant)> + '_ {
+        // It has room itself, so it is none of those.
+        let others_read = self.links.iter().any(|link| self.reads(link));
+        self.links.iter().filter_map(move |link| {
+            let at = link.stalls_at(others_read)?;
+            Some((link.id, at))
+        })
+    }
+
+    /// Cuts off clients whose time is up.
+    pub(super) fn cut_off(&mut self) {
+        let now = Instant::now();
+        let over: Vec<ConnectionId> = self.cuts().filter(|&(_, at)| at <= now).map(|(id, _)| id).collect();
+        for connection in over {
+            let Some(link) = self.links.get_mut(connection) else { continue };
+            let (bytes, at_end) = (link.outbox.bytes(), link.at_end);
+            tracing::warn!(
+                ?connection,
+                bytes,
+                "a client is cut off: it does not read what waits for it; it gets everything when it reconnects"
+            );
+            if at_end == AtEnd::Leave {
+                self.input_ended(connection, None);
+            }
+            if let Some(link) = self.links.get_mut(connection) {
+                link.cut_off();
+            }
+            self.lose(connection, Some("its client does not read what waits for it".to_owned()));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `--listen`, and `status`: where other programs can connect.
+//!
+//! Owns: their arguments, what is wrong with them, and printing where is listened.
+//! Never: listens.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{bail, Context};
+use clap::Args;
+use serde_json::json;
+
+use crate::io::listen::access::{Access, Token};
+use crate::io::listen::address::Address;
+use crate::io::listen::notice::Notice;
+use crate::io::listen::Listening;
+use crate::store::folder;
+
+/// Where is listened, and who is let in.
+#[derive(Debug, Args)]
+pub struct ListenArgs {
+    /// Let other programs connect: ws://HOST:PORT (port 0: any that is free) or unix:PATH; may be said several times
+    #[arg(long, value_name = "ADDRESS", value_parser = read_address)]
+    listen: Vec<Address>,
+
+    /// What clients of ws:// must say as ?tkn= or as Authorization: Bearer is in this file [default: a new token, which
+    /// is printed on stderr with the address]
+    #[arg(long, value_name = "FILE", requires = "listen", conflicts_with = "no_token")]
+    token_file: Option<PathBuf>,
+
+    /// Let in whoever reaches ws:// on this machine, without a token
+    #[arg(long, requires = "listen")]
+    no_token: bool,
+
+    /// Let in pages of this origin, such as https://example.com; may be said several times
+    #[arg(long, value_name = "ORIGIN", requires = "listen")]
+    allow_origin: Vec<String>,
+
+    /// How long a client may take for its handshake, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true)]
+    handshake_timeout: u64,
+}
+
+fn read_address(said: &str) -> Result<Address, String> {
+    said.parse().map_err(|error: anyhow::Error| error.to_string())
+}
+
+/// How long a wrong token is not answered.
+const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
+
+impl ListenArgs {
+    /// Whether anything is to be listened on.
+    pub fn is_asked_for(&self) -> bool {
+        !self.listen.is_empty()
+    }
+
+    /// What to listen on; none where nothing is asked for.
+    ///
+    /// # Errors
+    /// When a token cannot be had, or none is asked for where others than this machine can connect.
+    pub fn listening(&self) -> anyhow::Result<Option<Listening>> {
+        if self.listen.is_empty() {
+            return Ok(None);
+        }
+        let token = match &self.token_file {
+            _ if self.no_token => None,
+            Some(file) => Some(Token::from_file(file).context("--token-file")?),
+            None => Some(Token::fresh()?),
+        };
+        if let Some(open) = self.listen.iter().find(|address| self.no_token && !address.is_local()) {
+            bail!("--no-token: others than this machine could connect to {open}; give it a token");
+        }
+        Ok(Some(Listening {
+            addresses: self.listen.clone(),
+            access: Access { token, origins: self.allow_origin.clone() },
+            token_is_known: self.token_file.is_some(),
+            handshake_within: Duration::from_secs(self.handshake_timeout),
+            wrong_token_wait: WRONG_TOKEN_WAIT,
+        }))
+    }
+}
+
+/// The arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The state folder [default: the one that sessions are kept in when nothing is said]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+
+    /// Print it as JSON: `running`, `process`, and `listening` with the tokens
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what runs on a state folder, and where it listens.
+///
+/// # Errors
+/// When the folder cannot be looked into.
+pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
+    let place = folder::chosen(arguments.state_dir.as_deref())?;
+    let running = folder::is_held(&place).with_context(|| format!("cannot look into {}", place.display()))?;
+    let notice = Notice::read(&place).context("what it tells of where is listened cannot be read")?;
+    // One that was killed has left its notice.
+    let notice = notice.filter(|_| running);
+    let listening = notice.iter().flat_map(|notice| notice.listening.clone());
+    let printed = if arguments.json {
+        let process = notice.as_ref().map(|notice| notice.process);
+        let listening: Vec<String> = listening.collect();
+        format!("{}\n", json!({ "running": running, "process": process, "listening": listening }))
+    } else {
+        let first = match (running, &notice) {
+            (false, _) => format!("nothing runs on {}\n", place.display()),
+            (true, Some(notice)) => {
+                format!("process {} runs on {}, and listens on:\n", notice.process, place.display())
+            }
+            (true, None) => format!("an ahp-sidecar runs on {}, and does not listen\n", place.display()),
+        };
+        listening.fold(first, |printed, url| printed + &url + "\n")
+    };
+    match io::stdout().write_all(printed.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
