@@ -147,7 +147,7 @@ fn too_few_threads_are_told() {
     }
     let (mut refusals, mut enough) = (0, false);
     for limit in 1..=12 {
-        for arguments in [&["--ephemeral"][..], &["--state-dir", "state"]] {
+        for arguments in [&["--ephemeral"][..], &["--exclusive", "--state-dir", "state"]] {
             let mut host = Command::new(&program);
             host.args(arguments).env("HOME", NO_HOME);
             // Shells do not agree on its name.
