@@ -311,7 +311,7 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
 /// A page of the list where the index is damaged: of everything that is named anywhere.
 fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, StoreError> {
     let (modified_at, key) = begin_of(page);
-    let named = ways::named(connection)
+    let named = ways::named(connection)?
         .into_iter()
         .filter(|it| it.removed_at.is_none() && (it.modified_at.as_str(), it.key.0) < (modified_at, key));
     let (mut listed, mut last) = (Listed::default(), None);
@@ -341,7 +341,7 @@ fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -
 /// the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
     // A time before 1970 says that it is being removed for good.
-    let named = ways::named(connection).into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
+    let named = ways::named(connection)?.into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
     let mut all = Vec::new();
     for ways::Named { key, removed_at, modified_at } in named {
         let summary = match rows::summary(connection, key) {

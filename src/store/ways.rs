@@ -1,7 +1,7 @@
 //! The ways to sessions and chats: by an index where it can be trusted, else by looking at every row.
 //!
 //! Owns: finding out whether an index names every row, and what is still named where a table or an index is damaged.
-//! Never: writes, or fails because of damage: what one way does not lead to, another one may.
+//! Never: writes, or fails because of damage, unless no way leads to anything: what one does not lead to, another one may.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,10 @@ pub(super) struct Named {
 
 /// Every session that the table or one of its indexes names, whether or not its row can be read: the listed ones,
 /// newest first, then those in the trash.
-pub(super) fn named(connection: &Connection) -> Vec<Named> {
+///
+/// # Errors
+/// When every way is damaged, and none has led to any: that there are none is not known.
+pub(super) fn named(connection: &Connection) -> Result<Vec<Named>, StoreError> {
     // What is read first is believed: rows before indexes.
     const WAYS: [&str; 5] = [
         "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED ORDER BY key",
@@ -83,17 +86,25 @@ pub(super) fn named(connection: &Connection) -> Vec<Named> {
         "SELECT key, NULL, x'' FROM sessions INDEXED BY sessions_by_uri WHERE removed_at IS NULL",
         "SELECT key, removed_at, x'' FROM sessions INDEXED BY sessions_removed WHERE removed_at IS NOT NULL",
     ];
-    let mut all = BTreeMap::new();
+    let (mut all, mut led, mut failure) = (BTreeMap::new(), false, None);
     for way in WAYS {
-        follow(connection, way, &mut all)
-            .unwrap_or_else(|error| tracing::debug!(%error, way, "a way to the sessions is damaged"));
+        match follow(connection, way, &mut all) {
+            Ok(()) => led = true,
+            Err(error) => {
+                tracing::debug!(%error, way, "a way to the sessions is damaged");
+                failure = Some(error);
+            }
+        }
+    }
+    if let Some(failure) = failure.filter(|_| !led && all.is_empty()) {
+        return Err(failure.into());
     }
     let mut all: Vec<Named> = all.into_values().collect();
     all.sort_by(|a, b| {
         let place = |it: &Named| (it.removed_at, it.modified_at.clone(), it.key.0);
         (a.removed_at.is_some().cmp(&b.removed_at.is_some())).then_with(|| place(b).cmp(&place(a)))
     });
-    all
+    Ok(all)
 }
 
 fn follow(connection: &Connection, way: &str, all: &mut BTreeMap<u64, Named>) -> rusqlite::Result<()> {

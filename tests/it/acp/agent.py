@@ -922,6 +922,8 @@ def step_client_and_withdraw(session, rest):
     request = call_client(session, rest, {}, {})
     answer = wait_for_answer(permission(session, "ask_1", title="Wait for it", kind="edit"))
     SERVERS[session].say(method="notifications/cancelled", params={"requestId": request})
+    # It goes another way than what is said here, and must be there before the turn is over.
+    SERVERS[session].wait(SERVERS[session].ask("ping", {}))
     text(session, outcome_of(answer))
 
 
