@@ -1,5 +1,6 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
-//!  In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
+//!
+//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
 //! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an
 //! agent that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is
 //! known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`,
