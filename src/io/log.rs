@@ -91,9 +91,7 @@ impl Log {
             thread::sleep(Duration::from_millis(1));
         }
     }
-}
 
-impl Log {
     /// Writes a line of another process's log, as it is.
     pub fn pass_on(&self, line: Vec<u8>) {
         let count = match self.sender.try_send(line) {

@@ -1,7 +1,7 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! `fairness` is who waits for clients that do not read, `steps` is what a step of the core consists of, `hearing` how clients are heard, `recall` what is looked up when a
-//! message names it, `leaving` how the process ends.
+//! `steps` is what a step of the core consists of, `hearing` how clients are heard, `fairness` who waits for clients that
+//! do not read, `recall` what is looked up when a message names it, `leaving` how the process ends.
 //!
 //! Owns: what is waited for, what is not read when too much waits to be written, and timers.
 //! Never: answers a client by itself, except when serving it failed inside.
