@@ -71,7 +71,7 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
 
 impl Host {
     fn call(&self, call: &CallRef) -> Option<&ToolCallState> {
-        self.chats.get(&call.key)?.conversation.tool(&call.id)
+        self.channels.chats.get(&call.key)?.conversation.tool(&call.id)
     }
 
     /// An agent begins a tool call.
@@ -159,7 +159,7 @@ impl Host {
 
     /// An agent does not want to know any more what it asked.
     pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: String) {
-        let question = self.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
+        let question = self.channels.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
         if question.is_some_and(|question| question.response.is_none()) {
             self.settle_question(step, key, id, ChatInputResponseKind::Cancel);
         }
@@ -172,7 +172,7 @@ impl Host {
             Question(String),
             Call(Box<ToolCallState>),
         }
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
         let open: Vec<Open> = parts
             .filter_map(|part| match part {
@@ -255,7 +255,7 @@ impl Host {
 
     /// What the agent is told of a result that was looked at: a client's call is over only now.
     pub(super) fn reviewed(&self, key: ChatKey, run: RunId, tool_call_id: String, approved: bool) -> Command {
-        let call = self.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+        let call = self.channels.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
         let of_client = call.is_some_and(|call| client_of_call(call).is_some());
         of_client
             .then(|| self.result_for_agent(key, run, &tool_call_id))
@@ -287,9 +287,10 @@ impl Host {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
-                let language = self.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
+                let language =
+                    self.channels.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
                 let shown = options.iter().map(|option| shown(option, language)).collect();
-                if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.permissions.insert(id.clone(), options);
                 }
                 (None, Some(shown))
@@ -330,7 +331,7 @@ impl Host {
 
     /// Nobody can be shown the question, so the agent must not wait for an answer.
     fn refuse_unshown(&mut self, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
-        let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        let run = self.channels.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
             let option = rejection_among(&options);
             let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };

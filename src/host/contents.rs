@@ -195,7 +195,7 @@ impl Host {
     /// state no more when it has been approved, and its contents are still looked at.
     pub(super) fn note_contents(&mut self, target: Target, action: &StateAction) {
         let Target::Chat(key) = target else { return };
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         match action {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => chat.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
@@ -215,7 +215,7 @@ impl Host {
     pub(super) fn content_called(&self, uri: &str) -> Result<Option<String>, RpcError> {
         let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
         let chat = match self.find(&chat) {
-            Some(Target::Chat(key)) => self.chats.get(&key),
+            Some(Target::Chat(key)) => self.channels.chats.get(&key),
             None if self.unreadable.contains_key(&chat) => return Err(self.not_found(&chat)),
             _ => None,
         };

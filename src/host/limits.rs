@@ -45,7 +45,7 @@ impl Default for Limits {
 impl Host {
     /// Ends a chat's turn if it has become too large.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_too_large = self.chats.get(&key).is_some_and(|chat| {
+        let is_too_large = self.channels.chats.get(&key).is_some_and(|chat| {
             chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
         });
         if is_too_large {
@@ -80,12 +80,12 @@ impl Host {
                 | StateAction::SessionWorkingDirectoryReplaced(_),
             ) => Some(key),
             (Target::Chat(key), StateAction::SessionTitleChanged(_)) => {
-                self.chats.get(&key).map(|chat| chat.session)
+                self.channels.chats.get(&key).map(|chat| chat.session)
             }
             _ => None,
         };
         let there = match (session, target, action) {
-            (Some(key), ..) => self.sessions.get(&key).map(|session| json_bytes(&session.state)),
+            (Some(key), ..) => self.channels.sessions.get(&key).map(|session| json_bytes(&session.state)),
             (
                 None,
                 Target::Chat(key),
@@ -95,7 +95,10 @@ impl Host {
             ) => {
                 // A draft takes the place of the one before.
                 let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                self.chats.get_mut(&key).map(|chat| chat.conversation.bytes_besides_turns(with_draft))
+                self.channels
+                    .chats
+                    .get_mut(&key)
+                    .map(|chat| chat.conversation.bytes_besides_turns(with_draft))
             }
             _ => None,
         };

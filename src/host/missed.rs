@@ -39,12 +39,12 @@ impl Host {
             let key = match target {
                 Target::Root => continue,
                 Target::Session(key) => *key,
-                Target::Chat(chat) => match self.chats.get(chat) {
+                Target::Chat(chat) => match self.channels.chats.get(chat) {
                     Some(chat) => chat.session,
                     None => continue,
                 },
             };
-            match self.sessions.get(&key) {
+            match self.channels.sessions.get(&key) {
                 Some(session) if session.channel.born_at > cursor => {
                     missed.added.insert(key);
                 }
@@ -61,10 +61,10 @@ impl Host {
     /// Tells clients that are back what they have missed.
     pub(super) fn tell_missed(&mut self, step: &mut Step<'_>) {
         for (connection, missed) in std::mem::take(&mut self.returned) {
-            if !self.root_channel.subscribers.contains(&connection) {
+            if !self.channels.root.channel.subscribers.contains(&connection) {
                 continue;
             }
-            let channel = self.root_channel.uri.clone();
+            let channel = self.channels.root.channel.uri.clone();
             let mut notify = |method, params: Vec<u8>| {
                 let params = params.into();
                 step.say(Output::Frame(connection, Frame::Notification { method, params }));
@@ -73,11 +73,11 @@ impl Host {
                 let params = SessionRemovedParams { channel: channel.clone(), session };
                 notify("root/sessionRemoved", to_sorted_json(&params));
             }
-            for session in missed.added.iter().filter_map(|key| self.sessions.get(key)) {
+            for session in missed.added.iter().filter_map(|key| self.channels.sessions.get(key)) {
                 let params = SessionAddedParams { channel: channel.clone(), summary: session.told.clone() };
                 notify("root/sessionAdded", to_sorted_json(&params));
             }
-            for session in missed.changed.iter().filter_map(|key| self.sessions.get(key)) {
+            for session in missed.changed.iter().filter_map(|key| self.channels.sessions.get(key)) {
                 let (session, changes) = (session.told.resource.clone(), all_of(&session.told));
                 let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
                 notify("root/sessionSummaryChanged", to_sorted_json(&params));

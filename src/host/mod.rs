@@ -24,6 +24,7 @@ mod actions;
 mod attached;
 mod calls;
 mod catalogue;
+mod channels;
 mod clients;
 mod config;
 mod contents;
@@ -56,14 +57,13 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
-use ahp_types::state::RootState;
 use bytes::Bytes;
 use jiff::Timestamp;
 
 use effects::{
     AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, RunId, Timer,
 };
-use model::{Channel, Chat, Connection, Session, SessionKey, Target};
+use model::{Channel, Connection, SessionKey, Target};
 
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -128,12 +128,7 @@ pub struct Host {
     /// The last sequence number given.
     head: u64,
     log: log::Log,
-    root: RootState,
-    root_channel: Channel,
-    sessions: BTreeMap<SessionKey, Session>,
-    chats: BTreeMap<ChatKey, Chat>,
-    /// Every channel by its URI.
-    channels: HashMap<String, Target>,
+    channels: channels::Channels,
     /// How many sessions there are, in memory or not.
     session_count: u64,
     /// How often any session was used, and how often when idle ones were last looked for.
@@ -192,22 +187,10 @@ impl Host {
         let described: Vec<_> =
             config.agents.iter().map(|agent| described::Described::at_start(agent, &config.start)).collect();
         config.agents = described.iter().map(described::Described::whole).collect();
-        let root = RootState {
-            agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
-            active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
-            terminals: None,
-            config: None,
-            meta: None,
-        };
-        let uri = ahp_types::common::ROOT_RESOURCE_URI.to_owned();
         Self {
             head: config.start.head,
             log: log::Log::new(config.replay_window, config.start.head),
-            root,
-            channels: HashMap::from([(uri.clone(), Target::Root)]),
-            root_channel: Channel::new(uri, 0),
-            sessions: BTreeMap::new(),
-            chats: BTreeMap::new(),
+            channels: channels::Channels::new(channels::Root::at_start(&config)),
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
@@ -284,7 +267,8 @@ impl Host {
             self.restore(step, saved);
         }
         // What somebody else has brought back meanwhile can be read.
-        self.unreadable.extend(unreadable.into_iter().filter(|(uri, _)| !self.channels.contains_key(uri)));
+        self.unreadable
+            .extend(unreadable.into_iter().filter(|(uri, _)| !self.channels.by_uri.contains_key(uri)));
         (step.past, step.findings) = (past, findings);
     }
 
@@ -292,7 +276,7 @@ impl Host {
     /// back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
         if self.note_agents(step) && self.config.start.continues {
-            let agents = self.root.agents.clone();
+            let agents = self.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.sequence(step, Target::Root, changed, None);
         }
@@ -317,7 +301,7 @@ impl Host {
         if uris::is_root(uri) {
             return Some(Target::Root);
         }
-        self.channels.get(uri).copied().or_else(|| self.find_by_provider(uri))
+        self.channels.by_uri.get(uri).copied().or_else(|| self.find_by_provider(uri))
     }
 
     /// The session that is called by its provider here, or the default chat of one, where the session itself is called
@@ -325,11 +309,11 @@ impl Host {
     fn find_by_provider(&self, uri: &str) -> Option<Target> {
         let of_chat = uris::session_of_default_chat(uri);
         let (provider, plain) = uris::plain_session(of_chat.as_deref().unwrap_or(uri))?;
-        let Some(Target::Session(key)) = self.channels.get(&plain).copied() else { return None };
-        self.sessions.get(&key).filter(|session| session.state.provider == provider)?;
+        let Some(Target::Session(key)) = self.channels.by_uri.get(&plain).copied() else { return None };
+        self.channels.sessions.get(&key).filter(|session| session.state.provider == provider)?;
         match of_chat {
             None => Some(Target::Session(key)),
-            Some(_) => self.channels.get(&uris::default_chat_of(&plain)).copied(),
+            Some(_) => self.channels.by_uri.get(&uris::default_chat_of(&plain)).copied(),
         }
     }
 
@@ -343,17 +327,17 @@ impl Host {
 
     fn channel(&self, target: Target) -> Option<&Channel> {
         match target {
-            Target::Root => Some(&self.root_channel),
-            Target::Session(key) => self.sessions.get(&key).map(|session| &session.channel),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| &chat.channel),
+            Target::Root => Some(&self.channels.root.channel),
+            Target::Session(key) => self.channels.sessions.get(&key).map(|session| &session.channel),
+            Target::Chat(key) => self.channels.chats.get(&key).map(|chat| &chat.channel),
         }
     }
 
     fn channel_mut(&mut self, target: Target) -> Option<&mut Channel> {
         match target {
-            Target::Root => Some(&mut self.root_channel),
-            Target::Session(key) => self.sessions.get_mut(&key).map(|session| &mut session.channel),
-            Target::Chat(key) => self.chats.get_mut(&key).map(|chat| &mut chat.channel),
+            Target::Root => Some(&mut self.channels.root.channel),
+            Target::Session(key) => self.channels.sessions.get_mut(&key).map(|session| &mut session.channel),
+            Target::Chat(key) => self.channels.chats.get_mut(&key).map(|chat| &mut chat.channel),
         }
     }
 }

@@ -57,7 +57,7 @@ impl Host {
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
         let session = match target {
-            Target::Session(key) => self.sessions.get(&key).map(|session| (key, session)),
+            Target::Session(key) => self.channels.sessions.get(&key).map(|session| (key, session)),
             _ => None,
         };
         let Some((key, session)) = session else {
@@ -104,7 +104,7 @@ impl Host {
     }
 
     fn select_when_idle(&mut self, step: &mut Step<'_>, key: ChatKey, change: Change, asked: Option<Asked>) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         if chat.conversation.state().active_turn.is_some() {
             chat.selecting.push(Waiting { change, asked });
             chat.saved.row_due = true;
@@ -116,7 +116,7 @@ impl Host {
 
     /// Selects in a chat in which no turn runs what was waiting for that.
     pub(super) fn select_what_waits(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         for waiting in std::mem::take(&mut chat.selecting) {
             self.select(step, key, &waiting.change, waiting.asked);
         }
@@ -143,7 +143,7 @@ impl Host {
         selection: &Selection,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
         let draft = Some(Message {
             model: typed(selection.model.as_ref()),
@@ -157,7 +157,7 @@ impl Host {
     /// A message that names no model or agent is for what is selected now, in its chat or else in the session's
     /// own. Where the agent has no such model any more it stays as it is.
     pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
-        let Some(session) = self.chats.get(&key).map(|chat| chat.session) else { return };
+        let Some(session) = self.channels.chats.get(&key).map(|chat| chat.session) else { return };
         let own = self.own_chat(session);
         let mut selected = self.selected_in(key);
         if selected == Selection::default() {
@@ -173,7 +173,7 @@ impl Host {
 
     /// Turns are about to be removed that say what is selected: it stays so.
     pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let state = chat.conversation.state();
         let before = selection_of(state);
         let mut turns = state.turns.iter().map(|turn| (&turn.id, &turn.message));
@@ -193,7 +193,7 @@ impl Host {
 
     /// Whether a pending message is for what is selected when its turn begins.
     pub(super) fn let_follow(&mut self, key: ChatKey, id: &str, follows: bool) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
         if changed {
             chat.saved.row_due = true;
@@ -203,7 +203,9 @@ impl Host {
 
     /// Forgets messages that do not wait any more.
     pub(super) fn forget_followers(&mut self, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| !chat.following.is_empty()) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| !chat.following.is_empty()) else {
+            return;
+        };
         let state = chat.conversation.state();
         let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
         let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
@@ -234,9 +236,9 @@ impl Host {
 
     /// The chat that is its session's own: the first one, or the default one when that is gone.
     pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
-        let session: &Session = self.sessions.get(&key)?;
-        let chat = |uri: &String| match self.channels.get(uri) {
-            Some(Target::Chat(chat)) if self.chats.get(chat)?.session == key => Some(*chat),
+        let session: &Session = self.channels.sessions.get(&key)?;
+        let chat = |uri: &String| match self.channels.by_uri.get(uri) {
+            Some(Target::Chat(chat)) if self.channels.chats.get(chat)?.session == key => Some(*chat),
             _ => None,
         };
         let first = default_chat_of(&session.channel.uri);
@@ -244,7 +246,7 @@ impl Host {
     }
 
     fn selected_in(&self, key: ChatKey) -> Selection {
-        self.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
+        self.channels.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
     }
 }
 

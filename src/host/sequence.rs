@@ -55,12 +55,15 @@ impl Host {
     ) -> bool {
         self.load_before(step, target, &action);
         let (outcome, channel) = match target {
-            Target::Root => (apply_action_to_root(&mut self.root, &action), &mut self.root_channel),
-            Target::Session(key) => match self.sessions.get_mut(&key) {
+            Target::Root => (
+                apply_action_to_root(&mut self.channels.root.state, &action),
+                &mut self.channels.root.channel,
+            ),
+            Target::Session(key) => match self.channels.sessions.get_mut(&key) {
                 Some(session) => (apply_action_to_session(&mut session.state, &action), &mut session.channel),
                 None => return false,
             },
-            Target::Chat(key) => match self.chats.get_mut(&key) {
+            Target::Chat(key) => match self.channels.chats.get_mut(&key) {
                 Some(chat) => (chat.conversation.apply(&action), &mut chat.channel),
                 None => return false,
             },
@@ -154,10 +157,12 @@ impl Host {
     /// The channel's state now; a chat's with its turns from this one on.
     pub(super) fn snapshot(&mut self, target: Target, first_turn: usize) -> Option<Snapshot> {
         let state = match target {
-            Target::Root => SnapshotState::Root(Box::new(self.root.clone())),
-            Target::Session(key) => SnapshotState::Session(Box::new(self.sessions.get(&key)?.state.clone())),
+            Target::Root => SnapshotState::Root(Box::new(self.channels.root.state.clone())),
+            Target::Session(key) => {
+                SnapshotState::Session(Box::new(self.channels.sessions.get(&key)?.state.clone()))
+            }
             Target::Chat(key) => {
-                let conversation = &mut self.chats.get_mut(&key)?.conversation;
+                let conversation = &mut self.channels.chats.get_mut(&key)?.conversation;
                 let (mut state, cursor) = (
                     conversation.state_from(first_turn),
                     windows::cursor_before(key, &conversation.state().turns, first_turn),
@@ -204,7 +209,7 @@ impl Host {
         params: impl serde::Serialize,
     ) {
         let params = Bytes::from(to_sorted_json(&params));
-        for &connection in &self.root_channel.subscribers {
+        for &connection in &self.channels.root.channel.subscribers {
             step.say(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
         }
     }

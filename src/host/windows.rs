@@ -56,6 +56,7 @@ impl Host {
     pub(super) fn window_of(&self, target: Target, subscription: &Subscription) -> usize {
         match (target, subscription.turns) {
             (Target::Chat(key), Some(turns)) => self
+                .channels
                 .chats
                 .get(&key)
                 .map_or(0, |chat| chat.conversation.state().turns.len())
@@ -85,7 +86,7 @@ impl Host {
                 "`channel` is not subscribed to, so it has no window to grow",
             ));
         };
-        let Some(chat) = self.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
+        let Some(chat) = self.channels.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
         let turns = &chat.conversation.state().turns;
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
         // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
@@ -122,7 +123,7 @@ impl Host {
         key: ChatKey,
         turns: std::ops::Range<usize>,
     ) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let all = &chat.conversation.state().turns;
         let action = ChatTurnsLoadedAction {
             turns: all.get(turns.clone()).unwrap_or_default().to_vec(),
@@ -142,7 +143,7 @@ impl Host {
         else {
             return;
         };
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let turns = &chat.conversation.state().turns;
         let (there, at) = (turns.len(), turns.iter().position(|turn| turn.id == *named));
         for connection in chat.channel.subscribers.clone() {
@@ -164,7 +165,7 @@ impl Host {
         else {
             return;
         };
-        let subscribers = self.chats.get(&key).map(|chat| chat.channel.subscribers.clone());
+        let subscribers = self.channels.chats.get(&key).map(|chat| chat.channel.subscribers.clone());
         for connection in subscribers.unwrap_or_default() {
             if let Some(subscription) = self.subscription_mut(connection, target) {
                 subscription.window = Window::From(0);
@@ -204,7 +205,9 @@ impl Host {
                 _ => {}
             }
         }
-        let (Some((before, named)), Some(chat)) = (cut, self.chats.get(&key)) else { return Ok(None) };
+        let (Some((before, named)), Some(chat)) = (cut, self.channels.chats.get(&key)) else {
+            return Ok(None);
+        };
         if changed_since.contains(&named) {
             return Err(StateIsNeeded);
         }

@@ -200,7 +200,7 @@ impl Host {
             // Real clients rename a chat this way, and a session, which they show by its default chat.
             (Target::Chat(key), StateAction::SessionTitleChanged(a)) => {
                 self.name_chat(step, key, &a.title, TitleBy::User);
-                let session = self.chats.get(&key).map(|chat| chat.session);
+                let session = self.channels.chats.get(&key).map(|chat| chat.session);
                 if let Some(session) = session.filter(|_| self.is_default(key)) {
                     self.name_session(step, session, &a.title, TitleBy::User);
                 }
@@ -225,7 +225,8 @@ impl Host {
                 Ok(action)
             }
             (Target::Chat(key), Some(Aside::InRunningTurn)) => {
-                let turn = self.chats.get(&key).and_then(|chat| chat.run.as_ref()).map(|run| &*run.turn_id);
+                let turn =
+                    self.channels.chats.get(&key).and_then(|chat| chat.run.as_ref()).map(|run| &*run.turn_id);
                 read_action(target, &asked.action, Some(turn.unwrap_or_default()))
             }
             _ => read_action(target, &asked.action, None),

@@ -62,7 +62,8 @@ impl Host {
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
-        let is_known = |uri: &str| self.channels.contains_key(uri) || self.unreadable.contains_key(uri);
+        let is_known =
+            |uri: &str| self.channels.by_uri.contains_key(uri) || self.unreadable.contains_key(uri);
         let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) {
             return Err(RpcError::session_already_exists(&uri));
@@ -105,16 +106,16 @@ impl Host {
             ..creating_session(provider, directories, row)
         };
         state.active_clients.extend(params.active_client);
-        self.channels.insert(uri.clone(), Target::Session(session));
-        self.channels.insert(chat_uri, Target::Chat(chat));
+        self.channels.by_uri.insert(uri.clone(), Target::Session(session));
+        self.channels.by_uri.insert(chat_uri, Target::Chat(chat));
         let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
         let first = Chat { sponsor, opening, ..first };
-        self.chats.insert(chat, first);
+        self.channels.chats.insert(chat, first);
         self.session_count += 1;
         self.unsaved.sessions.insert(session);
         self.unsaved.chats.insert(chat);
-        self.sessions.insert(
+        self.channels.sessions.insert(
             session,
             Session {
                 told: summary_of(&uri, &state, &now, &now),
@@ -151,9 +152,11 @@ impl Host {
     /// Tells of a new session and has its agent open the conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
         self.count_sessions(step);
-        let Some(session) = self.sessions.get(&new.session) else { return };
-        let params =
-            SessionAddedParams { channel: self.root_channel.uri.clone(), summary: session.told.clone() };
+        let Some(session) = self.channels.sessions.get(&new.session) else { return };
+        let params = SessionAddedParams {
+            channel: self.channels.root.channel.uri.clone(),
+            summary: session.told.clone(),
+        };
         self.notify_root(step, "root/sessionAdded", params);
         self.open_session(step, new.session);
     }
@@ -172,27 +175,29 @@ impl Host {
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.
-            if let Some(run) = self.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+            if let Some(run) = self.channels.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
             self.opening_is_over(step, chat);
-            let Some(uri) = self.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else { continue };
+            let Some(uri) = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else {
+                continue;
+            };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.sequence(step, Target::Session(key), removed, None);
             self.close_conversation(step, chat);
             self.remove_channel(Target::Chat(chat));
-            self.chats.remove(&chat);
+            self.channels.chats.remove(&chat);
         }
         self.remove_channel(Target::Session(key));
-        let Some(session) = self.sessions.remove(&key) else { return Ok(()) };
+        let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
         self.summaries.forget(key);
         let uri = session.channel.uri;
         self.session_count = self.session_count.saturating_sub(1);
         step.say(Output::Record(Record::SessionRemoved(key)));
         self.count_sessions(step);
-        let params = SessionRemovedParams { channel: self.root_channel.uri.clone(), session: uri };
+        let params = SessionRemovedParams { channel: self.channels.root.channel.uri.clone(), session: uri };
         self.notify_root(step, "root/sessionRemoved", params);
         Ok(())
     }
@@ -201,7 +206,7 @@ impl Host {
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
         let summaries = uris.iter().filter_map(|uri| match self.find(uri) {
             Some(Target::Session(key)) => {
-                self.sessions.get(&key).map(|session| to_sorted_json(&session.summary()).into())
+                self.channels.sessions.get(&key).map(|session| to_sorted_json(&session.summary()).into())
             }
             _ => None,
         });
@@ -228,8 +233,13 @@ impl Host {
 
     /// The chats of a session, in the order of its catalogue.
     pub(in crate::host) fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
-        let rows = self.sessions.get(&key).map(|session| session.state.chats.as_slice()).unwrap_or_default();
-        let target = |uri: &str| self.channels.get(uri).copied();
+        let rows = self
+            .channels
+            .sessions
+            .get(&key)
+            .map(|session| session.state.chats.as_slice())
+            .unwrap_or_default();
+        let target = |uri: &str| self.channels.by_uri.get(uri).copied();
         rows.iter()
             .filter_map(|row| match target(&row.resource) {
                 Some(Target::Chat(chat)) => Some(chat),
@@ -249,7 +259,7 @@ impl Host {
     pub(in crate::host) fn remove_channel(&mut self, target: Target) {
         let Some(channel) = self.channel(target) else { return };
         let (uri, subscribers) = (channel.uri.clone(), channel.subscribers.clone());
-        self.channels.remove(&uri);
+        self.channels.by_uri.remove(&uri);
         for connection in subscribers {
             self.unsubscribe(connection, target);
         }

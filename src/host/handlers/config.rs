@@ -69,10 +69,10 @@ impl Host {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         let session = match target {
             Target::Session(key) => Some(key),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| chat.session),
+            Target::Chat(key) => self.channels.chats.get(&key).map(|chat| chat.session),
             Target::Root => None,
         };
-        let session = session.and_then(|key| self.sessions.get(&key)).ok_or_else(|| {
+        let session = session.and_then(|key| self.channels.sessions.get(&key)).ok_or_else(|| {
             RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
@@ -83,7 +83,7 @@ impl Host {
             chat => Some(chat),
         };
         let of_chat = match chat {
-            Some(Target::Chat(key)) => self.chats.get(&key).and_then(|chat| chat.commands.as_ref()),
+            Some(Target::Chat(key)) => self.channels.chats.get(&key).and_then(|chat| chat.commands.as_ref()),
             _ => None,
         };
         let commands = of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten();
