@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::actions::Refusal;
 use super::effects::{ChatKey, Transcript};
-use super::model::{Chat, Target};
+use super::model::Chat;
 use super::reduce::tool_call_id;
 use super::Host;
 use crate::wire::names::ATTACHED_MAX;
@@ -70,10 +70,7 @@ impl Host {
         bytes_max: usize,
     ) -> Result<Transcript, Refusal> {
         let uri = &attachment.resource;
-        let found = match self.find(uri) {
-            Some(Target::Chat(key)) => self.channels.chats.get(&key),
-            _ => None,
-        };
+        let found = self.find_chat(uri).and_then(|key| self.channels.chats.get(&key));
         let Some(chat) = found else {
             return Err(match self.unreadable.get(uri) {
                 Some(reason) => format!("the attached chat `{uri}` cannot be read: {reason}"),
@@ -130,7 +127,7 @@ impl Host {
         }
         // No action carries them.
         chat.saved.row_due = true;
-        self.unsaved.chats.insert(key);
+        self.unsaved.insert(key.into());
     }
 
     /// The transcripts of a pending message that begins a turn are those of the turn.

@@ -21,7 +21,6 @@ use super::effects::{
     Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
 use super::locale::Language;
-use super::model::Target;
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
@@ -97,7 +96,7 @@ impl Host {
             intention: None,
             contributor: None,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// More of a call's input has come.
@@ -113,7 +112,7 @@ impl Host {
             content: Some(delta),
             invocation_message: None,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// An agent says that a call's input is complete.
@@ -143,7 +142,7 @@ impl Host {
             meta,
             content,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// An agent asks the user something.
@@ -151,7 +150,7 @@ impl Host {
         let id = request.id.clone();
         self.end_part(key);
         let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
         self.question_changed(step, key, &id);
         self.decline_if_alone(step, key, &id);
         self.decline_if_unseen(step, key, &id);
@@ -236,7 +235,7 @@ impl Host {
             reason_message: denial.why.map(Into::into),
             selected_option_id: denial.option,
         };
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), None);
+        self.sequence(step, key, StateAction::ChatToolCallConfirmed(action), None);
         self.tool_changed(step, key, &id);
     }
 
@@ -249,7 +248,7 @@ impl Host {
             meta: None,
             approved: false,
         };
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallResultConfirmed(action), None);
+        self.sequence(step, key, StateAction::ChatToolCallResultConfirmed(action), None);
         self.tool_changed(step, key, &id);
     }
 
@@ -272,7 +271,7 @@ impl Host {
         response: ChatInputResponseKind,
     ) {
         let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
-        self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), None);
+        self.sequence(step, key, StateAction::ChatInputCompleted(action), None);
         self.question_changed(step, key, &request_id);
     }
 
@@ -326,7 +325,7 @@ impl Host {
             confirmed,
             options,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// Nobody can be shown the question, so the agent must not wait for an answer.
@@ -382,7 +381,7 @@ impl Host {
             },
             requires_result_confirmation: review.then_some(true),
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
         self.tool_changed(step, call.key, &call.id);
     }
 

@@ -22,7 +22,7 @@ use ahp_types::state::{
 };
 
 use super::effects::{ChatKey, Output, Timer};
-use super::model::{activity_of, status_is, with_activity, Session, SessionKey, Target, TitleBy};
+use super::model::{activity_of, status_is, with_activity, Session, SessionKey, TitleBy};
 use super::reduce::client_of_call;
 use super::{Host, Step};
 
@@ -154,7 +154,7 @@ impl Host {
         let row = row_of(chat.conversation.state());
         let old = session.state.chats.iter().find(|old| old.resource == row.resource);
         if let Some(action) = row_change(old, row) {
-            self.sequence(step, Target::Session(session_key), action, None);
+            self.sequence(step, session_key, action, None);
             self.sync_session(step, session_key);
         }
     }
@@ -176,7 +176,7 @@ impl Host {
         }
         if session.state.activity != activity {
             let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
-            self.sequence(step, Target::Session(key), action, None);
+            self.sequence(step, key, action, None);
         }
         self.session_changed(key);
     }
@@ -253,7 +253,7 @@ impl Host {
             (Some(_), None) => StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }),
             (None, None) => return,
         };
-        self.sequence(step, Target::Session(key), action, None);
+        self.sequence(step, key, action, None);
         // The reducer judges the session's status by this list alone.
         self.sync_session(step, key);
     }
@@ -266,11 +266,11 @@ impl Host {
         let session = chat.session;
         if is_read(chat.conversation.state().status) {
             let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
-            self.sequence(step, Target::Chat(key), unread, None);
+            self.sequence(step, key, unread, None);
         }
         if self.channels.sessions.get(&session).is_some_and(|session| is_read(session.state.status)) {
             let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
-            self.sequence(step, Target::Session(session), unread, None);
+            self.sequence(step, session, unread, None);
             self.session_changed(session);
         }
     }
@@ -285,7 +285,7 @@ impl Host {
         if session.state.title != title {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
-            self.sequence(step, Target::Session(key), action, None);
+            self.sequence(step, key, action, None);
             self.session_changed(key);
         }
     }
@@ -301,7 +301,7 @@ impl Host {
     /// Something about a session has changed: it is to be told in summaries, and saved.
     pub(super) fn session_changed(&mut self, key: SessionKey) {
         self.summaries.due.insert(key);
-        self.unsaved.sessions.insert(key);
+        self.unsaved.insert(key.into());
     }
 
     /// Tells the changed summaries, except those of streaming sessions whose change can wait.

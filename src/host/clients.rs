@@ -22,7 +22,7 @@ use serde_json::{json, Value};
 use super::actions::Refusal;
 use super::calls::CallRef;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
-use super::model::{AgentLink, Session, SessionKey, Target};
+use super::model::{AgentLink, ChannelId, Session, SessionKey};
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
@@ -88,10 +88,10 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         client_id: &str,
-        kept: &BTreeSet<Target>,
+        kept: &BTreeSet<ChannelId>,
     ) {
         for session in self.sessions_with(client_id) {
-            if kept.contains(&Target::Session(session)) {
+            if kept.contains(&session.into()) {
                 continue;
             }
             // Nothing may happen now that a snapshot in the answer would show.
@@ -105,7 +105,7 @@ impl Host {
 
     /// A client does not follow a session any more on one of its connections.
     pub(super) fn leave_session(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
-        let channel = Target::Session(session);
+        let channel = session.into();
         let follows = self.connections.values().any(|connection| {
             connection.client_id.as_deref() == Some(client_id)
                 && connection.subscriptions.contains_key(&channel)
@@ -128,7 +128,7 @@ impl Host {
             return;
         }
         let removed = SessionActiveClientRemovedAction { client_id: client_id.to_owned() };
-        self.sequence(step, Target::Session(key), StateAction::SessionActiveClientRemoved(removed), origin);
+        self.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
         for chat in self.chats_of(key) {
             for call in self.calls_on(chat, client_id) {
                 self.fail_client_call(step, &call, "the client that the tool ran on is gone");
@@ -281,7 +281,7 @@ impl Host {
             intention: None,
             contributor,
         };
-        self.sequence(step, Target::Chat(call.key), StateAction::ChatToolCallStart(started), None);
+        self.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
     }
 
     /// An agent waits for what comes of a tool that a client carries out.
@@ -321,7 +321,7 @@ impl Host {
             confirmed: Some(ToolCallConfirmationReason::NotNeeded),
             options: None,
         };
-        self.sequence(step, Target::Chat(call.key), StateAction::ChatToolCallReady(ready), None);
+        self.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
         self.tool_changed(step, call.key, &call.id);
         if is_offered {
             self.decline_if_alone(step, call.key, &call.id);

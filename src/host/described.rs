@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::config::stand_in_model;
-use super::effects::{AgentDescription, ChatKey, ConnectionId, Output, Record, SelfDescription, Target};
+use super::effects::{AgentDescription, ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription};
 use super::{Host, Start, Step};
 use crate::wire::rpc::to_sorted_json;
 
@@ -121,7 +121,7 @@ impl Host {
         let agents: Vec<_> = self.config.agents.iter().map(|agent| agent.info.clone()).collect();
         if agents != self.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            self.sequence(step, Target::Root, changed, None);
+            self.sequence(step, ChannelId::ROOT, changed, None);
             self.note_agents(step);
         }
     }

@@ -15,7 +15,7 @@ use ahp_types::state::MultipleWorkingDirectoriesCapability;
 
 use super::actions::{Refusal, Verdict};
 use super::effects::{ChatKey, Command};
-use super::model::{AgentLink, SessionKey, Target};
+use super::model::{AgentLink, SessionKey};
 use super::{Host, Step};
 use crate::wire::uris::canonical_file;
 
@@ -122,7 +122,7 @@ impl Host {
                 None,
             );
         }
-        self.sequence(step, Target::Session(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         self.session_changed(key);
         for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
             let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
@@ -240,7 +240,7 @@ impl Host {
         let changes =
             self.channels.chats.get(&key).is_some_and(|chat| chat.conversation.would_change(&action));
         if changes {
-            self.sequence(step, Target::Chat(key), action, origin);
+            self.sequence(step, key, action, origin);
             self.sync_chat(step, key);
         }
         changes

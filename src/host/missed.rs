@@ -14,7 +14,7 @@ use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
 use super::effects::{ActionLine, Frame, Output};
-use super::model::{SessionKey, Target};
+use super::model::{ChannelId, SessionKey};
 use super::sequence::envelope_of;
 use super::{Host, Step};
 use crate::wire::rpc::to_sorted_json;
@@ -32,18 +32,11 @@ pub(super) struct Missed {
 
 impl Host {
     /// The sessions in which something has happened behind this cursor. `past` is what the store has of that.
-    pub(super) fn missed_since(&self, cursor: u64, past: &[(Target, ActionLine)]) -> Missed {
+    pub(super) fn missed_since(&self, cursor: u64, past: &[(ChannelId, ActionLine)]) -> Missed {
         let mut missed = Missed::default();
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
-            let key = match target {
-                Target::Root => continue,
-                Target::Session(key) => *key,
-                Target::Chat(chat) => match self.channels.chats.get(chat) {
-                    Some(chat) => chat.session,
-                    None => continue,
-                },
-            };
+            let Some(key) = self.channels.session_of(*target) else { continue };
             match self.channels.sessions.get(&key) {
                 Some(session) if session.channel.born_at > cursor => {
                     missed.added.insert(key);

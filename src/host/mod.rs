@@ -6,7 +6,8 @@
 //! newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give the same
 //! outputs, byte for byte.
 //!
-//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
+//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds of
+//! channels apart), [`reduce`] and
 //! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
 //! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
 //! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
@@ -53,7 +54,7 @@ mod shutdown;
 mod turns;
 mod windows;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
@@ -63,11 +64,11 @@ use jiff::Timestamp;
 use effects::{
     AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, RunId, Timer,
 };
-use model::{Channel, Connection, SessionKey, Target};
+use model::{ChannelId, Connection, SessionKey};
 
 use crate::wire::errors::RpcError;
-use crate::wire::uris;
-pub use actions::{client_actions, ClientAction, Scope};
+pub use actions::ClientAction;
+pub use channels::client_actions;
 
 pub use described::kept_of;
 pub use directories::Findings;
@@ -134,8 +135,8 @@ pub struct Host {
     /// How often any session was used, and how often when idle ones were last looked for.
     uses: u64,
     idle_looked_for: u64,
-    /// Sessions and chats that the store does not know as they are.
-    unsaved: save::Unsaved,
+    /// Channels that the store does not know as they are.
+    unsaved: BTreeSet<ChannelId>,
     /// Set while the store takes nothing.
     failing: Option<effects::Failing>,
     /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
@@ -164,7 +165,7 @@ struct Step<'a> {
     ids: &'a mut dyn Ids,
     out: &'a mut Vec<Output>,
     /// What the store has of the actions after the cursor of the `reconnect` that is handled.
-    past: Option<Vec<(Target, effects::ActionLine)>>,
+    past: Option<Vec<(ChannelId, effects::ActionLine)>>,
     /// What was found out about the directories that the message names which is handled.
     findings: Findings,
 }
@@ -190,11 +191,11 @@ impl Host {
         Self {
             head: config.start.head,
             log: log::Log::new(config.replay_window, config.start.head),
-            channels: channels::Channels::new(channels::Root::at_start(&config)),
+            channels: channels::Channels::at_start(&config),
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
-            unsaved: save::Unsaved::default(),
+            unsaved: BTreeSet::new(),
             failing: None,
             disposed: HashSet::new(),
             unreadable: HashMap::new(),
@@ -278,7 +279,7 @@ impl Host {
         if self.note_agents(step) && self.config.start.continues {
             let agents = self.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            self.sequence(step, Target::Root, changed, None);
+            self.sequence(step, ChannelId::ROOT, changed, None);
         }
     }
 
@@ -296,25 +297,19 @@ impl Host {
         RunId(self.fresh_key())
     }
 
-    /// The channel of this URI. The root channel is known in the forms that URI libraries turn it into.
-    fn find(&self, uri: &str) -> Option<Target> {
-        if uris::is_root(uri) {
-            return Some(Target::Root);
-        }
-        self.channels.by_uri.get(uri).copied().or_else(|| self.find_by_provider(uri))
+    /// The channel of this URI.
+    fn find(&self, uri: &str) -> Option<ChannelId> {
+        self.channels.find(uri)
     }
 
-    /// The session that is called by its provider here, or the default chat of one, where the session itself is called
-    /// `ahp-session:/<id>`: some clients know sessions by no other name.
-    fn find_by_provider(&self, uri: &str) -> Option<Target> {
-        let of_chat = uris::session_of_default_chat(uri);
-        let (provider, plain) = uris::plain_session(of_chat.as_deref().unwrap_or(uri))?;
-        let Some(Target::Session(key)) = self.channels.by_uri.get(&plain).copied() else { return None };
-        self.channels.sessions.get(&key).filter(|session| session.state.provider == provider)?;
-        match of_chat {
-            None => Some(Target::Session(key)),
-            Some(_) => self.channels.by_uri.get(&uris::default_chat_of(&plain)).copied(),
-        }
+    /// The session of this URI.
+    fn find_session(&self, uri: &str) -> Option<SessionKey> {
+        self.find(uri)?.session()
+    }
+
+    /// The chat of this URI.
+    fn find_chat(&self, uri: &str) -> Option<ChatKey> {
+        self.find(uri)?.chat()
     }
 
     /// The error about a URI that names no channel in memory.
@@ -322,22 +317,6 @@ impl Host {
         match self.unreadable.get(uri) {
             Some(reason) => RpcError::unavailable(format_args!("`{uri}` cannot be read: {reason}")),
             None => RpcError::channel_not_found(uri),
-        }
-    }
-
-    fn channel(&self, target: Target) -> Option<&Channel> {
-        match target {
-            Target::Root => Some(&self.channels.root.channel),
-            Target::Session(key) => self.channels.sessions.get(&key).map(|session| &session.channel),
-            Target::Chat(key) => self.channels.chats.get(&key).map(|chat| &chat.channel),
-        }
-    }
-
-    fn channel_mut(&mut self, target: Target) -> Option<&mut Channel> {
-        match target {
-            Target::Root => Some(&mut self.channels.root.channel),
-            Target::Session(key) => self.channels.sessions.get_mut(&key).map(|session| &mut session.channel),
-            Target::Chat(key) => self.channels.chats.get_mut(&key).map(|chat| &mut chat.channel),
         }
     }
 }

@@ -9,7 +9,7 @@ use ahp_types::common::JsonObject;
 use serde_json::Value;
 
 use super::effects::ChatKey;
-use super::model::{SessionKey, Target};
+use super::model::SessionKey;
 use super::{Host, Step};
 
 /// The notes of one chat, by their names.
@@ -54,7 +54,7 @@ impl Host {
         let meta = Some(meta).filter(|meta| !meta.is_empty());
         if meta != session.state.meta {
             let action = StateAction::SessionMetaChanged(SessionMetaChangedAction { meta });
-            self.sequence(step, Target::Session(key), action, None);
+            self.sequence(step, key, action, None);
         }
     }
 }

@@ -6,7 +6,6 @@
 use ahp_types::state::ChatOrigin;
 
 use super::effects::ChatKey;
-use super::model::Target;
 use super::Host;
 
 impl Host {
@@ -20,7 +19,7 @@ impl Host {
         else {
             return None;
         };
-        let Some(Target::Chat(from)) = self.find(uri) else { return None };
+        let from = self.find_chat(uri)?;
         let source = self.channels.chats.get(&from)?;
         let provider = |key| self.agent_of(key).map(|agent| &agent.info.provider);
         let is_quiet = source.run.is_none() && source.settling.is_none();

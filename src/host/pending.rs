@@ -11,7 +11,7 @@ use ahp_types::actions::{
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
 use super::effects::{ChatKey, Command};
-use super::model::{RunPhase, Target};
+use super::model::RunPhase;
 use super::turns::as_agent_hears;
 use super::{Host, Step};
 
@@ -121,7 +121,7 @@ impl Host {
         let PendingMessage { id, message } = newest;
         let kind = PendingMessageKind::Steering;
         let set = ChatPendingMessageSetAction { kind, id, message };
-        self.sequence(step, Target::Chat(key), StateAction::ChatPendingMessageSet(set), None);
+        self.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
     }
 
     fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
@@ -129,6 +129,6 @@ impl Host {
             chat.consumed.insert(id.clone());
         }
         let removed = ChatPendingMessageRemovedAction { kind, id };
-        self.sequence(step, Target::Chat(key), StateAction::ChatPendingMessageRemoved(removed), None);
+        self.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);
     }
 }

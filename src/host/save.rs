@@ -25,7 +25,7 @@ use super::effects::{
 };
 use super::limits::is_output;
 use super::locale::Language;
-use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy};
+use super::model::{AgentLink, Channel, ChannelId, Chat, Run, RunPhase, Saved, Session, SessionKey, TitleBy};
 use super::reduce::Conversation;
 use super::selection::Waiting;
 use super::sequence::envelope_of;
@@ -50,13 +50,6 @@ const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 /// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
 /// that are in memory.
 const IDLE_EVERY: u64 = 16;
-
-/// Sessions and chats with something that the store does not know.
-#[derive(Debug, Default)]
-pub(super) struct Unsaved {
-    pub(super) sessions: BTreeSet<SessionKey>,
-    pub(super) chats: BTreeSet<ChatKey>,
-}
 
 /// What a session's row holds.
 #[derive(Serialize, Deserialize)]
@@ -100,18 +93,10 @@ impl Host {
     pub(super) fn note_change(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        key: ChatKey,
         action: &StateAction,
         bytes: usize,
     ) {
-        let key = match target {
-            Target::Root => return,
-            Target::Session(key) => {
-                self.unsaved.sessions.insert(key);
-                return;
-            }
-            Target::Chat(key) => key,
-        };
         let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let saved = &mut chat.saved;
         saved.behind_bytes += bytes;
@@ -135,38 +120,43 @@ impl Host {
         let behind_max = (BEHIND_TIMES * saved.row_bytes).clamp(BEHIND_BYTES_MIN, BEHIND_BYTES_MAX);
         saved.row_due |= chat.run.is_none() || saved.behind_bytes > behind_max;
         if saved.row_due {
-            self.unsaved.chats.insert(key);
+            self.unsaved.insert(key.into());
         }
     }
 
     /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
         let unsaved = std::mem::take(&mut self.unsaved);
-        if !unsaved.sessions.is_empty() || !unsaved.chats.is_empty() {
+        if !unsaved.is_empty() {
             self.uses += 1;
-            let of_chats =
-                unsaved.chats.iter().filter_map(|key| self.channels.chats.get(key).map(|chat| chat.session));
-            let used: Vec<SessionKey> = unsaved.sessions.iter().copied().chain(of_chats).collect();
-            for key in used {
-                if let Some(session) = self.channels.sessions.get_mut(&key) {
+            for id in &unsaved {
+                let session = self.channels.session_of(*id);
+                if let Some(session) = session.and_then(|key| self.channels.sessions.get_mut(&key)) {
                     session.used = self.uses;
                 }
             }
         }
-        for key in unsaved.sessions {
-            if let Some(session) = self.channels.sessions.get(&key) {
-                step.say(Output::Record(Record::Session(session_row(key, session))));
-            }
-        }
-        for key in unsaved.chats {
-            if let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.saved.row_due) {
-                save_chat(step, key, chat, self.head);
-            }
+        for id in unsaved {
+            self.save_channel(step, id);
         }
         let is_due = self.uses >= self.idle_looked_for + IDLE_EVERY;
         if is_due && self.channels.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
             self.idle_looked_for = self.uses;
             self.let_idle_sessions_go(step);
+        }
+    }
+
+    /// Leaves a session to be saved.
+    pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        if let Some(session) = self.channels.sessions.get(&key) {
+            step.say(Output::Record(Record::Session(session_row(key, session))));
+        }
+    }
+
+    /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
+    pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        if let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.saved.row_due) {
+            save_chat(step, key, chat, self.head);
         }
     }
 
@@ -225,7 +215,7 @@ impl Host {
 
     /// Whether these actions, read from the store, go on to those that are in memory: what memory has forgotten must
     /// have arrived there.
-    pub(super) fn reaches_memory(&self, past: &[(Target, ActionLine)]) -> bool {
+    pub(super) fn reaches_memory(&self, past: &[(ChannelId, ActionLine)]) -> bool {
         let floor = self.log.floor();
         floor == self.config.start.head || past.iter().any(|(_, line)| line.server_seq == floor)
     }
@@ -264,7 +254,7 @@ impl Host {
             self.unreadable.remove(uri);
         }
         let mended = mend_catalogue(&mut session, &chats);
-        self.channels.by_uri.insert(session.channel.uri.clone(), Target::Session(key));
+        self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         self.uses += 1;
         self.channels.sessions.insert(key, Session { used: self.uses, ..session });
@@ -274,7 +264,7 @@ impl Host {
                 // A cursor from before does not lead to what is left.
                 chat.channel.born_at = self.head + 1;
             }
-            self.channels.by_uri.insert(chat.channel.uri.clone(), Target::Chat(key));
+            self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.channels.chats.insert(key, chat);
         }
         self.await_clients(step, key);

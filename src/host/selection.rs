@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::actions::{Refusal, Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
-use super::model::{Session, SessionKey, Target};
+use super::model::{ChannelId, Session, SessionKey};
 use super::{Host, Step};
 use crate::wire::asides::{Change, Selection};
 use crate::wire::errors::RpcError;
@@ -51,15 +51,12 @@ impl Host {
     pub(super) fn client_selects(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        target: ChannelId,
         asked: Asked,
         change: &Change,
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
-        let session = match target {
-            Target::Session(key) => self.channels.sessions.get(&key).map(|session| (key, session)),
-            _ => None,
-        };
+        let session = target.session().and_then(|key| Some((key, self.channels.sessions.get(&key)?)));
         let Some((key, session)) = session else {
             return Err("a model or an agent is selected on a session's channel".to_owned());
         };
@@ -108,7 +105,7 @@ impl Host {
         if chat.conversation.state().active_turn.is_some() {
             chat.selecting.push(Waiting { change, asked });
             chat.saved.row_due = true;
-            self.unsaved.chats.insert(key);
+            self.unsaved.insert(key.into());
         } else {
             self.select(step, key, &change, asked);
         }
@@ -151,7 +148,7 @@ impl Host {
             ..draft
         });
         let action = StateAction::ChatDraftChanged(ChatDraftChangedAction { draft });
-        self.sequence(step, Target::Chat(key), action, origin);
+        self.sequence(step, key, action, origin);
     }
 
     /// A message that names no model or agent is for what is selected now, in its chat or else in the session's
@@ -197,7 +194,7 @@ impl Host {
         let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
         if changed {
             chat.saved.row_due = true;
-            self.unsaved.chats.insert(key);
+            self.unsaved.insert(key.into());
         }
     }
 
@@ -237,9 +234,9 @@ impl Host {
     /// The chat that is its session's own: the first one, or the default one when that is gone.
     pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
         let session: &Session = self.channels.sessions.get(&key)?;
-        let chat = |uri: &String| match self.channels.by_uri.get(uri) {
-            Some(Target::Chat(chat)) if self.channels.chats.get(chat)?.session == key => Some(*chat),
-            _ => None,
+        let chat = |uri: &String| {
+            let chat = self.channels.by_uri.get(uri)?.chat()?;
+            (self.channels.chats.get(&chat)?.session == key).then_some(chat)
         };
         let first = default_chat_of(&session.channel.uri);
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))

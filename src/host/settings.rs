@@ -13,7 +13,7 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::SessionConfigState;
 
 use super::effects::{ChatKey, Command};
-use super::model::{AgentLink, SessionKey, Target};
+use super::model::{AgentLink, SessionKey};
 use super::{Host, Step};
 
 /// What the agent of a chat was told of its session's configuration since it was opened, or is yet to be told.
@@ -69,7 +69,7 @@ impl Host {
         }
         session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
         let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
-        self.sequence(step, Target::Session(key), StateAction::SessionConfigChanged(action), None);
+        self.sequence(step, key, StateAction::SessionConfigChanged(action), None);
         self.tell_configuration(step, key, &before, Some((chat, spreads)));
     }
 

@@ -26,7 +26,7 @@ use super::effects::{
     Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
     TurnEnd, TurnEvent,
 };
-use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, Target, TitleBy};
+use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::wire::text;
@@ -83,7 +83,7 @@ impl Host {
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
-        self.sequence(step, Target::Chat(key), StateAction::ChatTurnStarted(action), origin);
+        self.sequence(step, key, StateAction::ChatTurnStarted(action), origin);
         match title.filter(|_| unnamed) {
             Some(title) => {
                 self.name_chat(step, key, &title, TitleBy::FirstMessage);
@@ -132,7 +132,7 @@ impl Host {
         let session = chat.session;
         step.say(Output::Record(Record::Trial(session)));
         step.say(Output::Timer(Timer::Trial(session), TRIAL));
-        self.sequence(step, Target::Chat(key), StateAction::ChatTurnResume(action), origin);
+        self.sequence(step, key, StateAction::ChatTurnResume(action), origin);
         self.sync_chat(step, key);
         self.advance(step, key);
     }
@@ -147,7 +147,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
-        self.sequence(step, Target::Chat(key), StateAction::ChatTruncated(action), origin);
+        self.sequence(step, key, StateAction::ChatTruncated(action), origin);
         if let Some(chat) = self.channels.chats.get_mut(&key) {
             let turns = &chat.conversation.state().turns;
             chat.progress.retain(|id, _| turns.iter().any(|turn| turn.id == *id));
@@ -218,7 +218,7 @@ impl Host {
                 meta: None,
             }),
         };
-        self.sequence(step, Target::Chat(key), action, origin);
+        self.sequence(step, key, action, origin);
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
@@ -279,7 +279,7 @@ impl Host {
     pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = self.channels.sessions.get(&key) else { return };
         let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.by_uri.get(uri));
-        if let Some(Target::Chat(chat)) = default.copied() {
+        if let Some(chat) = default.and_then(|id| id.chat()) {
             self.open_conversation(step, chat);
         }
     }
@@ -372,7 +372,7 @@ impl Host {
                 self.opening_is_over(step, key);
                 if self.is_creating(key) || self.has_failed(session) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
-                    self.sequence(step, Target::Session(session), ready, None);
+                    self.sequence(step, session, ready, None);
                     for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
                         self.advance(step, other);
                     }
@@ -388,7 +388,7 @@ impl Host {
                 if chat.handle != handle {
                     chat.handle = handle;
                     chat.saved.row_due = true;
-                    self.unsaved.chats.insert(key);
+                    self.unsaved.insert(key.into());
                 }
             }
             Event::Configured { config, spreads, heard } => {
@@ -457,7 +457,7 @@ impl Host {
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
-            self.sequence(step, Target::Session(session), failed, None);
+            self.sequence(step, session, failed, None);
             for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
                 self.end_turn(step, other, gone(true), None);
             }
@@ -513,7 +513,7 @@ impl Host {
             }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
-                self.sequence(step, Target::Chat(key), action, None);
+                self.sequence(step, key, action, None);
             }
             TurnEvent::ToolStarted { id, name, display_name } => {
                 self.start_call(step, CallRef { key, turn_id, id }, name, display_name, meta());
@@ -577,7 +577,7 @@ impl Host {
                 StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
             }
         };
-        self.sequence_part(step, Target::Chat(key), action, None, delta);
+        self.sequence_part(step, key.into(), action, None, delta);
     }
 
     fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
@@ -602,7 +602,7 @@ impl Host {
             TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
         };
         let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
     }
 
     fn notice(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: String, text: String) {
@@ -610,7 +610,7 @@ impl Host {
         let part = SystemNotificationResponsePart { content: text.into(), meta: None };
         let part = ResponsePart::SystemNotification(part);
         let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
     }
 
     /// Text that follows begins a new part.
@@ -624,7 +624,7 @@ impl Host {
         let now = self.channels.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
-            self.sequence(step, Target::Chat(key), action, None);
+            self.sequence(step, key, action, None);
             self.sync_chat(step, key);
         }
     }

@@ -12,7 +12,7 @@ use super::pack::packs;
 use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, StoreError, LEAP};
-use crate::host::effects::{ActionLine, Record, Target};
+use crate::host::effects::{ActionLine, ChannelId, Record};
 
 /// Tables in which nothing that was said is: a host can do without any of their rows.
 const DISPENSABLE: [&str; 5] = ["meta", "lives", "trials", "agents", "clients"];
@@ -263,7 +263,7 @@ pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
     let sql = "SELECT ifnull(max(last), 0) + 1 FROM actions";
     let server_seq = unsigned(connection.query_row(sql, [], |row| row.get(0))?);
     let line = ActionLine { line: vec![b'-'; 40_000].into(), server_seq, delta: None };
-    let record = [Record::Action(Target::Root, line)];
+    let record = [Record::Action(ChannelId::ROOT, line)];
     connection.execute_batch("SAVEPOINT probe")?;
     let appended = packs(&record).iter().try_for_each(|pack| rows::put_actions(connection, pack));
     connection.execute_batch("ROLLBACK TO probe; RELEASE probe")?;

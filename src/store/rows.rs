@@ -11,8 +11,9 @@ use super::pack::{unpack, Pack};
 use super::running;
 use super::sqlite::StoreError;
 use crate::host::effects::{
-    ActionLine, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow, Target,
+    ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow,
 };
+use crate::wire::channels::ChannelKind;
 
 /// A blob as shared bytes.
 struct Blob(Bytes);
@@ -104,7 +105,7 @@ pub(super) const ACTIONS_BEHIND: &str =
     "SELECT last, first, channel, sum, packed FROM actions WHERE last > ?1";
 
 /// The actions in a row, oldest first.
-pub(super) fn actions(row: &Row<'_>) -> Result<(Target, Vec<ActionLine>), StoreError> {
+pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), StoreError> {
     let last = unsigned(row.get(0)?);
     let damaged = || format!("the log up to the action {last}");
     let read = || {
@@ -464,7 +465,7 @@ impl Chat {
         if !chat.running {
             return Ok(Vec::new());
         }
-        let target = Target::Chat(chat.key);
+        let target = chat.key.into();
         let lines = running::check(connection, target, chat.as_of)
             .and_then(|()| actions_on(connection, target, chat.as_of, is_needed))
             .map_err(|error| error.on(|| format!("what runs in the chat {}", chat.uri)))?;
@@ -475,7 +476,7 @@ impl Chat {
 /// The actions on a channel after a number, oldest first, of those that are needed.
 pub(super) fn actions_on(
     connection: &Connection,
-    target: Target,
+    target: ChannelId,
     after: u64,
     is_needed: &mut dyn FnMut(&Bytes) -> bool,
 ) -> Result<Vec<ActionLine>, StoreError> {
@@ -499,20 +500,20 @@ pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-pub(super) fn channel_of(target: Target) -> i64 {
-    match target {
-        Target::Root => 0,
-        Target::Session(SessionKey(key)) => signed(key) * 2 - 1,
-        Target::Chat(ChatKey(key)) => signed(key) * 2,
+pub(super) fn channel_of(target: ChannelId) -> i64 {
+    match target.kind {
+        ChannelKind::Root => 0,
+        ChannelKind::Session => signed(target.key) * 2 - 1,
+        ChannelKind::Chat => signed(target.key) * 2,
     }
 }
 
 /// The channel that this number stands for.
-pub(super) fn target_of(channel: i64) -> Target {
+pub(super) fn target_of(channel: i64) -> ChannelId {
     match channel {
-        0 => Target::Root,
-        odd if odd % 2 != 0 => Target::Session(SessionKey(unsigned((odd + 1) / 2))),
-        even => Target::Chat(ChatKey(unsigned(even / 2))),
+        0 => ChannelId::ROOT,
+        odd if odd % 2 != 0 => ChannelId::from(SessionKey(unsigned((odd + 1) / 2))),
+        even => ChannelId::from(ChatKey(unsigned(even / 2))),
     }
 }
 

@@ -10,7 +10,7 @@ use rusqlite::{params, Connection, OptionalExtension};
 
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
-use crate::host::effects::Target;
+use crate::host::effects::ChannelId;
 
 /// A row of the log, as it says of itself.
 struct Row<'a> {
@@ -30,7 +30,7 @@ impl Row<'_> {
 
 /// Checks that every action on a channel behind this number is in the log, of those that have ever been. What is
 /// damaged of other channels' alone is none of its business.
-pub(super) fn check(connection: &Connection, target: Target, after: u64) -> Result<(), StoreError> {
+pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> Result<(), StoreError> {
     let damaged = |number: u64| StoreError::Damaged(format!("the log behind the action {number}"));
     let ours = rows::channel_of(target);
     // Numbers up to this one may be missing: nobody needs them any more.

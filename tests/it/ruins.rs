@@ -15,9 +15,10 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use ahp_sidecar::host::effects::{ActionLine, Target};
+use ahp_sidecar::host::effects::ActionLine;
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::store::reader::Reader;
+use ahp_sidecar::wire::channels::ChannelKind;
 use ahp_sidecar::wire::uris::default_chat_of;
 use rusqlite::{params, Connection};
 use serde_json::{json, Value};
@@ -131,10 +132,10 @@ fn to_layout(folder: &Path, layout: u32) {
         )
         .unwrap();
     for (target, ActionLine { line, server_seq, .. }) in lines {
-        let channel = match target {
-            Target::Root => 0,
-            Target::Session(key) => key.0 * 2 - 1,
-            Target::Chat(key) => key.0 * 2,
+        let channel = match (target.kind, target.key) {
+            (ChannelKind::Root, _) => 0,
+            (ChannelKind::Session, key) => key * 2 - 1,
+            (ChannelKind::Chat, key) => key * 2,
         };
         let mut sum = crc32fast::Hasher::new();
         [&server_seq.to_le_bytes()[..], &channel.to_le_bytes(), &line]

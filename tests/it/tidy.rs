@@ -93,9 +93,9 @@ fn the_readme_lists_every_action_of_the_host_and_says_which_are_not_told() {
 
 #[test]
 fn the_readme_lists_every_client_action_and_says_which_are_refused() {
-    let known: BTreeSet<String> = client_actions().iter().map(|action| action.name.to_owned()).collect();
+    let known: BTreeSet<String> = client_actions().map(|action| action.name.to_owned()).collect();
     assert_eq!(first_column("What clients may change"), known);
-    for action in client_actions().iter().filter(|action| action.not_served.is_some()) {
+    for action in client_actions().filter(|action| action.not_served.is_some()) {
         let row = format!("| `{}` | refused:", action.name);
         assert!(readme().contains(&row), "{} is refused, and the README does not say so", action.name);
     }

@@ -8,11 +8,11 @@ use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAct
 
 use super::{Refusal, Verdict};
 use crate::host::config::check_change;
-use crate::host::model::{SessionKey, Target, TitleBy};
+use crate::host::model::{SessionKey, TitleBy};
 use crate::host::{Host, Step};
 
 impl Host {
-    pub(super) fn change_session(
+    pub(in crate::host) fn change_session(
         &mut self,
         step: &mut Step<'_>,
         key: SessionKey,
@@ -67,7 +67,7 @@ impl Host {
             return Ok(Verdict::Done);
         }
         let offers = matches!(action, StateAction::SessionActiveClientSet(_));
-        self.sequence(step, Target::Session(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         if offers {
             self.tell_tools_in(step, key);
         }

@@ -12,6 +12,7 @@ use ahp_types::commands::ContentEncoding;
 use bytes::Bytes;
 
 use super::Findings;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
@@ -32,13 +33,50 @@ pub struct SessionKey(pub u64);
 
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Target {
+pub struct ChannelId {
+    /// Its kind.
+    pub kind: ChannelKind,
+    /// Which of its kind.
+    pub key: u64,
+}
+
+impl ChannelId {
     /// The root channel.
-    Root,
-    /// A session's.
-    Session(SessionKey),
-    /// A chat's.
-    Chat(ChatKey),
+    pub const ROOT: Self = Self { kind: ChannelKind::Root, key: 0 };
+
+    /// The session that it is, if it is one.
+    pub fn session(self) -> Option<SessionKey> {
+        (self.kind == ChannelKind::Session).then_some(SessionKey(self.key))
+    }
+
+    /// The chat that it is, if it is one.
+    pub fn chat(self) -> Option<ChatKey> {
+        (self.kind == ChannelKind::Chat).then_some(ChatKey(self.key))
+    }
+}
+
+impl From<u64> for SessionKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<u64> for ChatKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<SessionKey> for ChannelId {
+    fn from(SessionKey(key): SessionKey) -> Self {
+        Self { kind: ChannelKind::Session, key }
+    }
+}
+
+impl From<ChatKey> for ChannelId {
+    fn from(ChatKey(key): ChatKey) -> Self {
+        Self { kind: ChannelKind::Chat, key }
+    }
 }
 
 /// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
@@ -130,7 +168,7 @@ impl Input {
 pub struct Recalled {
     /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
     /// from there.
-    pub past: Option<Vec<(Target, ActionLine)>>,
+    pub past: Option<Vec<(ChannelId, ActionLine)>>,
     /// What was found out about the directories.
     pub findings: Findings,
     /// The sessions that the channels belong to.
@@ -325,7 +363,7 @@ pub struct PartKey {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// An action was sequenced.
-    Action(Target, ActionLine),
+    Action(ChannelId, ActionLine),
     /// A session is new or has changed.
     Session(SessionRow),
     /// A session is gone.

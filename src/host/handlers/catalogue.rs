@@ -19,7 +19,7 @@ use crate::host::directories::usable_directory;
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{
-    activity_of, creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target,
+    activity_of, creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey,
 };
 use crate::host::progress::Opening;
 use crate::host::{Findings, Host, Step};
@@ -106,15 +106,15 @@ impl Host {
             ..creating_session(provider, directories, row)
         };
         state.active_clients.extend(params.active_client);
-        self.channels.by_uri.insert(uri.clone(), Target::Session(session));
-        self.channels.by_uri.insert(chat_uri, Target::Chat(chat));
+        self.channels.by_uri.insert(uri.clone(), session.into());
+        self.channels.by_uri.insert(chat_uri, chat.into());
         let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
         let first = Chat { sponsor, opening, ..first };
         self.channels.chats.insert(chat, first);
         self.session_count += 1;
-        self.unsaved.sessions.insert(session);
-        self.unsaved.chats.insert(chat);
+        self.unsaved.insert(session.into());
+        self.unsaved.insert(chat.into());
         self.channels.sessions.insert(
             session,
             Session {
@@ -167,8 +167,8 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeSessionParams,
     ) -> Result<(), RpcError> {
-        let key = match self.find(&params.channel) {
-            Some(Target::Session(key)) => key,
+        let key = match self.find(&params.channel).map(ChannelId::session) {
+            Some(Some(key)) => key,
             // It is gone already, which is what the client wants; one that heard of a failure would ask again for ever.
             None if !self.unreadable.contains_key(&params.channel) => return Ok(()),
             _ => return Err(self.not_found(&params.channel)),
@@ -184,12 +184,12 @@ impl Host {
                 continue;
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
-            self.sequence(step, Target::Session(key), removed, None);
+            self.sequence(step, key, removed, None);
             self.close_conversation(step, chat);
-            self.remove_channel(Target::Chat(chat));
+            self.remove_channel(chat.into());
             self.channels.chats.remove(&chat);
         }
-        self.remove_channel(Target::Session(key));
+        self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
         self.summaries.forget(key);
@@ -204,12 +204,8 @@ impl Host {
 
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
-        let summaries = uris.iter().filter_map(|uri| match self.find(uri) {
-            Some(Target::Session(key)) => {
-                self.channels.sessions.get(&key).map(|session| to_sorted_json(&session.summary()).into())
-            }
-            _ => None,
-        });
+        let sessions = uris.iter().filter_map(|uri| self.channels.sessions.get(&self.find_session(uri)?));
+        let summaries = sessions.map(|session| to_sorted_json(&session.summary()).into());
         listing(&summaries.collect::<Vec<Bytes>>(), None).into()
     }
 
@@ -239,25 +235,19 @@ impl Host {
             .get(&key)
             .map(|session| session.state.chats.as_slice())
             .unwrap_or_default();
-        let target = |uri: &str| self.channels.by_uri.get(uri).copied();
-        rows.iter()
-            .filter_map(|row| match target(&row.resource) {
-                Some(Target::Chat(chat)) => Some(chat),
-                _ => None,
-            })
-            .collect()
+        rows.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat()).collect()
     }
 
     pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>) {
         let active_sessions = i64::try_from(self.session_count).unwrap_or(i64::MAX);
         let action =
             StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
-        self.sequence(step, Target::Root, action, None);
+        self.sequence(step, ChannelId::ROOT, action, None);
     }
 
     /// Takes a channel out of reach, with all subscriptions to it.
-    pub(in crate::host) fn remove_channel(&mut self, target: Target) {
-        let Some(channel) = self.channel(target) else { return };
+    pub(in crate::host) fn remove_channel(&mut self, target: ChannelId) {
+        let Some(channel) = self.channels.get(target) else { return };
         let (uri, subscribers) = (channel.uri.clone(), channel.subscribers.clone());
         self.channels.by_uri.remove(&uri);
         for connection in subscribers {

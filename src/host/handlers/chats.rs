@@ -20,7 +20,7 @@ use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
-use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::asides::Aside;
@@ -59,7 +59,7 @@ impl Host {
         mut params: CreateChatParams,
         aside: Option<&Aside>,
     ) -> Result<(), RpcError> {
-        let Some(Target::Session(key)) = self.find(&params.channel) else {
+        let Some(key) = self.find_session(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
         let session = self.usable_session(key)?;
@@ -216,10 +216,8 @@ impl Host {
 
     /// The chat of a session that another one comes from.
     fn source_chat(&self, key: SessionKey, uri: &str) -> Result<(ChatKey, &Chat), RpcError> {
-        let found = match self.find(uri) {
-            Some(Target::Chat(chat)) => self.channels.chats.get(&chat).map(|it| (chat, it)),
-            _ => None,
-        };
+        let chat = self.find_chat(uri);
+        let found = chat.and_then(|key| self.channels.chats.get(&key).map(|chat| (key, chat)));
         found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
             RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
         })
@@ -233,11 +231,11 @@ impl Host {
         let channel = Channel::new(uri.clone(), self.head + 1);
         let new = self.beginning_chat(channel, key, state, from);
         let summary = row_of(new.conversation.state());
-        self.channels.by_uri.insert(uri, Target::Chat(chat));
+        self.channels.by_uri.insert(uri, chat.into());
         self.channels.chats.insert(chat, new);
-        self.unsaved.chats.insert(chat);
+        self.unsaved.insert(chat.into());
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
-        self.sequence(step, Target::Session(key), added, None);
+        self.sequence(step, key, added, None);
         self.sync_session(step, key);
         chat
     }
@@ -281,7 +279,7 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeChatParams,
     ) -> Result<(), RpcError> {
-        let Some(Target::Chat(chat)) = self.find(&params.channel) else {
+        let Some(chat) = self.find_chat(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
         let Some(key) = self.channels.chats.get(&chat).map(|chat| chat.session) else {
@@ -304,9 +302,9 @@ impl Host {
         }
         self.take_from_catalogue(step, key, &params.channel);
         self.close_conversation(step, chat);
-        self.remove_channel(Target::Chat(chat));
+        self.remove_channel(chat.into());
         self.channels.chats.remove(&chat);
-        self.unsaved.chats.remove(&chat);
+        self.unsaved.remove(&chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
         self.reopen_session(step, key);
@@ -316,7 +314,7 @@ impl Host {
     /// Takes a chat's row away, and with it its part in what the session says of itself.
     pub(super) fn take_from_catalogue(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str) {
         let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
-        self.sequence(step, Target::Session(key), removed, None);
+        self.sequence(step, key, removed, None);
         self.take_notes(step, key, chat);
         self.sync_session(step, key);
     }
@@ -357,16 +355,16 @@ impl Host {
     ) {
         self.set_movable(step, &chat, false);
         let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
-        self.sequence(step, Target::Session(key), StateAction::SessionDefaultChatChanged(changed), origin);
+        self.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
         self.sync_session(step, key);
     }
 
     pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
-        let Some(Target::Chat(chat)) = self.find(uri) else { return };
+        let Some(chat) = self.find_chat(uri) else { return };
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
         if self.channels.chats.get(&chat).is_some_and(changes) {
             let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
-            self.sequence(step, Target::Chat(chat), action, None);
+            self.sequence(step, chat, action, None);
             self.sync_chat(step, chat);
         }
     }

@@ -13,9 +13,9 @@ use serde_json::json;
 use crate::host::contents::told_envelope;
 use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::locale::Language;
-use crate::host::model::{Subscription, Target, Window};
+use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::sequence::envelope_of;
-use crate::host::windows::by_chat;
+use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
@@ -94,10 +94,12 @@ impl Host {
         // One that was beyond the head is none of ours, whatever has moved the head since.
         let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
         let cursor = cursor.filter(|&cursor| {
-            wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
+            wanted
+                .iter()
+                .all(|&target| self.channels.get(target).is_some_and(|channel| channel.born_at <= cursor))
         });
         let past = step.past.take();
-        let missed = cursor.filter(|_| wanted.contains(&Target::Root));
+        let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
         let missed = missed.map(|cursor| self.missed_since(cursor, past.as_deref().unwrap_or_default()));
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
@@ -120,7 +122,7 @@ impl Host {
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.
-    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<Target>) {
+    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<ChannelId>) {
         for target in wanted {
             let how = Subscription { window: Window::Unknown, ..Subscription::default() };
             self.subscribe(connection, target, how);
@@ -133,8 +135,8 @@ impl Host {
     fn replay(
         &self,
         cursor: u64,
-        past: Option<Vec<(Target, ActionLine)>>,
-        wanted: &[Target],
+        past: Option<Vec<(ChannelId, ActionLine)>>,
+        wanted: &[ChannelId],
     ) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let floor = self.log.floor();
@@ -154,8 +156,8 @@ impl Host {
             .map(|(target, line)| (*target, line))
             .collect();
         let mut loadings = BTreeMap::new();
-        for (chat, lines) in by_chat(&actions) {
-            let loading = self.loading_in_replay(chat, &lines).ok()?;
+        for (channel, lines) in by_channel(&actions) {
+            let loading = self.loading_in_replay(channel, &lines).ok()?;
             loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
         }
         let mut told = Vec::new();
@@ -181,7 +183,7 @@ impl Host {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         self.check_safe(target)?;
         let how = Subscription::asked_for(params)?;
-        let first_turn = self.window_of(target, &how);
+        let first_turn = self.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
         Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target, first_turn) }))
     }
@@ -198,8 +200,8 @@ impl Host {
         let client = client.filter(|client| client.subscriptions.contains_key(&target));
         let client_id = client.and_then(|client| client.client_id.clone());
         self.unsubscribe(connection, target);
-        if let (Target::Session(session), Some(client_id)) = (target, client_id) {
-            self.leave_session(step, session, &client_id);
+        if let Some(client_id) = client_id {
+            self.is_left(step, target, &client_id);
         }
         Ok(())
     }
@@ -240,7 +242,7 @@ impl Host {
     }
 
     /// The channels of these URIs, each once, and the URIs that name none.
-    fn resolve(&self, uris: &[String]) -> (Vec<Target>, Vec<String>) {
+    fn resolve(&self, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
         let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
         for uri in uris {
             match self.find(uri) {

@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::chats::{turns_through, Beginning};
-use crate::host::model::Target;
 use crate::host::Host;
 use crate::wire::errors::RpcError;
 
@@ -35,7 +34,7 @@ impl Host {
     ) -> Result<Beginning, RpcError> {
         let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
         let source = Source::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
-        let Some(Target::Session(key)) = self.find(&source.session) else {
+        let Some(key) = self.find_session(&source.session) else {
             return Err(self.not_found(&source.session));
         };
         let session = self.usable_session(key)?;

@@ -12,7 +12,7 @@ use ahp_types::state::{SessionLifecycle, SessionStatus};
 use super::chats::CHATS_MAX;
 use crate::host::catalogue::{row_of, summary_of};
 use crate::host::effects::ChatKey;
-use crate::host::model::{creating_session, Channel, Session, SessionKey, Target};
+use crate::host::model::{creating_session, Channel, Session, SessionKey};
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 
@@ -23,13 +23,13 @@ impl Host {
         step: &mut Step<'_>,
         params: MoveChatParams,
     ) -> Result<MoveChatResult, RpcError> {
-        let Some(Target::Chat(key)) = self.find(&params.channel) else {
+        let Some(key) = self.find_chat(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
         let from = self.movable_from(key)?;
         match params.destination {
             ChatMoveDestination::Session(to) => {
-                let Some(Target::Session(session)) = self.find(&to.session) else {
+                let Some(session) = self.find_session(&to.session) else {
                     return Err(self.not_found(&to.session));
                 };
                 self.check_anchor(session, &params.channel, to.after.as_deref())?;
@@ -122,7 +122,7 @@ impl Host {
             .is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
         {
             let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
-            self.sequence(step, Target::Session(to), added, None);
+            self.sequence(step, to, added, None);
         }
         self.keep_notes(step, to, &uri, notes);
         self.sync_session(step, to);
@@ -140,7 +140,7 @@ impl Host {
         if order != before {
             let chats = order.into_iter().map(str::to_owned).collect();
             let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
-            self.sequence(step, Target::Session(key), reordered, None);
+            self.sequence(step, key, reordered, None);
             self.session_changed(key);
         }
     }
@@ -179,10 +179,10 @@ impl Host {
             used: self.uses,
         };
         let to = SessionKey(self.fresh_key());
-        self.channels.by_uri.insert(uri.clone(), Target::Session(to));
+        self.channels.by_uri.insert(uri.clone(), to.into());
         self.channels.sessions.insert(to, session);
         self.session_count += 1;
-        self.unsaved.sessions.insert(to);
+        self.unsaved.insert(to.into());
         self.count_sessions(step);
         self.hand_over(step, key, to);
         let Some(session) = self.channels.sessions.get_mut(&to) else { return Err(RpcError::internal()) };

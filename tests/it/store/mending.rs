@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use ahp_sidecar::host::effects::{ActionLine, ChatKey, Output, Record, SessionKey, Target};
+use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChatKey, Output, Record, SessionKey};
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::io::keeper::Keeper;
 use ahp_sidecar::store::archive::Archive;
@@ -33,7 +33,7 @@ fn try_open(path: &Path) -> Result<(Writer, ahp_sidecar::host::Start), StoreErro
 }
 
 fn on_running(seq: u64) -> Record {
-    action(Target::Chat(ChatKey(1000 + RUNNING)), seq, 10)
+    action(ChannelId::from(ChatKey(1000 + RUNNING)), seq, 10)
 }
 
 /// Fills a store: six sessions of three turns, one of them with a large one besides, one with a turn that runs, and
@@ -50,7 +50,7 @@ fn fill(writer: &mut Writer) {
     writer.commit(&[session(RUNNING), chat(RUNNING, true, 20), on_running(21), on_running(22)]).unwrap();
     let large = (23..60).map(|seq| {
         let line = bytes::Bytes::from(format!("{seq}{}", "x".repeat(2000)));
-        Record::Action(Target::Root, ActionLine { line, server_seq: seq, delta: None })
+        Record::Action(ChannelId::ROOT, ActionLine { line, server_seq: seq, delta: None })
     });
     writer.commit(&large.collect::<Vec<_>>()).unwrap();
 }
