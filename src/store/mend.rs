@@ -12,6 +12,7 @@ use super::pack::packs;
 use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, StoreError, LEAP};
+use super::upgrade;
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
 /// Tables in which nothing that was said is: a host can do without any of their rows.
@@ -245,14 +246,23 @@ fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for chat in &plan.spoiled {
         last += 1;
         // With a wrong checksum.
-        let sql = match plan.version {
-            1 => "INSERT INTO actions (seq, channel, sum, line) VALUES (?1, ?2, 0, x'00')",
-            _ => {
+        let (sql, channel) = match plan.version {
+            1 => (
+                "INSERT INTO actions (seq, channel, sum, line) VALUES (?1, ?2, 0, x'00')",
+                upgrade::number_of_chat(*chat),
+            ),
+            2 | 3 => (
                 "INSERT INTO actions (last, first, channel, line_bytes, sum, packed)
-                    VALUES (?1, ?1, ?2, 0, 0, x'00')"
-            }
+                    VALUES (?1, ?1, ?2, 0, 0, x'00')",
+                upgrade::number_of_chat(*chat),
+            ),
+            _ => (
+                "INSERT INTO actions (last, first, kind, key, line_bytes, sum, packed)
+                    VALUES (?1, ?1, 'chat', ?2, 0, 0, x'00')",
+                *chat,
+            ),
         };
-        connection.execute(sql, params![signed(last), chat.saturating_mul(2)])?;
+        connection.execute(sql, params![signed(last), channel])?;
     }
     rows::put_number(connection, "reserved", last)
 }

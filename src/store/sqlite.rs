@@ -27,6 +27,7 @@ use super::{agents, clients, mend, pack, schema, space, trash, trials, StoreOpti
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
+use crate::wire::channels::ChannelKind;
 
 /// The database's name in the state folder.
 pub const FILE_NAME: &str = "sessions.sqlite";
@@ -618,9 +619,9 @@ fn remove_old_actions(connection: &mut Connection, window: &Window) -> Result<()
         // When the old number is damaged, this one mends it.
         let pruned = rows::number(&transaction, "pruned").ok().flatten().unwrap_or(0).max(horizon);
         rows::put_number(&transaction, "pruned", pruned)?;
-        let sql = "DELETE FROM actions WHERE last <= ?1 AND NOT (channel % 2 = 0 AND EXISTS
-            (SELECT 1 FROM chats WHERE key = channel / 2 AND running AND as_of < last))";
-        transaction.execute(sql, params![signed(pruned)])?;
+        let sql = "DELETE FROM actions WHERE last <= ?1 AND NOT (kind = ?2 AND EXISTS
+            (SELECT 1 FROM chats WHERE chats.key = actions.key AND running AND as_of < last))";
+        transaction.execute(sql, params![signed(pruned), ChannelKind::Chat.name()])?;
         transaction.execute("DELETE FROM lives WHERE start < ?1", params![signed(pruned)])?;
     }
     Ok(transaction.commit()?)

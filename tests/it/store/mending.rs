@@ -60,6 +60,9 @@ const LAST: u64 = 59;
 
 /// Makes a store look as one of an earlier version.
 fn to_layout(path: &Path, layout: usize) {
+    if layout < 4 {
+        number_channels(&::rusqlite::Connection::open(path).unwrap());
+    }
     if layout < 3 {
         sql(path, "DROP TABLE IF EXISTS agents; PRAGMA user_version = 2");
     }
@@ -75,19 +78,57 @@ fn to_layout(path: &Path, layout: usize) {
         for seq in 1..=22_i64 {
             let channel = if seq > 20 { i64::try_from(1000 + RUNNING).unwrap() * 2 } else { 0 };
             let line = format!("{seq:010}");
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(&seq.to_le_bytes());
-            hasher.update(&channel.to_le_bytes());
-            hasher.update(line.as_bytes());
+            let sum = sum(&[&seq.to_le_bytes(), &channel.to_le_bytes(), line.as_bytes()]);
             connection
                 .execute(
                     "INSERT INTO actions VALUES (?1, ?2, ?3, ?4)",
-                    ::rusqlite::params![seq, channel, hasher.finalize(), line.as_bytes()],
+                    ::rusqlite::params![seq, channel, sum, line.as_bytes()],
                 )
                 .unwrap();
         }
     }
     fs::remove_file(path.with_file_name("sessions.made")).ok();
+}
+
+fn sum(parts: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| hasher.update(part));
+    hasher.finalize()
+}
+
+/// Has the log of a store call channels by numbers, as it did before version 4: 0 is the root, an odd number a session
+/// and an even one a chat.
+pub fn number_channels(connection: &::rusqlite::Connection) {
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    if version < 4 {
+        return;
+    }
+    let create = "ALTER TABLE actions RENAME TO named;
+        CREATE TABLE actions (
+            last INTEGER PRIMARY KEY, first INTEGER NOT NULL, channel INTEGER NOT NULL, line_bytes INTEGER NOT NULL,
+            sum INTEGER NOT NULL, packed BLOB NOT NULL
+        );";
+    connection.execute_batch(create).unwrap();
+    let mut named =
+        connection.prepare("SELECT last, first, kind, key, line_bytes, packed FROM named").unwrap();
+    let mut rows = named.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let (last, first): (i64, i64) = (row.get(0).unwrap(), row.get(1).unwrap());
+        let (kind, key): (String, i64) = (row.get(2).unwrap(), row.get(3).unwrap());
+        let (line_bytes, packed): (i64, Vec<u8>) = (row.get(4).unwrap(), row.get(5).unwrap());
+        let channel = match kind.as_str() {
+            "root" => 0,
+            "session" => key * 2 - 1,
+            "chat" => key * 2,
+            other => panic!("before version 4 there was no channel of the kind {other}"),
+        };
+        let sum = sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), &packed]);
+        let values = ::rusqlite::params![last, first, channel, line_bytes, sum, packed];
+        connection.execute("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6)", values).unwrap();
+    }
+    drop(rows);
+    drop(named);
+    connection.execute_batch("DROP TABLE named; PRAGMA user_version = 3").unwrap();
 }
 
 /// Puts a closed store back.
@@ -358,7 +399,7 @@ fn looking_into_a_store_changes_nothing() {
         files.sort();
         files
     };
-    for layout in [3, 2, 1] {
+    for layout in [4, 3, 2, 1] {
         to_layout(&path, layout);
         assert!(!beside(&path, "-wal").exists());
         let before = files();
@@ -511,12 +552,12 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
     });
     println!("DAMAGE_SEED={seed}");
     let mut layouts = Vec::new();
-    for layout in [3, 2, 1] {
+    for layout in [4, 3, 2, 1] {
         let (_folder, path) = place();
         fill(&mut open(&path).0);
         let mark = fs::read(path.with_file_name("sessions.made")).unwrap();
         to_layout(&path, layout);
-        layouts.push((fs::read(&path).unwrap(), (layout == 3).then_some(mark)));
+        layouts.push((fs::read(&path).unwrap(), (layout == 4).then_some(mark)));
     }
     let mut unseen = 0;
     for case in 0..cases {
@@ -529,7 +570,7 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
             fs::write(path.with_file_name("sessions.made"), mark).unwrap();
         }
         let what = spoil(&path, &mut dice);
-        let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 3 - layout);
+        let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 4 - layout);
         if assert_honest(&path, &what) > 0 {
             println!("not seen any more: {what}");
             unseen += 1;
@@ -598,7 +639,6 @@ fn a_session_that_one_of_table_and_indexes_names_is_not_taken_for_one_that_was_n
 
 #[test]
 fn what_ran_misses_no_row_of_the_log_unseen() {
-    let channel = i64::try_from((1000 + RUNNING) * 2).unwrap();
     let damages = [
         "DELETE FROM actions WHERE last = 21".to_owned(),
         "DELETE FROM actions WHERE last = 22".to_owned(),
@@ -606,7 +646,9 @@ fn what_ran_misses_no_row_of_the_log_unseen() {
         // What its row knows of is gone with it.
         "DELETE FROM actions".to_owned(),
         // It seems to be another channel's.
-        format!("UPDATE actions SET channel = 0 WHERE channel = {channel}"),
+        format!("UPDATE actions SET kind = 'root', key = 0 WHERE kind = 'chat' AND key = {}", 1000 + RUNNING),
+        format!("UPDATE actions SET kind = 'session' WHERE kind = 'chat' AND key = {}", 1000 + RUNNING),
+        format!("UPDATE actions SET kind = 'other' WHERE kind = 'chat' AND key = {}", 1000 + RUNNING),
     ];
     for damage in damages {
         let (_folder, path) = place();
