@@ -11,6 +11,7 @@ use super::handlers::catalogue::NewSession;
 use super::model::Connection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
 use crate::wire::rpc::{to_json, Incoming, Params};
@@ -30,9 +31,13 @@ impl Host {
                     .route(connection, &name)
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
                 let result =
-                    |id, method, result| Output::Frame(connection, Frame::Result { id, method, result });
+                    |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
                 match answer {
                     Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
+                    Ok((method, Answer::States(States { json, kinds: states }))) => {
+                        let frame = Frame::Result { id, method, result: json.into(), states };
+                        step.say(Output::Frame(connection, frame));
+                    }
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
                         self.announce_session(step, session);
@@ -94,9 +99,9 @@ impl Host {
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
-            Method::Initialize => self.initialize(connection, &params.read()?).map(json),
-            Method::Reconnect => self.reconnect(step, connection, &params.read()?, aside).map(json),
-            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
+            Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
+            Method::Reconnect => self.reconnect(step, connection, &params.read()?, aside).map(Answer::States),
+            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Answer::States),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
@@ -174,10 +179,20 @@ impl Host {
     }
 }
 
+/// A result with states of channels.
+pub(super) struct States {
+    /// The result; JSON text.
+    pub(super) json: Vec<u8>,
+    /// The kinds of those channels, in the order of their states.
+    pub(super) kinds: Vec<ChannelKind>,
+}
+
 /// What a handler gives back.
 enum Answer {
     /// A result; JSON text.
     Json(Bytes),
+    /// A result with states of channels.
+    States(States),
     /// A session whose coming into being is told after the answer.
     Created(NewSession),
     /// A page of the list of sessions, which is answered when this step is safe.

@@ -229,7 +229,7 @@ pub fn listing(id: RequestId, listed: Result<Listed, StoreError>) -> Frame {
     match listed {
         Ok(listed) => {
             let result = host::listing(&listed.summaries, listed.next.as_ref());
-            Frame::Result { id, method: Method::ListSessions, result }
+            Frame::result(id, Method::ListSessions, result)
         }
         Err(error) => {
             tracing::error!(%error, "the list of sessions cannot be read");

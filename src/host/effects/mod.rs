@@ -314,6 +314,8 @@ pub enum Frame {
         method: Method,
         /// The result.
         result: Bytes,
+        /// The kinds of the channels whose states are in it, in their order.
+        states: Vec<ChannelKind>,
     },
     /// A request, or a line that was none, is answered with an error.
     Error {
@@ -337,6 +339,13 @@ pub enum Frame {
         /// Its params.
         params: Bytes,
     },
+}
+
+impl Frame {
+    /// An answer in which no channel's state is; `result` is JSON text.
+    pub fn result(id: RequestId, method: Method, result: Bytes) -> Self {
+        Self::Result { id, method, result, states: Vec::new() }
+    }
 }
 
 /// A sequenced action as a whole line of the newest version, its newline included.

@@ -11,6 +11,7 @@ use ahp_types::state::Snapshot;
 use serde_json::json;
 
 use crate::host::contents::told_envelope;
+use crate::host::dispatch::States;
 use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::locale::Language;
 use crate::host::model::{ChannelId, Subscription, Window};
@@ -18,6 +19,7 @@ use crate::host::sequence::envelope_of;
 use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
 use crate::wire::rpc::{to_json, to_sorted_json};
@@ -28,7 +30,7 @@ impl Host {
         &mut self,
         connection: ConnectionId,
         params: &InitializeParams,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<States, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
@@ -44,7 +46,7 @@ impl Host {
             ),
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
-        let (snapshots, _) = self.take_up(connection, wanted);
+        let (snapshots, kinds) = self.take_up(connection, wanted);
         let client = self.connections.get(&connection);
         let mut result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
@@ -62,7 +64,7 @@ impl Host {
         if let Some(members) = result.as_object_mut() {
             members.remove("protocolVersion");
         }
-        Ok(to_json(&result))
+        Ok(States { json: to_json(&result), kinds })
     }
 
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
@@ -73,7 +75,7 @@ impl Host {
         connection: ConnectionId,
         params: &ReconnectParams,
         aside: Option<&Aside>,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<States, RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -111,14 +113,15 @@ impl Host {
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
             self.go_on(connection, wanted);
             self.returned.extend(missed.map(|missed| (connection, missed)));
-            return Ok(result);
+            return Ok(States { json: result, kinds: Vec::new() });
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
-        let (snapshots, _) = self.take_up(connection, &params.subscriptions);
+        let (snapshots, kinds) = self.take_up(connection, &params.subscriptions);
         if aside == Some(&Aside::OnlyLooks) {
             self.go_on(connection, wanted);
         }
-        Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
+        let result = json!({ "type": "snapshot", "snapshots": snapshots });
+        Ok(States { json: to_sorted_json(&result), kinds })
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.
@@ -179,13 +182,15 @@ impl Host {
         &mut self,
         connection: ConnectionId,
         params: &SubscribeParams,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<States, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         self.check_safe(target)?;
         let how = Subscription::asked_for(params)?;
         let first_turn = self.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
-        Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target, first_turn) }))
+        let snapshot = self.snapshot(target, first_turn);
+        let kinds = snapshot.iter().map(|_| target.kind).collect();
+        Ok(States { json: to_sorted_json(&SubscribeResult { snapshot }), kinds })
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
@@ -231,14 +236,15 @@ impl Host {
         Ok(before)
     }
 
-    /// Subscribes to those channels that exist; returns their states and the URIs that name none.
-    fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<String>) {
-        let (targets, missing) = self.resolve(uris);
-        let snapshots = targets.iter().filter_map(|&target| self.snapshot(target, 0)).collect();
+    /// Subscribes to those channels that exist; returns their states, and the kind of each.
+    fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<ChannelKind>) {
+        let (targets, _) = self.resolve(uris);
+        let states = targets.iter().filter_map(|&target| Some((self.snapshot(target, 0)?, target.kind)));
+        let states = states.unzip();
         for target in targets {
             self.subscribe(connection, target, Subscription::default());
         }
-        (snapshots, missing)
+        states
     }
 
     /// The channels of these URIs, each once, and the URIs that name none.
