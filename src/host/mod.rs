@@ -108,6 +108,8 @@ pub struct Start {
     pub agents: Option<u32>,
     /// What agents have said of themselves, by their provider ids; JSON text.
     pub said: Vec<(String, Bytes)>,
+    /// What is kept of channels that are there as long as the host is.
+    pub channels: Vec<effects::ChannelRow>,
 }
 
 /// How many client ids are remembered, to know a client that comes back.

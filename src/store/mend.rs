@@ -1,6 +1,6 @@
 //! Making again what a damaged database has twice, or can do without.
 //!
-//! Owns: indexes, which are made again from their tables; tables in which nothing that was said is, which keep the
+//! Owns: indexes, which are made again from their tables; tables in which nothing of sessions is, which keep the
 //! rows that can be read; and tables that are not there any more.
 //! Never: changes a row of a session, or gives back a page that a damaged page names: it may be in use elsewhere.
 //! Space that is lost this way comes back when the database is written anew.
@@ -15,8 +15,8 @@ use super::sqlite::{last_key, last_reserved, StoreError, LEAP};
 use super::upgrade;
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
-/// Tables in which nothing that was said is: a host can do without any of their rows.
-const DISPENSABLE: [&str; 5] = ["meta", "lives", "trials", "agents", "clients"];
+/// Tables in which nothing of sessions is: a host can do without any of their rows.
+const DISPENSABLE: [&str; 6] = ["meta", "lives", "trials", "agents", "channels", "clients"];
 
 /// A table or an index that belongs into the database.
 struct Object {

@@ -23,7 +23,7 @@ use rustix::process::{getrlimit, Resource};
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
-use super::{agents, clients, mend, pack, schema, space, trash, trials, StoreOptions};
+use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
@@ -478,13 +478,16 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
         );
     }
     let head = reserved.max(told);
+    let channels = channels::all(&transaction);
+    let of_channels = channels.iter().map(|row| row.id.key).max().unwrap_or(0);
     let start = Start {
         head,
-        last_key: last_key(&transaction)?,
+        last_key: last_key(&transaction)?.max(of_channels),
         sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
         continues: version > 0,
         agents: last_agents(&transaction)?,
         said: agents::all(&transaction),
+        channels,
     };
     rows::put_life(&transaction, head)?;
     trials::begin_life(&transaction, options.deaths_max)?;
@@ -588,6 +591,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
+        Record::Channel(row) => channels::put(connection, row),
         Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Actions are kept in packs.

@@ -61,6 +61,10 @@ const VERSION_4: &str = "
         last INTEGER PRIMARY KEY, first INTEGER NOT NULL, kind TEXT NOT NULL, key INTEGER NOT NULL,
         line_bytes INTEGER NOT NULL, sum INTEGER NOT NULL, packed BLOB NOT NULL
     );
+    -- Channels of the kinds that have no table of their own.
+    CREATE TABLE channels (
+        kind TEXT NOT NULL, key INTEGER NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, key)
+    ) WITHOUT ROWID;
 ";
 
 /// To version 4, whose log names channels by their kinds and keys. Before, each had a number.

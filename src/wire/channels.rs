@@ -16,6 +16,9 @@ macro_rules! with_channel_kinds {
             Session, sessions, "session";
             /// A chat.
             Chat, chats, "chat";
+            /// What no program has: the kind of the tests.
+            #[cfg(test)]
+            Sample, samples, "sample";
         }
     };
 }

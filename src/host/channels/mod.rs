@@ -6,6 +6,8 @@
 
 mod chat;
 mod root;
+#[cfg(test)]
+mod sample;
 mod session;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +25,8 @@ use super::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 pub(super) use root::Root;
+#[cfg(test)]
+use sample::Sample;
 
 /// What a kind of channels is to everything that is the same for all kinds. What a kind does not answer itself is as it
 /// is for most.

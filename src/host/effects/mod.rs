@@ -386,6 +386,8 @@ pub enum Record {
         /// Its URI.
         uri: String,
     },
+    /// A channel of a kind that has no records of its own is new or has changed.
+    Channel(ChannelRow),
     /// A chat has a completed turn at this place, counted from 0; JSON text.
     Turn(ChatKey, u64, Bytes),
     /// A chat has no more completed turns than so many.
@@ -425,6 +427,7 @@ impl Record {
             Self::Action(_, action) => action.line.len(),
             Self::Session(row) => row.summary.len() + row.body.len(),
             Self::Chat(row) => row.body.len(),
+            Self::Channel(row) => row.body.len(),
             Self::Turn(_, _, turn) => turn.len(),
             Self::AgentSaid { said, .. } => said.len(),
             _ => 0,
@@ -444,6 +447,15 @@ pub struct SessionRow {
     /// What `listSessions` says of it; JSON text.
     pub summary: Bytes,
     /// Everything else; JSON text.
+    pub body: Bytes,
+}
+
+/// What is kept of a channel whose kind has no rows of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChannelRow {
+    /// Which it is.
+    pub id: ChannelId,
+    /// What its kind keeps of it; JSON text.
     pub body: Bytes,
 }
 

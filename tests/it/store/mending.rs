@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChatKey, Output, Record, SessionKey};
+use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChannelRow, ChatKey, Output, Record, SessionKey};
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::io::keeper::Keeper;
 use ahp_sidecar::store::archive::Archive;
@@ -44,8 +44,9 @@ fn fill(writer: &mut Writer) {
     }
     let said = bytes::Bytes::from_static(b"{}");
     let client = Record::Client { id: "me".to_owned(), version: "1.0.0" };
-    let agent = Record::AgentSaid { provider: "script".to_owned(), said };
-    writer.commit(&[client, agent, Record::Agents(7), Record::Trial(SessionKey(3))]).unwrap();
+    let agent = Record::AgentSaid { provider: "script".to_owned(), said: said.clone() };
+    let channel = Record::Channel(ChannelRow { id: ChannelId::ROOT, body: said });
+    writer.commit(&[client, agent, channel, Record::Agents(7), Record::Trial(SessionKey(3))]).unwrap();
     writer.commit(&super::actions(1..=20)).unwrap();
     writer.commit(&[session(RUNNING), chat(RUNNING, true, 20), on_running(21), on_running(22)]).unwrap();
     let large = (23..60).map(|seq| {
@@ -128,7 +129,7 @@ pub fn number_channels(connection: &::rusqlite::Connection) {
     }
     drop(rows);
     drop(named);
-    connection.execute_batch("DROP TABLE named; PRAGMA user_version = 3").unwrap();
+    connection.execute_batch("DROP TABLE named; DROP TABLE channels; PRAGMA user_version = 3").unwrap();
 }
 
 /// Puts a closed store back.
@@ -203,6 +204,7 @@ fn what_can_be_made_again_is_made_again() {
         "trials",
         "lives",
         "agents",
+        "channels",
         "sqlite_autoindex_agents_1",
         "clients",
         "sqlite_autoindex_clients_1",
@@ -430,7 +432,7 @@ impl Dice {
 
 /// Takes something away from a closed store, or changes it. Returns what was done.
 pub fn spoil(path: &Path, dice: &mut Dice) -> String {
-    const OBJECTS: [&str; 15] = [
+    const OBJECTS: [&str; 16] = [
         "meta",
         "lives",
         "trials",
@@ -440,6 +442,7 @@ pub fn spoil(path: &Path, dice: &mut Dice) -> String {
         "chats",
         "sessions",
         "agents",
+        "channels",
         "sessions_by_uri",
         "sessions_by_time",
         "sessions_removed",
