@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
+use super::missed::Missed;
 use super::model::Connection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
@@ -32,15 +33,20 @@ impl Host {
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
                 let result =
                     |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
+                let with_states = |id, method, States { json, kinds: states }| {
+                    let frame = Frame::Result { id, method, result: json.into(), states };
+                    Output::Frame(connection, frame)
+                };
                 match answer {
                     Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
-                    Ok((method, Answer::States(States { json, kinds: states }))) => {
-                        let frame = Frame::Result { id, method, result: json.into(), states };
-                        step.say(Output::Frame(connection, frame));
-                    }
+                    Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
                         self.announce_session(step, session);
+                    }
+                    Ok((method, Answer::Returned(states, missed))) => {
+                        step.say(with_states(id, method, states));
+                        self.tell_missed(step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Resource(resource))) => {
@@ -100,7 +106,10 @@ impl Host {
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
-            Method::Reconnect => self.reconnect(step, connection, &params.read()?, aside).map(Answer::States),
+            Method::Reconnect => {
+                let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
+                Ok(Answer::Returned(states, missed))
+            }
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Answer::States),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
@@ -195,6 +204,8 @@ enum Answer {
     States(States),
     /// A session whose coming into being is told after the answer.
     Created(NewSession),
+    /// The same, and what a client that is back is told behind it.
+    Returned(States, Missed),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
     /// What is in a file or folder, which is answered when it has been read.

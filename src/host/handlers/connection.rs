@@ -14,6 +14,7 @@ use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
 use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::locale::Language;
+use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_channel;
@@ -68,14 +69,15 @@ impl Host {
     }
 
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
-    /// by replay where we can continue exactly from its cursor, else by snapshots.
+    /// by replay where we can continue exactly from its cursor, else by snapshots. Returned with what is to be told
+    /// behind the answer.
     pub(in crate::host) fn reconnect(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
         aside: Option<&Aside>,
-    ) -> Result<States, RpcError> {
+    ) -> Result<(States, Missed), RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -112,16 +114,15 @@ impl Host {
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
             self.go_on(connection, wanted);
-            self.returned.extend(missed.map(|missed| (connection, missed)));
-            return Ok(States { json: result, kinds: Vec::new() });
+            return Ok((States { json: result, kinds: Vec::new() }, missed.unwrap_or_default()));
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
         let (snapshots, kinds) = self.take_up(connection, &params.subscriptions);
         if aside == Some(&Aside::OnlyLooks) {
             self.go_on(connection, wanted);
         }
-        let result = json!({ "type": "snapshot", "snapshots": snapshots });
-        Ok(States { json: to_sorted_json(&result), kinds })
+        let result = to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots }));
+        Ok((States { json: result, kinds }, Missed::default()))
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.
