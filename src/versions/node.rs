@@ -45,6 +45,7 @@ impl Node {
             ChannelKind::Root => Some(Self::Root),
             ChannelKind::Session => Some(Self::Session),
             ChannelKind::Chat => Some(Self::Chat),
+            // A kind is added without a word here, unless a version has it otherwise.
             #[allow(unreachable_patterns)]
             _ => None,
         }

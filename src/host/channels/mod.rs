@@ -1,8 +1,12 @@
 //! The channels of the host, and what tells their kinds apart.
 //!
-//! Owns: every channel, by its URI and by its kind, and the questions that each kind answers ([`Kind`]). A kind is one
-//! module here and one line in `wire::channels`; whatever is the same for all kinds asks it and knows none of them.
+//! Owns: every channel, by its URI and by its kind, and the questions that each kind answers ([`Kind`]). Whatever is the
+//! same for all kinds asks them here and knows none of them.
 //! Never: changes a state other than by the reducer of its kind, which `sequence` alone asks for.
+//!
+//! To add a kind, write a module here that answers the questions for a type of its own, declare it below, and add its
+//! line to the list in `wire::channels`. `sample`, which only tests have, is one that needed nothing else: its channels
+//! are subscribed to, changed, replayed, kept, and there again in the next host.
 
 mod chat;
 mod root;
