@@ -250,7 +250,7 @@ fn what_cannot_be_made_again_can_still_be_read_by_people() {
     put_back(&path, &sound);
     sql(&path, "DROP TABLE sessions");
     let refused = try_open(&path).unwrap_err().to_string();
-    assert!(refused.contains("sessions list"), "{refused}");
+    assert!(refused.contains("no session can be found"), "{refused}");
 }
 
 #[test]
