@@ -72,7 +72,7 @@ impl Host {
             RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
-        let agent = self.config.agents.iter().find(|agent| agent.info.provider == session.state.provider);
+        let agent = self.config.agent(&session.state.provider);
         // What was said in this chat, which may be of its folder; else what the agent said last anywhere.
         let default = || self.find_chat(session.state.default_chat.as_deref()?);
         let chat = target.chat().or_else(default).and_then(|key| self.channels.chats.get(&key));
@@ -100,7 +100,7 @@ impl Host {
     ) -> Result<&AgentDescription, RpcError> {
         let agent = match provider {
             None => self.config.agents.first(),
-            Some(provider) => self.config.agents.iter().find(|agent| agent.info.provider == provider),
+            Some(provider) => self.config.agent(provider),
         };
         agent.ok_or_else(|| RpcError::provider_not_found(provider.unwrap_or("(no agent is configured)")))
     }
