@@ -46,14 +46,6 @@ def send_and_read(stage):
 
 
 @scene
-def messages_of_one_turn_are_apart(stage):
-    window = stage.window("Script")
-    window.send("/say apart\n/say of it")
-    window.responds("of it")
-    assert "apartof" not in window.response(), window.response()
-
-
-@scene
 def stream_and_cancel(stage):
     window = stage.window("Script")
     window.send("/stream 1000000 10 20")
