@@ -33,16 +33,21 @@ class Unseen(AssertionError):
 
 
 class Window:
-    """A window on a folder, its chat as large as it gets."""
+    """A window on a folder, its chat as large as it gets.
 
-    def __init__(self, profile, url):
-        self.page = profile.new_page()
+    It has a profile of its own: VS Code opens with the conversation that was open before in any window of a profile, and
+    may do so while somebody types.
+    """
+
+    def __init__(self, browser, url):
+        self.profile = browser.new_context(viewport={"width": 1500, "height": 1000})
+        self.page = self.profile.new_page()
         self.page.set_default_timeout(LIMIT * 1000)
         self.page.goto(url, wait_until="domcontentloaded")
         self.ready()
 
     def close(self):
-        self.page.close()
+        self.profile.close()
 
     def ready(self):
         """Waits until the window is there, and makes its chat large, so that the list of sessions is beside it."""
@@ -94,8 +99,18 @@ class Window:
 
     def responds(self, *texts):
         """Waits until the last response shows each of these."""
+        folded = self.page.locator(f"{CHAT} .interactive-response").last.locator("summary[aria-expanded=false]")
+        folded = folded.filter(has_text="Completed").first
+
+        def seen():
+            # What came before the last text of a turn is folded when the turn is over.
+            if text not in self.response() and folded.count():
+                with contextlib.suppress(Error):
+                    folded.click(timeout=SOON)
+            return text in self.response()
+
         for text in texts:
-            self.until(f"`{text}` in the last response", lambda: text in self.response())
+            self.until(f"`{text}` in the last response", seen)
 
     def idle(self):
         """Waits until no turn runs in the conversation."""
@@ -120,7 +135,11 @@ class Window:
     # ---- What is done in it ----
 
     def choose(self, agent):
-        """Chooses an agent for an empty conversation, and waits until it can be talked to."""
+        """Begins an empty conversation, and chooses an agent for it."""
+        requests = self.page.locator(f"{CHAT} .interactive-request")
+        if requests.count():
+            self.page.locator(".monaco-button").filter(has_text="New Session").first.click()
+            self.until("an empty conversation", lambda: not requests.count())
         self.until("the choice of agents", lambda: self.there(AGENT))
 
         def chosen():
