@@ -45,7 +45,8 @@ impl Host {
                 },
             };
             match self.sessions.get(&key) {
-                Some(session) if session.channel.born_at > cursor => {
+                Some(session) if session.ahead => {}
+                Some(session) if session.shown_at > cursor => {
                     missed.added.insert(key);
                 }
                 Some(_) => {

@@ -21,6 +21,7 @@
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
+mod ahead;
 mod attached;
 mod calls;
 mod catalogue;
@@ -255,6 +256,9 @@ impl Host {
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
+            Input::Timer(Timer::Unfollowed(session, number)) => {
+                self.unfollowed_for_long(step, session, number);
+            }
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
@@ -320,16 +324,17 @@ impl Host {
         self.channels.get(uri).copied().or_else(|| self.find_by_provider(uri))
     }
 
-    /// The session that is called by its provider here, or the default chat of one, where the session itself is called
+    /// The session that is called by its provider here, or a chat of one, where the session itself is called
     /// `ahp-session:/<id>`: some clients know sessions by no other name.
     fn find_by_provider(&self, uri: &str) -> Option<Target> {
-        let of_chat = uris::session_of_default_chat(uri);
-        let (provider, plain) = uris::plain_session(of_chat.as_deref().unwrap_or(uri))?;
+        let of_chat = uris::session_of_chat(uri);
+        let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
+        let (provider, plain) = uris::plain_session(session)?;
         let Some(Target::Session(key)) = self.channels.get(&plain).copied() else { return None };
         self.sessions.get(&key).filter(|session| session.state.provider == provider)?;
         match of_chat {
             None => Some(Target::Session(key)),
-            Some(_) => self.channels.get(&uris::default_chat_of(&plain)).copied(),
+            Some((before, _)) => self.channels.get(&uris::chat_of(before, &plain)).copied(),
         }
     }
 

@@ -67,6 +67,9 @@ struct SessionBody {
     born_at: u64,
     config: JsonObject,
     title_by: TitleBy,
+    /// Where it was shown later than it was born.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shown_at: Option<u64>,
 }
 
 /// What a chat's row holds.
@@ -154,12 +157,14 @@ impl Host {
             }
         }
         for key in unsaved.sessions {
-            if let Some(session) = self.sessions.get(&key) {
+            if let Some(session) = self.sessions.get(&key).filter(|session| !session.ahead) {
                 step.say(Output::Record(Record::Session(session_row(key, session))));
             }
         }
         for key in unsaved.chats {
-            if let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.saved.row_due) {
+            let Some(chat) = self.chats.get_mut(&key) else { continue };
+            let is_kept = self.sessions.get(&chat.session).is_some_and(|session| !session.ahead);
+            if is_kept && chat.saved.row_due {
                 save_chat(step, key, chat, self.head);
             }
         }
@@ -204,6 +209,7 @@ impl Host {
         let chats = self.chats_of(key);
         let mut chats = chats.iter().filter_map(|key| self.chats.get(key));
         session.channel.subscribers.is_empty()
+            && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
             && !self.summaries.mentions(key)
             && chats.all(|chat| {
@@ -362,6 +368,7 @@ fn session_row(key: SessionKey, session: &Session) -> SessionRow {
         born_at: session.channel.born_at,
         config: session.config.clone(),
         title_by: session.title_by,
+        shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
     };
     SessionRow {
         key,
@@ -448,6 +455,9 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
         title_by: body.title_by,
         used: 0,
         told,
+        ahead: false,
+        shown_at: body.shown_at.unwrap_or(body.born_at),
+        unfollowed: None,
     })
 }
 

@@ -181,8 +181,13 @@ impl Host {
                 channel.subscribers.push(connection);
             }
         }
-        if let (Target::Session(session), Some(client_id)) = (target, client_id) {
-            self.client_is_back(session, &client_id);
+        if let Target::Session(key) = target {
+            if let Some(session) = self.sessions.get_mut(&key) {
+                session.unfollowed = None;
+            }
+            if let Some(client_id) = client_id {
+                self.client_is_back(key, &client_id);
+            }
         }
     }
 

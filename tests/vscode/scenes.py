@@ -7,7 +7,7 @@ by what their first message says, since that is their title.
 import json
 import os
 
-from workbench import DIFF, PERMISSION, SESSION
+from workbench import DIFF, INPUT, PERMISSION, SESSION, SUGGESTED
 
 SCENES = {}
 
@@ -43,6 +43,18 @@ def send_and_read(stage):
     window.responds("send and read", "the end")
     window.idle()
     window.lists("send and read", "Completed")
+
+
+@scene
+def a_session_works_in_the_folder_of_its_window(stage):
+    # Sent before VS Code has made a session ahead, too.
+    window = stage.window()
+    window.choose("Script")
+    window.send("/say works there")
+    window.responds("works there")
+    client = stage.client()
+    session = client.titled("/say works there")
+    assert client.state(session)["workingDirectories"] == ["file://" + stage.repository], session
 
 
 @scene
@@ -323,12 +335,23 @@ def a_real_agent_runs_a_command(stage):
     window.press("Allow")
     window.responds("from the 42 shell")
     window.idle()
+    # VS Code says settings of its own with each session.
+    assert "has not taken" not in window.chat(), window.chat()
     assert window.models()[0] not in ("", "Default"), window.models()
 
 
 @scene
-def files_are_offered_for_a_hash(stage):
+def a_file_is_offered_and_attached(stage):
     window = stage.window("Script")
-    window.write("/say #a.t")
-    window.page.keyboard.press("Control+Space")
-    window.until("`a.txt` among what is offered", lambda: "a.txt" in window.text(".suggest-widget"))
+    client = stage.client()
+    for mark in "#@":
+        window.type(f"see {mark}a")
+        window.until(f"`a.txt` among what is offered for `{mark}a`", lambda: "a.txt" in window.text(SUGGESTED))
+        window.page.keyboard.press("Tab")
+        window.until("the file's name in the message", lambda: f"{mark}a.txt" in window.text(INPUT))
+        window.send_typed()
+        window.responds(f"see {mark}a.txt")
+        window.idle()
+    turns = client.state(client.follow(client.titled("see #a.txt")))["turns"]
+    file = "file://" + os.path.join(stage.repository, "a.txt")
+    assert [turn["message"]["attachments"][0]["uri"] for turn in turns] == [file, file], turns

@@ -26,6 +26,7 @@ DIFF = ".monaco-diff-editor"
 QUESTIONS = f"{CHAT} .chat-question-carousel-container"
 SESSION = ".agent-sessions-viewer .agent-session-item-row"
 CHOICES = ".context-view .monaco-list-row"
+SUGGESTED = ".suggest-widget .monaco-list-rows"
 
 
 class Unseen(AssertionError):
@@ -177,9 +178,19 @@ class Window:
         # What is offered for it would take the key.
         self.page.keyboard.press("Escape")
 
+    def type(self, text):
+        """Types a message key by key, so that something is offered for it."""
+        self.page.locator(INPUT).last.click()
+        self.page.keyboard.type(text)
+
     def send(self, text, key="Enter"):
         """Types a message and sends it: by Enter (to steer a running turn), or by Alt+Enter (to queue it)."""
         self.write(text)
+        self.send_typed(text.split("\n")[-1], key)
+
+    def send_typed(self, last=None, key="Enter"):
+        """Sends what is typed, whose last line is this."""
+        last = last or self.text(INPUT).replace("\xa0", " ").strip()
 
         def gone():
             if last not in self.text(INPUT).replace("\xa0", " "):
@@ -187,7 +198,6 @@ class Window:
             self.page.locator(INPUT).last.click()
             self.page.keyboard.press(key)
 
-        last = text.split("\n")[-1]
         self.until("that the message is sent", gone)
 
     def press(self, label, within=CHAT):

@@ -53,7 +53,7 @@ impl Host {
             meta: None,
             snapshots,
             default_directory: client.and_then(|client| client.default_directory.clone()),
-            completion_trigger_characters: self.completion_triggers(),
+            completion_trigger_characters: Some(self.completion_triggers()),
             terminal_command_prefix: None,
             telemetry: None,
             automations: None,
@@ -201,6 +201,7 @@ impl Host {
         if let (Target::Session(session), Some(client_id)) = (target, client_id) {
             self.leave_session(step, session, &client_id);
         }
+        self.watch_unfollowed(step);
         Ok(())
     }
 
