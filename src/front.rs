@@ -44,6 +44,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// the one before has left.
 const HELD_FOR: Duration = Duration::from_millis(300);
 
+/// How long after a host that has ended at once the next one is started.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
 /// How long the end of its client may take when a front was asked to leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -128,7 +131,10 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
             Ok(held) => match start_host(held, hello, begin, &start) {
                 Ok(joined) => return joined,
                 // It has gone before it heard us.
-                Err(error) if begin.elapsed() <= JOIN_WITHIN => last = error.to_string(),
+                Err(error) if begin.elapsed() <= JOIN_WITHIN => {
+                    last = error.to_string();
+                    thread::sleep(START_AGAIN_AFTER);
+                }
                 Err(error) => {
                     let (folder, holder) = (folder.display().to_string(), "nobody".to_owned());
                     return Err(Refusal::TooLate { folder, holder, last: error.to_string() });
@@ -189,8 +195,9 @@ fn start_host(
     };
     drop(held);
     // When it ends before us, nothing is left of it.
-    if let Err(error) = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait()) {
-        tracing::debug!(%error, "the host is left to the system when it ends before us");
+    let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
+    if let Err(error) = waits {
+        tracing::debug!(%error, "the end of the host is not waited for");
     }
     Ok(say_hello(stream, hello, begin)?.map(|host| Joined::Host(Box::new(host))))
 }
@@ -309,8 +316,7 @@ impl Ears {
         catch_signals(&losses)?;
         drop(entered);
         if parent.is_some() {
-            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())
-                .context("a thread cannot be started (see `ulimit -u`)")?;
+            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())?;
         }
         Ok(Self { runtime, lost })
     }

@@ -1,12 +1,12 @@
 //! An Agent Host Protocol host that a parent process spawns and speaks to in JSON lines over stdin and
 //! stdout.
 //!
-//! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what
-//! stands between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process),
-//! [`io`] (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`],
-//! [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the store,
-//! for people), [`demo`] (a conversation to look at), [`listening`] and [`connect`] (how other programs connect, and this
-//! one as one of them).
+//! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what stands
+//! between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
+//! (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`],
+//! [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the
+//! store, for people), [`demo`] (a conversation to look at), [`listening`] and [`connect`] (how other programs connect,
+//! and this one as one of them).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
 //! read no clock; stdout carries nothing but frames.

@@ -62,8 +62,8 @@ fn read_address(said: &str) -> Result<Address, String> {
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 impl ListenArgs {
-    /// Whether others are to be let in.
-    pub fn is_asked(&self) -> bool {
+    /// Whether anything is to be listened on.
+    pub fn is_asked_for(&self) -> bool {
         !self.listen.is_empty()
     }
 
@@ -121,22 +121,25 @@ pub struct StatusArgs {
 /// When the folder cannot be looked into.
 pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
     let place = folder::chosen(arguments.state_dir.as_deref())?;
-    let running = folder::is_held(&place).with_context(|| format!("cannot look into {}", place.display()))?;
+    let holder =
+        folder::holder_now(&place).with_context(|| format!("cannot look into {}", place.display()))?;
+    let process = holder.and_then(|holder| holder.process);
     let notice = Notice::read(&place).context("what it tells of where is listened cannot be read")?;
     // One that was killed has left its notice.
-    let notice = notice.filter(|_| running);
+    let notice = notice.filter(|notice| process == Some(notice.process));
     let listening = notice.iter().flat_map(|notice| notice.listening.clone());
     let printed = if arguments.json {
-        let process = notice.as_ref().map(|notice| notice.process);
         let listening: Vec<String> = listening.collect();
-        format!("{}\n", json!({ "running": running, "process": process, "listening": listening }))
+        format!("{}\n", json!({ "running": process.is_some(), "process": process, "listening": listening }))
     } else {
-        let first = match (running, &notice) {
-            (false, _) => format!("nothing runs on {}\n", place.display()),
-            (true, Some(notice)) => {
-                format!("process {} runs on {}, and listens on:\n", notice.process, place.display())
+        let first = match (process, &notice) {
+            (None, _) => format!("nothing runs on {}\n", place.display()),
+            (Some(process), Some(_)) => {
+                format!("process {process} runs on {}, and listens on:\n", place.display())
             }
-            (true, None) => format!("an ahp-sidecar runs on {}, and does not listen\n", place.display()),
+            (Some(process), None) => {
+                format!("process {process} runs on {}, and does not listen\n", place.display())
+            }
         };
         listening.fold(first, |printed, url| printed + &url + "\n")
     };

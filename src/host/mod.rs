@@ -6,18 +6,17 @@
 //! newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give the same
 //! outputs, byte for byte.
 //!
-//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and
-//! `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions` (what clients may
-//! change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of the
-//! queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what
-//! runs on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents
-//! are), `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
+//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and `sequence` (how
+//! state changes), `dispatch` with `handlers` (requests), `actions` (what clients may change), `turns`, `calls`,
+//! `pending` and `attached` (the life of a turn, of what is open in it, of the queue, and of chats that are attached to
+//! messages), `clients` (those that take part in a session, and what runs on them), `directories` (where agents work),
+//! `credentials` (with whose tokens), `described` (what agents are), `contents` (what stands on the sides of changes of
+//! files), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
-//! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each client
-//! holds), `missed` (what is told beside a replay), [`limits`] (how large things may get), `shutdown`, `departures` (the
-//! end of one client among others), and
-//! [`log`] (the replay window).
+//! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
+//! client holds), `missed` (what is told beside a replay), [`limits`] (how large things may get), `shutdown`,
+//! `departures` (the end of one client among others), and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -157,8 +156,6 @@ pub struct Host {
     runs: usize,
     last_key: u64,
     summaries: catalogue::Summaries,
-    /// Clients that are back in this step, and what they are still to be told.
-    returned: Vec<(ConnectionId, missed::Missed)>,
     shutdown: Option<shutdown::State>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
@@ -222,7 +219,6 @@ impl Host {
             runs: 0,
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
-            returned: Vec::new(),
             shutdown: None,
             departures: BTreeMap::new(),
             met: BTreeMap::new(),

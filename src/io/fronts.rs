@@ -139,10 +139,16 @@ impl Fronts {
 
     /// Serves the client of a front, or tells it why not.
     pub fn admit(&mut self, knock: Knock, door: &Door) {
-        let differ = differences(&knock.hello.settings, &self.settings);
+        let Knock { hello, stdin, stdout, stream } = knock;
+        let stream = Arc::new(stream);
+        let differ = differences(&hello.settings, &self.settings);
         if differ.is_empty() {
-            if let Err(error) = self.serve(knock, door) {
+            if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, door) {
                 tracing::error!(%error, "a client cannot be served");
+                refuse(
+                    &stream,
+                    format!("the host of this state folder cannot serve one more client: {error}"),
+                );
             }
             return;
         }
@@ -152,16 +158,20 @@ impl Fronts {
             std::process::id(),
             differ.join(", ")
         );
-        refuse(&knock.stream, why);
+        refuse(&stream, why);
     }
 
-    fn serve(&mut self, knock: Knock, door: &Door) -> io::Result<()> {
-        let Knock { hello, stdin, stdout, stream } = knock;
+    fn serve(
+        &mut self,
+        hello: &Hello,
+        (stdin, stdout): (File, File),
+        stream: &Arc<UnixStream>,
+        door: &Door,
+    ) -> io::Result<()> {
         let differs = differences(&hello.environment, &environment(hello.environment.keys().cloned()));
-        let stream = Arc::new(stream);
         let (stopped, stop) = io::pipe()?;
         let watched = (stdout.try_clone()?, stopped.try_clone()?);
-        let terms = Terms::from(hello.terms);
+        let terms = Terms::from(hello.terms.clone());
         let line_bytes_max = terms.line_bytes_max;
         let mut receipts = None;
         let lines = door.open(AtEnd::Close, terms, |made| {
@@ -169,21 +179,21 @@ impl Fronts {
             Stdout::start(stdout, made)
         })?;
         let connection = lines.connection();
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        tell(&stream, &Told::Welcome { version, process: std::process::id(), differs });
         let hears = match receipts {
             Some(receipts) => {
                 watch_reader(watched, receipts.clone())?;
-                Some(tokio::spawn(hear(Arc::clone(&stream), receipts)))
+                Some(tokio::spawn(hear(Arc::clone(stream), receipts)))
             }
             None => None,
         };
         stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        tell(stream, &Told::Welcome { version, process: std::process::id(), differs });
         tracing::info!(connection = connection.0, version = hello.version, "a front has joined");
         let filter: Targets = hello.log.parse().unwrap_or_default();
-        let reads = Arc::clone(&stream);
+        let reads = Arc::clone(stream);
         self.audience.join(connection.0, Reader::new(filter, move |line| tell(&reads, &Told::Log(line))));
-        self.served.insert(connection, Front { stream, hears, _stop: stop });
+        self.served.insert(connection, Front { stream: Arc::clone(stream), hears, _stop: stop });
         self.has_served = true;
         self.last.clear();
         Ok(())

@@ -27,6 +27,10 @@ const BATCHES_MAX: usize = 2;
 /// How much is given to a writer at once, in bytes.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
+/// Lines shorter than this are copied together before they are written, so that one call writes many. Of a longer one it
+/// is told after each chunk of it that this much is out.
+pub(super) const COPY_BELOW: usize = 64 << 10;
+
 /// Lines that were read at once, or why nothing more can be read.
 pub type Batch = io::Result<Vec<Line>>;
 

@@ -50,7 +50,7 @@ pub fn start(filter: Targets) -> io::Result<Log> {
 /// the file, too.
 ///
 /// # Errors
-/// As in [`start`].
+/// When the system gives us no thread to write it.
 pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Result<Log> {
     start_to(filter, Sink::open(file), audience)
 }
@@ -91,9 +91,7 @@ impl Log {
             thread::sleep(Duration::from_millis(1));
         }
     }
-}
 
-impl Log {
     /// Writes a line of another process's log, as it is.
     pub fn pass_on(&self, line: Vec<u8>) {
         let count = match self.sender.try_send(line) {

@@ -15,17 +15,11 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHe
 use tokio_util::codec::Decoder;
 
 use super::codec::LineCodec;
-use super::link::{AtEnd, Door, Lines, Receipts, Terms, Writer, Written};
+use super::link::{AtEnd, Door, Lines, Receipts, Terms, Writer, Written, CHUNK_BYTES, COPY_BELOW};
 use crate::host::effects::ConnectionId;
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
-
-/// Lines shorter than this are copied together before they are written, so that one call writes many.
-const COPY_BELOW: usize = 64 << 10;
-
-/// How much of a long line is written before it is told that this much is out, in bytes.
-const PART_BYTES: usize = 256 << 10;
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
 /// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Must be
@@ -236,7 +230,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
             self.write_together(left).await?;
             let mut rest = message;
             while !rest.is_empty() {
-                let part = rest.split_to(rest.len().min(PART_BYTES));
+                let part = rest.split_to(rest.len().min(CHUNK_BYTES));
                 self.writer.write_all(&part).await?;
                 *left -= part.len();
                 self.receipts.tell(Written::Bytes(part.len()));

@@ -17,16 +17,10 @@ use rustix::io::Errno;
 use tokio_util::codec::Decoder;
 
 use super::codec::LineCodec;
-use super::link::{Lines, Receipts, Writer, Written};
+use super::link::{Lines, Receipts, Writer, Written, CHUNK_BYTES, COPY_BELOW};
 
 /// How much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;
-
-/// Lines shorter than this are copied together before they are written, so that one call writes many.
-const COPY_BELOW: usize = 64 << 10;
-
-/// How much of a long line is written before it is told that this much is out, in bytes.
-const PART_BYTES: usize = 256 << 10;
 
 /// Takes stdin and stdout away from everything else in this process and its children: what anybody else
 /// prints goes to stderr, and whoever reads stdin finds it empty.
@@ -210,7 +204,7 @@ fn write_chunk(
         if line.len() >= COPY_BELOW {
             write_patiently(stdout, buffer)?;
             buffer.clear();
-            for part in line.chunks(PART_BYTES) {
+            for part in line.chunks(CHUNK_BYTES) {
                 write_patiently(stdout, part)?;
                 tell(part.len());
             }

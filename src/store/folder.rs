@@ -78,17 +78,20 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     }
 }
 
-/// Whether a process holds this folder; none does where there is no folder.
+/// Who holds this folder now; nobody does where there is no folder.
 ///
 /// # Errors
 /// When that cannot be seen.
-pub fn is_held(folder: &Path) -> io::Result<bool> {
-    match File::open(folder.join(LOCK)).map(|lock| lock.try_lock_shared()) {
-        Ok(Ok(())) => Ok(false),
-        Ok(Err(TryLockError::WouldBlock)) => Ok(true),
-        Ok(Err(TryLockError::Error(error))) => Err(error),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
+    let holder = Holder::of(folder)?;
+    // To look at the lock is to have it for a moment, which must not be in the way of a process that takes hold.
+    if !holder.lives() {
+        return Ok(None);
+    }
+    match File::open(folder.join(LOCK))?.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => Ok(Some(holder)),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

@@ -1,18 +1,19 @@
 //! The tool calls of a turn.
 //!
 //! Owns: one account of each call, whichever of the three messages names it first; which of them wait for a
-//! permission, each by the agent's own request; and what of a call is told when. `clients` has those that clients carry
-//! out.
+//! permission, each by the agent's own request. `call` is one of them and what is told of it, `clients` has those that
+//! clients carry out.
 //! Never: touches a call of a turn that is over, unless the agent begins it anew.
 
+mod call;
 mod clients;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolKind};
+use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallUpdate, ToolKind};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ResponsePart, ToolResultContent, ToolResultTextContent};
+use ahp_types::state::{ResponsePart, ToolResultContent};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{to_raw_value, RawValue};
 use serde_json::{json, Value};
@@ -22,22 +23,11 @@ use super::edits::Moment;
 use super::peer::AgentRequest;
 use super::terminals::screen::Screen;
 use super::terminals::Screens;
-use super::{besides, content};
-use crate::host::effects::{Besides, PermissionKind, PermissionOption, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{PermissionKind, PermissionOption, ToolGate, TurnEvent};
 use crate::host::reduce::tool_call_id;
 
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;
-
-/// What agents call the command that they run.
-const COMMANDS: [&str; 2] = ["command", "cmd"];
-
-/// What agents call the text of an output that has more to say, the fullest first.
-const PRINTED: [&str; 6] =
-    ["formatted_output", "aggregated_output", "output", "content", "stdout", "message"];
-
-/// So much of a terminal's output is kept, in bytes: the latest of it.
-const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
 /// The calls of a conversation.
 #[derive(Debug, Default)]
@@ -355,251 +345,5 @@ impl Calls {
         }
         call.take_meta(update.meta.unwrap_or_default());
         call
-    }
-}
-
-impl Call {
-    /// What clients are to be told, now that something about the call has changed.
-    fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
-        let mut told = Vec::new();
-        if !std::mem::replace(&mut self.told, true) {
-            let started = match &self.client_tool {
-                Some(tool) => TurnEvent::ClientToolStarted { id: id.to_owned(), name: tool.clone() },
-                None => TurnEvent::ToolStarted {
-                    id: id.to_owned(),
-                    name: self.tool_name(),
-                    display_name: self.display_name(),
-                },
-            };
-            told.push(self.with(started));
-        }
-        let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
-        // What has a terminal does run, whatever the agent says of it.
-        let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
-        let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
-        // A client begins with it as soon as it runs: it runs when the agent waits for the result.
-        if self.stage == Stage::Begun && (over || runs) && self.client_tool.is_none() {
-            self.stage = Stage::Running;
-            told.push(self.ready(id, ToolGate::Open));
-        }
-        match (self.stage, status) {
-            (Stage::Over, _) => {}
-            (_, Some(ToolCallStatus::Completed)) => told.push(self.done(id, true, None)),
-            (_, Some(ToolCallStatus::Failed)) => told.push(self.done(id, false, None)),
-            (Stage::Running, _) => told.extend(self.shown(id)),
-            (Stage::Begun | Stage::Asked, _) => {}
-        }
-        told
-    }
-
-    /// The question that the user is to be shown, if there is one.
-    fn ask(&mut self, id: &str) -> Option<TurnEvent> {
-        let (_, options) = self.asked.front()?;
-        self.options = options.iter().map(|offer| (offer.option_id.clone(), offer.rest())).collect();
-        let gate = ToolGate::Ask(options.iter().map(Offer::option).collect());
-        self.stage = Stage::Asked;
-        Some(self.ready(id, gate))
-    }
-
-    fn ready(&mut self, id: &str, gate: ToolGate) -> TurnEvent {
-        let whole = || self.input.as_ref().map(Value::to_string);
-        let input = self.command().map(str::to_owned).or_else(whole).unwrap_or_default();
-        self.with(TurnEvent::ToolReady { id: id.to_owned(), input, message: self.message().into(), gate })
-    }
-
-    /// What it has produced so far, when that is not what was told last.
-    fn shown(&mut self, id: &str) -> Option<TurnEvent> {
-        // A client says itself what its tool has produced.
-        if self.client_tool.is_some() {
-            return None;
-        }
-        let content = self.produced();
-        if content == self.shown && self.meta_told == self.besides() {
-            return None;
-        }
-        self.shown.clone_from(&content);
-        Some(self.with(TurnEvent::ToolContent { id: id.to_owned(), content }))
-    }
-
-    fn done(&mut self, id: &str, success: bool, why: Option<String>) -> TurnEvent {
-        self.stage = Stage::Over;
-        let mut content = self.produced();
-        let mut structured = None;
-        let printed = self.output.as_ref().and_then(printed).map(ToOwned::to_owned);
-        let says_itself = printed.is_none();
-        if let Some(text) = printed.filter(|text| !text.is_empty()) {
-            if content.is_empty() || self.is_of_question {
-                content.push(content::text(text));
-            }
-        }
-        match self.output.take() {
-            Some(output) if content.is_empty() && says_itself => {
-                content.push(content::text(format!("{output:#}")))
-            }
-            // Said twice.
-            Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
-            Some(output) => match besides::kept(output) {
-                Value::Object(output) => structured = Some(output),
-                output => self.output = Some(output),
-            },
-            None => {}
-        }
-        let first_text = content.iter().find_map(|content| match content {
-            ToolResultContent::Text(ToolResultTextContent { text }) => Some(text.clone()),
-            _ => None,
-        });
-        let error =
-            why.or(first_text).unwrap_or_else(|| "the agent says that the call has failed".to_owned());
-        let outcome = ToolOutcome {
-            success,
-            message: self.message().into(),
-            content,
-            error: (!success).then_some(error),
-        };
-        self.with_all(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false }, structured)
-    }
-
-    /// An event, with what is told besides if clients do not know it yet.
-    fn with(&mut self, event: TurnEvent) -> TurnEvent {
-        self.with_all(event, None)
-    }
-
-    fn with_all(&mut self, event: TurnEvent, structured: Option<JsonObject>) -> TurnEvent {
-        let mut meta = self.besides();
-        if meta == self.meta_told {
-            meta.clear();
-        } else {
-            self.meta_told.clone_from(&meta);
-        }
-        if meta.is_empty() && structured.is_none() {
-            return event;
-        }
-        TurnEvent::With(Box::new(event), Besides { meta, structured, ..Besides::default() })
-    }
-
-    /// All that has no place.
-    fn besides(&self) -> JsonObject {
-        let mut meta = JsonObject::new();
-        let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
-        let kind = self.kind_name.as_deref().unwrap_or_else(|| kind_name(self.kind));
-        besides::put(&mut meta, besides::TOOL_KIND, self.known_kind().map(Value::from));
-        if self.command().is_some() {
-            let more = self.input.clone().and_then(|input| besides::rest(input, &COMMANDS));
-            besides::put(&mut meta, besides::RAW_INPUT, more.map(Value::Object));
-        }
-        besides::put(&mut meta, besides::KIND, Some(kind.into()));
-        besides::put(&mut meta, besides::LOCATIONS, some(json!(self.locations)));
-        besides::put(&mut meta, besides::CONTENT, some(json!(self.content_rest)));
-        besides::put(&mut meta, besides::TERMINAL, some(json!(self.terminal_info)));
-        besides::put(&mut meta, besides::OPTIONS, some(json!(self.options)));
-        besides::put(&mut meta, besides::META, some(json!(self.meta)));
-        if self.stage == Stage::Over {
-            besides::put(&mut meta, besides::RAW_OUTPUT, self.output.clone());
-        }
-        meta
-    }
-
-    fn produced(&self) -> Vec<ToolResultContent> {
-        let mut content = self.content.clone();
-        content.extend(self.screens.iter().flat_map(|screen| screen.content()));
-        if !self.terminal.is_empty() {
-            content.push(content::text(self.terminal.clone()));
-        }
-        content
-    }
-
-    /// The command that is run, where the agent says it like that: it is what people know as the input.
-    fn command(&self) -> Option<&str> {
-        let is_command = self.kind == ToolKind::Execute && self.client_tool.is_none();
-        let input = self.input.as_ref().filter(|_| is_command)?;
-        COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
-    }
-
-    /// The kind of tool, as clients that follow VS Code call it, of those that they know. They take the input of
-    /// what they know as a terminal for a command.
-    fn known_kind(&self) -> Option<&'static str> {
-        match self.kind {
-            ToolKind::Execute => self.command().map(|_| "terminal"),
-            ToolKind::Search => Some("search"),
-            ToolKind::Read => Some("read"),
-            _ => None,
-        }
-    }
-
-    fn take_content(&mut self, content: &[Box<RawValue>]) {
-        self.content.clear();
-        self.content_rest.clear();
-        self.diffs.clear();
-        for raw in content {
-            let produced = content::produced(raw);
-            if let Some(mut rest) = produced.rest {
-                rest.insert("index".to_owned(), self.content.len().into());
-                self.content_rest.push(rest.into());
-            }
-            self.content.extend(produced.content);
-            self.diffs.extend(produced.diff);
-        }
-    }
-
-    /// Takes in the agent's own `_meta`, and what it says there of a terminal of its own: the output comes in
-    /// pieces.
-    fn take_meta(&mut self, mut meta: JsonObject) {
-        for name in ["terminal_output_delta", "terminal_output"] {
-            let Some(output) = meta.remove(name) else { continue };
-            let text = output.get("data").unwrap_or(&output).as_str();
-            self.terminal.push_str(text.unwrap_or_default());
-        }
-        for name in ["terminal_info", "terminal_exit"] {
-            if let Some(Value::Object(info)) = meta.remove(name) {
-                besides::add(&mut self.terminal_info, info);
-            }
-        }
-        besides::add(&mut self.meta, meta);
-        if self.terminal.len() > TERMINAL_BYTES_MAX {
-            let mut cut = self.terminal.len() - TERMINAL_BYTES_MAX / 2;
-            while !self.terminal.is_char_boundary(cut) {
-                cut += 1;
-            }
-            self.terminal.drain(..cut);
-        }
-    }
-
-    fn message(&self) -> String {
-        let of_client = self.client_tool.as_ref().map(|tool| format!("Run {tool}"));
-        of_client.or_else(|| self.title.clone()).unwrap_or_else(|| self.display_name())
-    }
-
-    fn tool_name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| kind_name(self.kind).to_owned())
-    }
-
-    fn display_name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| {
-            let mut name = kind_name(self.kind).replace('_', " ");
-            name[..1].make_ascii_uppercase();
-            name
-        })
-    }
-}
-
-/// What an output is for people, where it says so.
-fn printed(output: &Value) -> Option<&str> {
-    let named = || PRINTED.iter().find_map(|name| output.get(name)?.as_str());
-    output.as_str().or_else(named)
-}
-
-/// A kind of tool, as ACP calls it.
-fn kind_name(kind: ToolKind) -> &'static str {
-    match kind {
-        ToolKind::Read => "read",
-        ToolKind::Edit => "edit",
-        ToolKind::Delete => "delete",
-        ToolKind::Move => "move",
-        ToolKind::Search => "search",
-        ToolKind::Execute => "execute",
-        ToolKind::Think => "think",
-        ToolKind::Fetch => "fetch",
-        ToolKind::SwitchMode => "switch_mode",
-        _ => "tool",
     }
 }

@@ -1,12 +1,12 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
-//! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an agent
-//! that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is known
-//! of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content`
-//! and `options` (what its messages
-//! mean), `client_tools` (how it uses the tools of clients), `besides` (what has no place), `blocking` (what may take long), `edits` (what changes are of files), `folders`, `files` and [`terminals`] (what
-//! it may do to the user's machine through us).
+//! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an
+//! agent that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is
+//! known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`,
+//! `content` and `options` (what its messages mean), `client_tools` (how it uses the tools of clients), `besides` (what
+//! has no place), `blocking` (what may take long), `edits` (what changes are of files), `folders`, `files` and
+//! [`terminals`] (what it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.

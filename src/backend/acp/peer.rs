@@ -1,10 +1,13 @@
 //! A connection to an agent: JSON-RPC, one message a line, on its stdin and stdout.
 //!
 //! Owns: giving each message to the one [`Ear`] that it is for, in order; keeping what is said of a session before
-//! anybody has heard of it; bounds. `pipes` reads and writes.
+//! anybody has heard of it; bounds. `ear` is one who listens, `patience` whether an agent has had its time; `pipes` reads
+//! and writes.
 //! Never: knows what a method means, beyond which members name the session or request that it is about. A message that
 //! nobody takes is not read past: the agent waits as long as we do.
 
+mod ear;
+mod patience;
 mod pipes;
 
 use std::borrow::Cow;
@@ -14,15 +17,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::ear::Ear;
+use self::ear::Inbox;
+pub use self::patience::Patience;
 use self::pipes::{live, write};
-use crate::backend::room::{ByteRoom, TakenRoom};
 use crate::wire::text;
 
 /// The longest line that is read from an agent, in bytes.
@@ -33,12 +38,6 @@ const READ_BYTES: usize = 64 << 10;
 
 /// So many places of a line that is no message are tried for the beginning of one.
 const BRACES_MAX: usize = 8;
-
-/// So many messages wait for each listener before the agent is not read any more.
-const INBOX_MAX: usize = 64;
-
-/// And so many bytes of them.
-const INBOX_BYTES_MAX: usize = 4 << 20;
 
 /// So much is kept of what is said of sessions that nobody has heard of.
 const UNCLAIMED_MAX: usize = 1000;
@@ -58,9 +57,6 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 
 /// How long after an agent's end its output may go on.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-
-/// How often it is looked whether an agent that nobody hears is heard again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// JSON-RPC: no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -100,34 +96,6 @@ impl Said {
             Self::Answer(_, Err(failure)) => failure.message.len(),
             Self::Withdrawn(_) | Self::HeardOut(_) => 0,
         }
-    }
-}
-
-/// The way to a listener.
-#[derive(Debug, Clone)]
-struct Inbox {
-    messages: mpsc::Sender<(Said, TakenRoom)>,
-    bytes: ByteRoom,
-}
-
-impl Inbox {
-    /// Puts a message in, if there is room; else gives it back.
-    fn put_now(&self, said: Said) -> Result<(), Said> {
-        let (Some(mut taken), Ok(place)) = (self.bytes.now(), self.messages.try_reserve()) else {
-            return Err(said);
-        };
-        taken.fill(said.bytes());
-        place.send((said, taken));
-        Ok(())
-    }
-
-    /// Puts a message in when there is room; false when nobody takes it any more.
-    async fn put(&self, said: Said) -> bool {
-        let Some(mut taken) = self.bytes.wait().await else { return false };
-        let Ok(place) = self.messages.reserve().await else { return false };
-        taken.fill(said.bytes());
-        place.send((said, taken));
-        true
     }
 }
 
@@ -233,42 +201,6 @@ struct Routes {
     closed: bool,
 }
 
-/// Whether an agent whose time is up can be blamed for that: it cannot while nobody takes what it says.
-#[derive(Debug, Default)]
-pub struct Patience {
-    /// How many messages had been taken when it was looked last, and that none had for a while.
-    looked: Option<(u64, bool)>,
-}
-
-impl Patience {
-    /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it has had its time,
-    /// which is `limit`.
-    pub fn more(&mut self, connection: &Connection, limit: Duration, heard: bool) -> Option<Duration> {
-        let taken = connection.shared.taken.load(Ordering::Acquire);
-        self.look(!heard || connection.is_held_up(), taken, limit)
-    }
-
-    fn look(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
-        let before = self.looked.take();
-        let is_stuck = before.is_some_and(|(count, _)| count == taken);
-        if is_held_up && (before.is_none() || is_stuck) {
-            self.looked = Some((taken, is_stuck));
-            return Some(LOOK_AGAIN);
-        }
-        // An agent that says more than we can hear at once is heard all the same. One that was not is from now on.
-        before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
-    }
-}
-
-/// One who listens to the answers to its own requests and to what is said of its sessions.
-#[derive(Debug)]
-pub struct Ear {
-    connection: Connection,
-    id: u64,
-    inbox: mpsc::Receiver<(Said, TakenRoom)>,
-    bytes: ByteRoom,
-}
-
 impl Connection {
     /// A connection over these pipes. `ending` says how the agent ended, once it has; when its output ends
     /// before, its input is ended too. Told `stop`, its input ends.
@@ -298,15 +230,14 @@ impl Connection {
 
     /// A new listener.
     pub fn listen(&self) -> Ear {
-        let (messages, inbox) = mpsc::channel(INBOX_MAX);
-        let bytes = ByteRoom::new(INBOX_BYTES_MAX);
         let mut routes = self.shared.routes();
         routes.last_ear += 1;
         let id = routes.last_ear;
+        let (ear, inbox) = Ear::new(self.clone(), id);
         if !routes.closed {
-            routes.ears.insert(id, Inbox { messages, bytes: bytes.clone() });
+            routes.ears.insert(id, inbox);
         }
-        Ear { connection: self.clone(), id, inbox, bytes }
+        ear
     }
 
     /// Closes the agent's input, which ends it.
@@ -349,106 +280,6 @@ impl Connection {
         let mut ended = self.ended.clone();
         let told = ended.wait_for(Option::is_some).await.map(|how| how.clone());
         told.ok().flatten().unwrap_or_else(|| "it ended".to_owned())
-    }
-}
-
-impl Ear {
-    /// Sends a request; the answer is heard under the id that this gives back.
-    pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
-        let id = self.next_request();
-        self.connection
-            .shared
-            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
-        id
-    }
-
-    /// The same, of parameters that are for no log.
-    pub fn request_in_secret(&self, method: &str, params: &impl Serialize) -> u64 {
-        let id = self.next_request();
-        tracing::trace!(
-            agent = self.connection.shared.agent,
-            id,
-            method,
-            "> a request that may hold a secret"
-        );
-        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        self.connection.shared.send_line(request.to_string());
-        id
-    }
-
-    fn next_request(&self) -> u64 {
-        let mut routes = self.connection.shared.routes();
-        routes.last_request += 1;
-        let id = routes.last_request;
-        routes.requests.insert(id, self.id);
-        id
-    }
-
-    /// Sends a notification.
-    pub fn notify(&self, method: &str, params: &impl Serialize) {
-        self.connection.shared.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
-    }
-
-    /// Answers a request of the agent's, once.
-    pub fn answer(&self, id: &AgentRequest, answer: Result<Value, (i64, &str)>) {
-        if self.connection.shared.routes().asked.remove(id).is_some() {
-            self.connection.shared.answer(id, answer);
-        }
-    }
-
-    /// How many requests of the agent's are not answered yet, whoever listens to them.
-    pub fn unanswered(&self) -> usize {
-        self.connection.shared.routes().asked.len()
-    }
-
-    /// From now on hears what is said of a session; gives back what was said of it before.
-    pub fn follow(&self, session: &str) -> Vec<Box<RawValue>> {
-        let mut routes = self.connection.shared.routes();
-        routes.left.remove(session);
-        routes.sessions.insert(session.to_owned(), self.id);
-        let all = std::mem::take(&mut routes.unclaimed);
-        let (claimed, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| name == session);
-        routes.unclaimed = others.into();
-        let bytes = |(name, update): &(String, Box<RawValue>)| name.len() + update.get().len();
-        routes.unclaimed_bytes = routes.unclaimed.iter().map(bytes).sum();
-        claimed.into_iter().map(|(_, update)| update).collect()
-    }
-
-    /// The next message; none when the agent has ended and all that it had said was heard.
-    pub async fn hear(&mut self) -> Option<Said> {
-        let (said, _) = self.inbox.recv().await?;
-        Some(said)
-    }
-
-    /// The connection.
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-}
-
-impl Drop for Ear {
-    fn drop(&mut self) {
-        self.bytes.close();
-        let shared = &self.connection.shared;
-        let mut routes = shared.routes();
-        let id = self.id;
-        routes.ears.remove(&id);
-        routes.requests.retain(|_, ear| *ear != id);
-        let left: Vec<String> =
-            routes.sessions.iter().filter(|(_, ear)| **ear == id).map(|(name, _)| name.clone()).collect();
-        for session in left {
-            routes.sessions.remove(&session);
-            routes.left.insert(session);
-        }
-        let open: Vec<AgentRequest> =
-            routes.asked.iter().filter(|(_, ear)| **ear == id).map(|(request, _)| request.clone()).collect();
-        for request in &open {
-            routes.asked.remove(request);
-        }
-        drop(routes);
-        for request in open {
-            shared.answer(&request, Err((INVALID_PARAMS, "the session is closed")));
-        }
     }
 }
 

@@ -42,9 +42,11 @@ impl Sidecar {
 
     /// Cuts off clients whose time is up.
     pub(super) fn cut_off(&mut self) {
-        let now = Instant::now();
-        let over: Vec<ConnectionId> = self.cuts().filter(|&(_, at)| at <= now).map(|(id, _)| id).collect();
-        for connection in over {
+        let cuts: Vec<(ConnectionId, Instant)> = self.cuts().collect();
+        for (connection, at) in cuts {
+            if at > Instant::now() {
+                continue;
+            }
             let Some(link) = self.links.get_mut(connection) else { continue };
             let (bytes, at_end) = (link.outbox.bytes(), link.at_end);
             tracing::warn!(
@@ -58,7 +60,7 @@ impl Sidecar {
             if let Some(link) = self.links.get_mut(connection) {
                 link.cut_off();
             }
-            self.lose(connection, None);
+            self.lose(connection, Some("its client does not read what waits for it".to_owned()));
         }
     }
 }

@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -927,6 +928,16 @@ def step_client_and_withdraw(session, rest):
     text(session, outcome_of(answer))
 
 
+def step_client_strangers(session, rest):
+    """Connects so often to where the tools of clients are, and does not say the token."""
+    place = next(it["value"] for it in SERVERS[session].entry["env"] if it["name"] == "AHP_SIDECAR_TOOLS_SOCKET")
+    for _ in range(int(rest)):
+        STRANGERS.append(socket.socket(socket.AF_UNIX))
+        STRANGERS[-1].connect(place)
+    # It is let in behind them.
+    SERVERS[session].wait(SERVERS[session].ask("ping", {}))
+
+
 def step_client_nag(session, rest):
     """Calls a tool so often at once, and says what came of the last call."""
     tool, count = rest.split()
@@ -965,6 +976,7 @@ def step_mcp(session, rest):
 
 
 CLIENT_CALLS = [0]
+STRANGERS = []
 CLIENT_REQUESTS = []
 LATE_CALL = []
 

@@ -77,6 +77,19 @@ fn begun_with(setting: Setting) -> Watched {
 }
 
 #[test]
+fn who_does_not_say_a_token_costs_the_host_little() {
+    let mut watched = begun(&["--mcp", "always"]);
+    watched.turn("t1", "knows");
+    let files = |watched: &Watched| {
+        std::fs::read_dir(format!("/proc/{}/fd", watched.process.child.id())).unwrap().count()
+    };
+    let before = files(&watched);
+    watched.turn("t2", "client_strangers 200");
+    assert!(files(&watched) < before + 50, "{} files are open, {before} before", files(&watched));
+    watched.leave();
+}
+
+#[test]
 fn a_tool_reaches_the_agent_as_it_is_and_is_carried_out_by_the_client() {
     let mut watched = begun(&["--mcp", "always"]);
     let known: Value = serde_json::from_str(&watched.turn("t1", "knows")).unwrap();

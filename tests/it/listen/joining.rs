@@ -10,7 +10,7 @@ use std::process::Stdio;
 use serde_json::{json, Value};
 
 use super::Host;
-use crate::support::{program, Process, HUNG};
+use crate::support::{program, sidecar_on, Process, HUNG};
 
 fn status(folder: &Path) -> Value {
     let output = program().args(["status", "--json", "--state-dir"]).arg(folder).output().unwrap();
@@ -41,6 +41,14 @@ fn the_state_folder_tells_its_owner_where_is_listened() {
     drop(Host::on(&state, &[&address]));
     assert!(socket.exists());
     assert_eq!(status(&state)["running"], false);
+    // One that does not listen is told of, too.
+    let mut process = Process::spawn(sidecar_on(&state));
+    process.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{}}"#);
+    process.next();
+    assert_eq!(status(&state), json!({ "running": true, "process": process.child.id(), "listening": [] }));
+    process.end();
+    process.rest();
+    process.wait();
     let host = Host::on(&state, &[&address]);
     assert_eq!(status(&state)["process"], host.child.id());
     // While one listens, another one cannot.

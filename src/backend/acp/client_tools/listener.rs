@@ -19,7 +19,7 @@ use ahp_types::state::ToolDefinition;
 use anyhow::Context;
 use rustix::process::{geteuid, test_kill_process, Pid};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -28,6 +28,9 @@ use super::{relay, Offered, SERVER};
 
 /// What the names of our folders begin with; the id of the process follows.
 const FOLDER: &str = "ahp-sidecar-";
+
+/// So many may be connected that have not said their tokens yet; others wait, and cost the host nothing.
+const STRANGERS_MAX: usize = 32;
 
 /// How long one who connects may take to say its token.
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
@@ -167,14 +170,19 @@ impl Drop for Server {
 }
 
 async fn accept(listener: UnixListener, links: Arc<Links>, stop: CancellationToken) {
+    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
     loop {
+        let accepted = async {
+            let stranger = Arc::clone(&strangers).acquire_owned().await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((listener.accept().await?.0, stranger))
+        };
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, _)) if is_of_this_user(&stream) => {
-                tokio::spawn(let_in(stream, Arc::clone(&links)));
+            Ok((stream, stranger)) if is_of_this_user(&stream) => {
+                tokio::spawn(let_in(stream, stranger, Arc::clone(&links)));
             }
             Ok(_) => tracing::warn!("another user has tried to reach the tools of a client"),
             Err(error) => {
@@ -189,13 +197,14 @@ fn is_of_this_user(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
 
-async fn let_in(stream: UnixStream, links: Arc<Links>) {
+async fn let_in(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<Links>) {
     let mut lines = Lines::new(stream);
     let token = match timeout(TOKEN_WITHIN, lines.next()).await {
         Ok(Some(token)) => token,
         _ => return tracing::warn!("somebody has reached for the tools of a client without a token"),
     };
     let link = links.all().get(&token).cloned();
+    drop(stranger);
     match link {
         Some(link) => server::serve(lines, link).await,
         None => tracing::warn!("somebody has reached for the tools of a client with a token of no session"),

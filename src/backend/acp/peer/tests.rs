@@ -7,6 +7,7 @@ use std::future::Future;
 
 use tokio::io::AsyncWriteExt;
 
+use super::ear::INBOX_BYTES_MAX;
 use super::*;
 
 /// A connection to an agent that says this, reads all that it is told, and ends like that.
@@ -212,19 +213,6 @@ async fn an_agent_that_ends_with_its_answer_is_heard_out() {
     drop(agent);
     assert_eq!(heard_until_out(&mut ear, 1).await, ["answer 1", "behind", "out 1"]);
     assert!(ear.hear().await.is_none());
-}
-
-#[test]
-fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
-    let limit = Duration::from_secs(9);
-    // It says more than can be heard at once.
-    let mut patience = Patience::default();
-    let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.look(held_up, taken, limit));
-    assert_eq!(looks, [Some(LOOK_AGAIN), None]);
-    // Nobody hears it for a while.
-    let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
-    let looks = looks.map(|(held_up, taken)| patience.look(held_up, taken, limit));
-    assert_eq!(looks, [Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(limit), None]);
 }
 
 #[tokio::test]

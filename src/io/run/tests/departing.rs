@@ -53,8 +53,8 @@ async fn its_turns_are_cancelled_and_those_of_others_go_on() {
     assert_eq!(world.sidecar.host.running_turns(), 1);
 }
 
-#[tokio::test]
-async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
+/// Two clients in a chat. The turn of the one that has left asks something.
+async fn two_where_one_leaves_what_it_asked() -> (World, Client, Client, String) {
     let (mut world, mut stays, mut leaves) = two(DRAIN).await;
     let chat = default_chat_of(OTHER);
     world.ask(&mut stays, "subscribe", json!({ "channel": chat })).await;
@@ -62,6 +62,12 @@ async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
     world.settle().await;
     leaves.lines = None;
     world.settle().await;
+    (world, stays, leaves, chat)
+}
+
+#[tokio::test]
+async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
+    let (mut world, mut stays, mut leaves, _) = two_where_one_leaves_what_it_asked().await;
     assert!(!leaves.chunks.is_closed(), "its turn is not over");
     assert_eq!(world.sidecar.host.running_turns(), 1);
     // Nobody is left who has the turn, and nobody who could answer.
@@ -76,13 +82,7 @@ async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
 
 #[tokio::test]
 async fn what_it_asked_is_answered_by_another_client() {
-    let (mut world, mut stays, mut leaves) = two(DRAIN).await;
-    let chat = default_chat_of(OTHER);
-    world.ask(&mut stays, "subscribe", json!({ "channel": chat })).await;
-    leaves.dispatches(&chat, turn("asks", "/ask shell\n/say on it goes"));
-    world.settle().await;
-    leaves.lines = None;
-    world.settle().await;
+    let (mut world, mut stays, mut leaves, chat) = two_where_one_leaves_what_it_asked().await;
     let told = stays.looks();
     let ready = told.iter().find(|told| told["params"]["action"]["type"] == "chat/toolCallReady");
     let call = ready.expect("it asks")["params"]["action"]["toolCallId"].clone();

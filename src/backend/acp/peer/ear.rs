@@ -1,0 +1,163 @@
+//! One who listens to an agent: to the answers to its own requests, and to what is said of its sessions.
+//!
+//! Owns: what waits to be heard, bounded by number and bytes; what a listener asks, answers and follows, and what is
+//! left of it when it leaves.
+//! Never: hears what is another's.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
+use tokio::sync::mpsc;
+
+use super::{AgentRequest, Connection, Said, INVALID_PARAMS};
+use crate::backend::room::{ByteRoom, TakenRoom};
+
+/// So many messages wait for each listener before the agent is not read any more.
+const INBOX_MAX: usize = 64;
+
+/// And so many bytes of them.
+pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
+
+/// The way to a listener.
+#[derive(Debug, Clone)]
+pub(super) struct Inbox {
+    messages: mpsc::Sender<(Said, TakenRoom)>,
+    bytes: ByteRoom,
+}
+
+impl Inbox {
+    /// Puts a message in, if there is room; else gives it back.
+    pub(super) fn put_now(&self, said: Said) -> Result<(), Said> {
+        let (Some(mut taken), Ok(place)) = (self.bytes.now(), self.messages.try_reserve()) else {
+            return Err(said);
+        };
+        taken.fill(said.bytes());
+        place.send((said, taken));
+        Ok(())
+    }
+
+    /// Puts a message in when there is room; false when nobody takes it any more.
+    pub(super) async fn put(&self, said: Said) -> bool {
+        let Some(mut taken) = self.bytes.wait().await else { return false };
+        let Ok(place) = self.messages.reserve().await else { return false };
+        taken.fill(said.bytes());
+        place.send((said, taken));
+        true
+    }
+}
+
+/// One who listens to the answers to its own requests and to what is said of its sessions.
+#[derive(Debug)]
+pub struct Ear {
+    connection: Connection,
+    id: u64,
+    inbox: mpsc::Receiver<(Said, TakenRoom)>,
+    bytes: ByteRoom,
+}
+
+impl Ear {
+    /// A listener with this number, and the way to it.
+    pub(super) fn new(connection: Connection, id: u64) -> (Self, Inbox) {
+        let (messages, inbox) = mpsc::channel(INBOX_MAX);
+        let bytes = ByteRoom::new(INBOX_BYTES_MAX);
+        (Self { connection, id, inbox, bytes: bytes.clone() }, Inbox { messages, bytes })
+    }
+
+    /// Sends a request; the answer is heard under the id that this gives back.
+    pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
+        let id = self.next_request();
+        self.connection
+            .shared
+            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        id
+    }
+
+    /// The same, of parameters that are for no log.
+    pub fn request_in_secret(&self, method: &str, params: &impl Serialize) -> u64 {
+        let id = self.next_request();
+        tracing::trace!(
+            agent = self.connection.shared.agent,
+            id,
+            method,
+            "> a request that may hold a secret"
+        );
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.connection.shared.send_line(request.to_string());
+        id
+    }
+
+    fn next_request(&self) -> u64 {
+        let mut routes = self.connection.shared.routes();
+        routes.last_request += 1;
+        let id = routes.last_request;
+        routes.requests.insert(id, self.id);
+        id
+    }
+
+    /// Sends a notification.
+    pub fn notify(&self, method: &str, params: &impl Serialize) {
+        self.connection.shared.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    }
+
+    /// Answers a request of the agent's, once.
+    pub fn answer(&self, id: &AgentRequest, answer: Result<Value, (i64, &str)>) {
+        if self.connection.shared.routes().asked.remove(id).is_some() {
+            self.connection.shared.answer(id, answer);
+        }
+    }
+
+    /// How many requests of the agent's are not answered yet, whoever listens to them.
+    pub fn unanswered(&self) -> usize {
+        self.connection.shared.routes().asked.len()
+    }
+
+    /// From now on hears what is said of a session; gives back what was said of it before.
+    pub fn follow(&self, session: &str) -> Vec<Box<RawValue>> {
+        let mut routes = self.connection.shared.routes();
+        routes.left.remove(session);
+        routes.sessions.insert(session.to_owned(), self.id);
+        let all = std::mem::take(&mut routes.unclaimed);
+        let (claimed, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| name == session);
+        routes.unclaimed = others.into();
+        let bytes = |(name, update): &(String, Box<RawValue>)| name.len() + update.get().len();
+        routes.unclaimed_bytes = routes.unclaimed.iter().map(bytes).sum();
+        claimed.into_iter().map(|(_, update)| update).collect()
+    }
+
+    /// The next message; none when the agent has ended and all that it had said was heard.
+    pub async fn hear(&mut self) -> Option<Said> {
+        let (said, _) = self.inbox.recv().await?;
+        Some(said)
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.bytes.close();
+        let shared = &self.connection.shared;
+        let mut routes = shared.routes();
+        let id = self.id;
+        routes.ears.remove(&id);
+        routes.requests.retain(|_, ear| *ear != id);
+        let left: Vec<String> =
+            routes.sessions.iter().filter(|(_, ear)| **ear == id).map(|(name, _)| name.clone()).collect();
+        for session in left {
+            routes.sessions.remove(&session);
+            routes.left.insert(session);
+        }
+        let open: Vec<AgentRequest> =
+            routes.asked.iter().filter(|(_, ear)| **ear == id).map(|(request, _)| request.clone()).collect();
+        for request in &open {
+            routes.asked.remove(request);
+        }
+        drop(routes);
+        for request in open {
+            shared.answer(&request, Err((INVALID_PARAMS, "the session is closed")));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Whether an agent has had its time: it cannot be blamed while nobody takes what it says.
+//!
+//! Owns: telling an agent that says too much from one that nobody hears.
+//! Never: looks at a clock; who asks is told how long to wait until it asks again.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Connection;
+
+/// How often it is looked whether an agent that nobody hears is heard again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Whether an agent whose time is up can be blamed for that: it cannot while nobody takes what it says.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// How many messages had been taken when it was looked last, and that none had for a while.
+    looked: Option<(u64, bool)>,
+}
+
+impl Patience {
+    /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it has had its time,
+    /// which is `limit`.
+    pub fn more(&mut self, connection: &Connection, limit: Duration, heard: bool) -> Option<Duration> {
+        let taken = connection.shared.taken.load(Ordering::Acquire);
+        self.look(!heard || connection.is_held_up(), taken, limit)
+    }
+
+    fn look(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
+        let before = self.looked.take();
+        let is_stuck = before.is_some_and(|(count, _)| count == taken);
+        if is_held_up && (before.is_none() || is_stuck) {
+            self.looked = Some((taken, is_stuck));
+            return Some(LOOK_AGAIN);
+        }
+        // An agent that says more than we can hear at once is heard all the same. One that was not is from now on.
+        before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
+        let limit = Duration::from_secs(9);
+        // It says more than can be heard at once.
+        let mut patience = Patience::default();
+        let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.look(held_up, taken, limit));
+        assert_eq!(looks, [Some(LOOK_AGAIN), None]);
+        // Nobody hears it for a while.
+        let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
+        let looks = looks.map(|(held_up, taken)| patience.look(held_up, taken, limit));
+        assert_eq!(looks, [Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(limit), None]);
+    }
+}
