@@ -7,7 +7,7 @@ by what their first message says, since that is their title.
 import json
 import os
 
-from workbench import DIFF, INPUT, PERMISSION, SESSION, SUGGESTED
+from workbench import DIFF, INPUT, PERMISSION, SESSION
 
 SCENES = {}
 
@@ -345,9 +345,7 @@ def a_file_is_offered_and_attached(stage):
     window = stage.window("Script")
     client = stage.client()
     for mark in "#@":
-        window.type(f"see {mark}a")
-        window.until(f"`a.txt` among what is offered for `{mark}a`", lambda: "a.txt" in window.text(SUGGESTED))
-        window.page.keyboard.press("Tab")
+        window.complete(f"see {mark}a", "a.txt")
         window.until("the file's name in the message", lambda: f"{mark}a.txt" in window.text(INPUT))
         window.send_typed()
         window.responds(f"see {mark}a.txt")

@@ -166,9 +166,7 @@ class Window:
 
     def write(self, text):
         """Types a message."""
-        self.page.locator(INPUT).last.click()
-        self.page.keyboard.press("Control+A")
-        self.page.keyboard.press("Delete")
+        self.clear()
         for number, line in enumerate(text.split("\n")):
             if number:
                 self.page.keyboard.press("Shift+Enter")
@@ -178,10 +176,24 @@ class Window:
         # What is offered for it would take the key.
         self.page.keyboard.press("Escape")
 
-    def type(self, text):
-        """Types a message key by key, so that something is offered for it."""
+    def complete(self, text, wanted):
+        """Types a message key by key, and takes what is offered for its last word."""
+        def offered():
+            # What offers it may not be there yet, and is asked when something is typed.
+            self.clear()
+            self.page.keyboard.type(text)
+            with contextlib.suppress(Error):
+                self.page.locator(SUGGESTED).filter(has_text=wanted).last.wait_for(timeout=3 * SOON)
+            return wanted in self.text(SUGGESTED)
+
+        self.until(f"`{wanted}` among what is offered for `{text}`", offered)
+        self.page.keyboard.press("Tab")
+
+    def clear(self):
+        """Empties the input."""
         self.page.locator(INPUT).last.click()
-        self.page.keyboard.type(text)
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.press("Delete")
 
     def send(self, text, key="Enter"):
         """Types a message and sends it: by Enter (to steer a running turn), or by Alt+Enter (to queue it)."""
