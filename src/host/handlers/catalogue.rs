@@ -193,6 +193,12 @@ impl Host {
         Ok(())
     }
 
+    /// The result of a `listSessions` that looks at nothing but memory.
+    pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
+        let summaries = self.sessions.values().map(|session| to_sorted_json(&session.summary()).into());
+        listing(&summaries.collect::<Vec<Bytes>>(), None).into()
+    }
+
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
         let summaries = uris.iter().filter_map(|uri| match self.find(uri) {
