@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
 use rustix::process::{getrlimit, Resource};
 
+use super::archive::Archive;
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
@@ -70,6 +71,11 @@ pub enum StoreError {
         "{0}; nothing was removed: `ahp-sidecar sessions list` and `sessions export URI` still read what can be read, and `sessions restore --from FILE` brings it into another folder"
     )]
     BeyondMending(Box<StoreError>),
+    /// What is damaged cannot be made again, and no way leads to any session any more.
+    #[error(
+        "{0}; no session can be found in it any more, and nothing was changed: put a copy of it back, or remove the folder to begin anew"
+    )]
+    BeyondReading(Box<StoreError>),
     /// The mark beside it cannot be read or written.
     #[error("{0} cannot be read or written: {1}{limit}", limit = file_limit_now())]
     Mark(String, io::Error),
@@ -109,12 +115,18 @@ impl StoreError {
         }
     }
 
-    /// The same, saying of damage what can still be done.
-    fn beyond_mending(self) -> Self {
-        if self.is_damage() {
-            Self::BeyondMending(Box::new(self))
-        } else {
-            self
+    /// The same, saying of damage to the database at this place what can still be done.
+    fn beyond_mending(self, path: &Path) -> Self {
+        if !self.is_damage() {
+            return self;
+        }
+        // What is said to work was tried.
+        match Archive::look_into(path).and_then(|archive| archive.list()) {
+            Ok(_) => Self::BeyondMending(Box::new(self)),
+            Err(error) => {
+                tracing::debug!(%error, "its sessions cannot be listed either");
+                Self::BeyondReading(Box::new(self))
+            }
         }
     }
 
@@ -226,7 +238,8 @@ impl Writer {
     /// # Errors
     /// See [`StoreError`].
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
-        let (mut connection, mark) = schema::open_or_make(path).map_err(StoreError::beyond_mending)?;
+        let (mut connection, mark) =
+            schema::open_or_make(path).map_err(|error| error.beyond_mending(path))?;
         let begun = begin(&mut connection, &options, mark.reserved()).or_else(|error| {
             if !error.is_damage() {
                 return Err(error);
@@ -235,7 +248,7 @@ impl Writer {
             mend_all(&mut connection, Some(mark.reserved()))?;
             begin(&mut connection, &options, mark.reserved())
         });
-        let start = begun.map_err(StoreError::beyond_mending)?;
+        let start = begun.map_err(|error| error.beyond_mending(path))?;
         let reserved = start.head + BLOCK;
         let made = Mark::Made { reserved };
         let marked = if matches!(mark, Mark::Made { .. }) { made.update(path) } else { made.put(path) };
