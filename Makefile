@@ -2,7 +2,7 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: help demo test soak lint bless bench test-node test-agents test-versions
+.PHONY: help demo test soak lint bless bench test-node test-agents test-versions test-vscode
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -41,4 +41,9 @@ test-node: ## run the example of the README through every way that a turn ends, 
 test-agents: ## real agents from npm behind the host, against a scripted model: AGENTS (claude opencode), if node is there
 	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
 		$(CARGO) build --quiet && python3 -B tests/agents/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/agents $(AGENTS); \
+	else echo "skipped: node, npm or python3 is not installed"; fi
+
+test-vscode: ## the real VS Code (npm's code-server) in a headless Chromium, against the host: SCENES of tests/vscode/scenes.py, all
+	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
+		$(CARGO) build --quiet && python3 -B tests/vscode/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/vscode $(TARGET)/agents $(SCENES); \
 	else echo "skipped: node, npm or python3 is not installed"; fi

@@ -15,6 +15,7 @@ use crate::io::listen::access::{Access, Token};
 use crate::io::listen::address::Address;
 use crate::io::listen::notice::Notice;
 use crate::io::listen::Listening;
+use crate::places;
 use crate::store::folder;
 
 /// Where is listened, and who is let in.
@@ -37,9 +38,20 @@ pub struct ListenArgs {
     #[arg(long, value_name = "ORIGIN", requires = "listen")]
     allow_origin: Vec<String>,
 
+    /// Tell an editor on this machine where ws:// is listened, by an entry in its registry
+    #[arg(long, value_name = "EDITOR", value_enum, requires = "listen", conflicts_with = "no_token")]
+    announce: Option<Editor>,
+
     /// How long a client may take for its handshake, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true)]
     handshake_timeout: u64,
+}
+
+/// An editor that keeps a registry of hosts.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Editor {
+    /// Visual Studio Code
+    Vscode,
 }
 
 fn read_address(said: &str) -> Result<Address, String> {
@@ -75,9 +87,19 @@ impl ListenArgs {
             addresses: self.listen.clone(),
             access: Access { token, origins: self.allow_origin.clone() },
             token_is_known: self.token_file.is_some(),
+            announced_in: self.announced_in()?,
             handshake_within: Duration::from_secs(self.handshake_timeout),
             wrong_token_wait: WRONG_TOKEN_WAIT,
         }))
+    }
+
+    fn announced_in(&self) -> anyhow::Result<Option<PathBuf>> {
+        match self.announce {
+            Some(Editor::Vscode) => places::vscode_user_data()
+                .map(Some)
+                .context("--announce vscode: no home is known, and so not where it keeps its data"),
+            None => Ok(None),
+        }
     }
 }
 

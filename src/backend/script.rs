@@ -39,7 +39,7 @@ const DELTA_BYTES_MAX: usize = 1 << 20;
 const INPUT_PIECE_CHARS: usize = 16;
 
 /// The setting that says what becomes of a tool call that asks first, and its values.
-const PERMISSIONS: &str = "permissions";
+const PERMISSIONS: &str = "permissionPolicy";
 const ASK: &str = "ask";
 const ALLOW: &str = "allow";
 

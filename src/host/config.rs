@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     AgentInfo, ConfigPropertySchema, ModelSelection, SessionConfigPropertySchema, SessionConfigSchema,
-    SessionConfigState,
+    SessionConfigState, SessionModelInfo,
 };
 use serde_json::{Map, Value};
 
@@ -35,31 +35,26 @@ pub(super) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
     values
 }
 
-/// Whether an agent may be asked for these values, as far as they go.
-///
-/// # Errors
-/// A sentence that names the first one, in the order of their names, that does not fit.
-pub(super) fn check_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
-    if !agent.may_have_more_settings {
-        return check_values(&agent.config, values);
-    }
-    let is_known = |name: &String| agent.config.properties.contains_key(name);
-    let (known, trusted): (JsonObject, JsonObject) =
-        values.clone().into_iter().partition(|(name, _)| is_known(name));
-    check_values(&agent.config, &known)?;
-    match trusted.iter().find(|(_, value)| value.is_null() || value.is_array() || value.is_object()) {
-        Some((name, _)) => Err(format!("`config.{name}` must be a text, a number or a boolean")),
-        None => Ok(()),
-    }
+/// What of these values an agent can be asked for. The rest is dropped: real clients say settings of their own with every
+/// session, whatever the agent has, and could create none if that were refused.
+pub(super) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
+    values.retain(|name, value| {
+        let dropped = match agent.config.properties.get(name) {
+            Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
+            None if agent.may_have_more_settings && is_plain(value) => None,
+            None => Some(format!("`config.{name}` is no setting of this agent")),
+        };
+        if let Some(why) = &dropped {
+            tracing::info!(agent = agent.info.provider, why, "a setting was dropped");
+        }
+        dropped.is_none()
+    });
+    values
 }
 
-/// Whether an agent may be asked for these values, and for no others.
-///
-/// # Errors
-/// The same, or names the first required one that is missing.
-pub(super) fn check_all_chosen(agent: &AgentDescription, values: &JsonObject) -> Result<(), String> {
-    check_chosen(agent, values)?;
-    check_complete(&agent.config, values)
+/// Whether a value can be that of a setting of which nothing is known: a text, a number or a boolean.
+fn is_plain(value: &Value) -> bool {
+    !(value.is_null() || value.is_array() || value.is_object())
 }
 
 /// Whether these values fit, as far as they go.
@@ -80,7 +75,11 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
     Ok(())
 }
 
-fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+/// Whether all values that a new session needs are there.
+///
+/// # Errors
+/// A sentence that names the first required one that is missing.
+pub(super) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
         Some(name) => Err(format!("missing field `config.{name}`")),
         None => Ok(()),
@@ -113,12 +112,45 @@ pub(super) fn check_change(
     Ok(())
 }
 
-/// Whether an agent has this model, and it can be configured so. An agent that names no models takes any.
+/// The id and the name of the model that stands in for the models of an agent, while they are not known.
+const STAND_IN: (&str, &str) = ("default", "Default");
+
+/// The model that is shown of an agent whose models are not known: real clients do not let their users choose an agent
+/// without models.
+pub(super) fn stand_in_model(provider: &str) -> SessionModelInfo {
+    let (id, name) = STAND_IN;
+    SessionModelInfo {
+        id: id.to_owned(),
+        provider: provider.to_owned(),
+        name: name.to_owned(),
+        max_context_window: None,
+        max_output_tokens: None,
+        max_prompt_tokens: None,
+        supports_vision: None,
+        policy_state: None,
+        config_schema: None,
+        meta: None,
+    }
+}
+
+/// Whether no more than the stand-in is known of an agent's models.
+fn models_are_unknown(agent: &AgentInfo) -> bool {
+    matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == STAND_IN)
+}
+
+/// Whether this chooses none of an agent's own models, but the one that stands in for them, or stood in for them when
+/// its client heard of the agent.
+pub(super) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
+    let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
+    chosen.id == STAND_IN.0 && (models_are_unknown(agent) || !is_real())
+}
+
+/// Whether an agent has this model, and it can be configured so. An agent whose models are not known takes any.
 ///
 /// # Errors
 /// A sentence that says what does not fit.
 pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), String> {
-    if agent.models.is_empty() {
+    if models_are_unknown(agent) || is_no_choice(agent, chosen) {
         return Ok(());
     }
     let Some(model) = agent.models.iter().find(|model| model.id == chosen.id) else {

@@ -8,6 +8,7 @@ use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::config::stand_in_model;
 use super::effects::{AgentDescription, ChatKey, ConnectionId, Output, Record, SelfDescription, Target};
 use super::{Host, Start, Step};
 use crate::wire::rpc::to_sorted_json;
@@ -69,6 +70,10 @@ impl Described {
             whole.may_have_more_settings = false;
         }
         whole.commands = commands.unwrap_or(whole.commands);
+        let info = &mut whole.info;
+        if info.models.is_empty() {
+            info.models.push(stand_in_model(&info.provider));
+        }
         whole
     }
 

@@ -10,12 +10,13 @@
 //! state changes), `dispatch` with `handlers` (requests), `actions` (what clients may change), `turns`, `calls`,
 //! `pending` and `attached` (the life of a turn, of what is open in it, of the queue, and of chats that are attached to
 //! messages), `clients` (those that take part in a session, and what runs on them), `directories` (where agents work),
-//! `credentials` (with whose tokens), `described` (what agents are), `progress` (how far they are with opening),
+//! `credentials` (with whose tokens), `described` (what agents are), `contents` (what stands on the sides of changes of
+//! files), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
-//! client holds), [`limits`] (how large things may get), `shutdown`, `departures` (the end of one client among others),
-//! and [`log`] (the replay window).
+//! client holds), `missed` (what is told beside a replay), [`limits`] (how large things may get), `shutdown`,
+//! `departures` (the end of one client among others), and [`log`] (the replay window).
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
@@ -24,6 +25,7 @@ mod calls;
 mod catalogue;
 mod clients;
 mod config;
+mod contents;
 mod credentials;
 mod departures;
 mod described;
@@ -34,6 +36,7 @@ mod handlers;
 pub mod limits;
 mod locale;
 pub mod log;
+mod missed;
 mod model;
 mod notes;
 mod origins;
@@ -310,7 +313,20 @@ impl Host {
         if uris::is_root(uri) {
             return Some(Target::Root);
         }
-        self.channels.get(uri).copied()
+        self.channels.get(uri).copied().or_else(|| self.find_by_provider(uri))
+    }
+
+    /// The session that is called by its provider here, or the default chat of one, where the session itself is called
+    /// `ahp-session:/<id>`: some clients know sessions by no other name.
+    fn find_by_provider(&self, uri: &str) -> Option<Target> {
+        let of_chat = uris::session_of_default_chat(uri);
+        let (provider, plain) = uris::plain_session(of_chat.as_deref().unwrap_or(uri))?;
+        let Some(Target::Session(key)) = self.channels.get(&plain).copied() else { return None };
+        self.sessions.get(&key).filter(|session| session.state.provider == provider)?;
+        match of_chat {
+            None => Some(Target::Session(key)),
+            Some(_) => self.channels.get(&uris::default_chat_of(&plain)).copied(),
+        }
     }
 
     /// The error about a URI that names no channel in memory.

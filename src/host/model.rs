@@ -153,6 +153,8 @@ pub(super) struct Chat {
     pub(super) following: BTreeSet<String>,
     /// What was said in the chats that are attached to its messages.
     pub(super) attached: Attached,
+    /// Contents of the changes that were shown to be approved in the turn that runs, or ran last, by what they are called.
+    pub(super) previews: BTreeMap<String, String>,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
     /// What the agent calls the conversation, while what it knows of it is what we know.
@@ -190,6 +192,7 @@ impl Chat {
             selecting: Vec::new(),
             following: BTreeSet::new(),
             attached: Attached::default(),
+            previews: BTreeMap::new(),
             progress: Default::default(),
             handle: None,
             saved: Saved { row_due: true, ..Saved::default() },

@@ -8,10 +8,11 @@
 use ahp_types::actions::{
     ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatTurnStartedAction, StateAction,
 };
-use ahp_types::state::{PendingMessage, PendingMessageKind, SessionLifecycle};
+use ahp_types::state::{PendingMessage, PendingMessageKind};
 
 use super::effects::{ChatKey, Command};
 use super::model::{RunPhase, Target};
+use super::turns::as_agent_hears;
 use super::{Host, Step};
 
 impl Host {
@@ -31,11 +32,6 @@ impl Host {
         let Some(chat) = self.chats.get(&key).filter(|chat| chat.run.is_none() && !chat.queue_held) else {
             return;
         };
-        // In a session that could not be created nothing runs; what is queued stays to be seen.
-        let session = self.sessions.get(&chat.session);
-        if session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed) {
-            return;
-        }
         let state = chat.conversation.state();
         let steering = state.steering_message.as_ref().filter(|_| !self.steers(key));
         let (kind, next) = match steering {
@@ -88,6 +84,7 @@ impl Host {
         let run = run.id;
         let PendingMessage { id, message } = pending;
         let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
+        let message = as_agent_hears(self.agent_of(key).map(|agent| &agent.info), &message);
         self.consume(step, key, PendingMessageKind::Steering, id.clone());
         self.tell_agent(step, key, Command::Steer { run, id, message, attached });
     }

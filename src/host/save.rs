@@ -493,6 +493,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<(Chat, bool), St
         agent: AgentLink::Closed,
         opening: None,
         awaits: false,
+        previews: BTreeMap::new(),
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),

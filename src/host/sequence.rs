@@ -10,6 +10,7 @@ use ahp_types::state::{Snapshot, SnapshotState};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::contents::{tell_state, tell_turns, told_action};
 use super::effects::Target;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
 use super::model::Subscription;
@@ -72,11 +73,14 @@ impl Host {
         }
         self.head += 1;
         channel.last_seq = self.head;
-        let json = action_json(&action);
-        let line = envelope_line(&channel.uri, &json, self.head, origin.as_ref(), None);
-        let line = ActionLine { line, server_seq: self.head, delta };
+        let line_of = |action: &StateAction| {
+            let line = envelope_line(&channel.uri, &action_json(action), self.head, origin.as_ref(), None);
+            ActionLine { line, server_seq: self.head, delta }
+        };
+        let kept = line_of(&action);
+        let line = told_action(&channel.uri, &action).map_or_else(|| kept.clone(), |told| line_of(&told));
         self.log.push(target, line.clone());
-        step.say(Output::Record(Record::Action(target, line.clone())));
+        step.say(Output::Record(Record::Action(target, kept)));
         for &connection in &channel.subscribers {
             // Only text is ever held back, so nothing else is asked about.
             let subscription =
@@ -89,6 +93,7 @@ impl Host {
                 },
             ));
         }
+        self.note_contents(target, &action);
         self.windows_after(target, &action);
         self.note_change(step, target, &action, line.line.len());
         true
@@ -161,6 +166,8 @@ impl Host {
                 SnapshotState::Chat(Box::new(state))
             }
         };
+        let mut state = state;
+        tell_state(&mut state);
         let resource = self.channel(target)?.uri.clone();
         Some(Snapshot { resource, state, from_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX) })
     }
@@ -220,7 +227,8 @@ fn action_json(action: &StateAction) -> Vec<u8> {
 }
 
 /// The line that tells a client alone of turns that are loaded.
-pub(super) fn loading_line(channel: &str, action: ChatTurnsLoadedAction, server_seq: u64) -> Bytes {
+pub(super) fn loading_line(channel: &str, mut action: ChatTurnsLoadedAction, server_seq: u64) -> Bytes {
+    tell_turns(channel, &mut action.turns);
     let json = action_json(&StateAction::ChatTurnsLoaded(action));
     envelope_line(channel, &json, server_seq, None, None)
 }

@@ -15,12 +15,13 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatInputRequest, ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, ReasoningResponsePart,
-    ResponsePart, SessionLifecycle, SystemNotificationResponsePart,
+    AgentInfo, ChatInputRequest, ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, Message,
+    ReasoningResponsePart, ResponsePart, SessionLifecycle, SystemNotificationResponsePart,
 };
 
 use super::calls::{CallRef, Readiness};
 use super::clients::{tools_of_clients, Errand};
+use super::config::is_no_choice;
 use super::effects::{
     Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
     TurnEnd, TurnEvent,
@@ -52,6 +53,13 @@ struct Passage {
 /// An error as clients are told it.
 fn error_info(error_type: String, message: &str) -> ErrorInfo {
     ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
+}
+
+/// A message without what its client shows but an agent does not know: a choice of no model.
+pub(super) fn as_agent_hears(agent: Option<&AgentInfo>, message: &Message) -> Message {
+    let mut message = message.clone();
+    message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
+    message
 }
 
 impl Host {
@@ -97,6 +105,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let run = self.fresh_run();
+        let never_begun = self.chats.get(&key).is_some_and(|chat| self.has_failed(chat.session));
         let Some(chat) = self.chats.get_mut(&key) else { return };
         // The end of a turn is told as its start and how long it took, so the time that it was given up
         // counts; a wall clock that was set back must not take any of it away.
@@ -108,6 +117,9 @@ impl Host {
         let turn_id = action.turn_id.clone();
         let mut run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        if never_begun {
+            (run.phase, run.resumes) = (RunPhase::Waiting { resume: false }, false);
+        }
         chat.sponsor = run.by.clone().or(chat.sponsor.take());
         chat.run = Some(run);
         self.runs += 1;
@@ -284,6 +296,7 @@ impl Host {
         let creating = self.is_creating(key);
         self.tell_tokens(step, key);
         self.tell_tools(step, key);
+        let agent = self.agent_of(key).map(|agent| agent.info.clone());
         let Some(chat) = self.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -298,7 +311,7 @@ impl Host {
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;
-                let (run, message) = (run.id, turn.message.clone());
+                let (run, message) = (run.id, as_agent_hears(agent.as_ref(), &turn.message));
                 let attached = chat.attached.turns.get(&turn.id).cloned().unwrap_or_default();
                 let command = if resume {
                     Command::ResumeTurn {
@@ -322,6 +335,11 @@ impl Host {
         session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Creating)
     }
 
+    /// Whether no agent has started in this session yet, and one was tried.
+    fn has_failed(&self, key: SessionKey) -> bool {
+        self.sessions.get(&key).is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed)
+    }
+
     /// Takes in what an agent reports.
     pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
         let Some(chat) = self.chats.get_mut(&key) else {
@@ -340,7 +358,7 @@ impl Host {
                 let session = chat.session;
                 self.nothing_is_awaited(step, key);
                 self.opening_is_over(step, key);
-                if self.is_creating(key) {
+                if self.is_creating(key) || self.has_failed(session) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
                     self.sequence(step, Target::Session(session), ready, None);
                     for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
@@ -428,10 +446,11 @@ impl Host {
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
             self.sequence(step, Target::Session(session), failed, None);
             for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
-                self.end_turn(step, other, gone(false), None);
+                self.end_turn(step, other, gone(true), None);
             }
         }
-        let resumable = self.can_be_taken_up(key);
+        // Where no agent has ever started, trying again is beginning.
+        let resumable = self.has_failed(session) || self.can_be_taken_up(key);
         self.end_turn(step, key, gone(resumable), None);
     }
 

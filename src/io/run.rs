@@ -27,6 +27,7 @@ use super::fronts::{Fronts, Knock, Place};
 use super::held::Changes;
 use super::keeper::{Keeper, Opened};
 use super::link::{AtEnd, Door, Links, News, Terms};
+use super::listen::announce::Announced;
 use super::listen::notice::{Notice, PutUp};
 use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
@@ -108,7 +109,7 @@ pub fn serve(
         let (losses, lost) = mpsc::unbounded_channel();
         let (_, no_knocks) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
-        let (listening, _notice) = listen_to_others(&options).await?;
+        let (listening, _posted) = listen_to_others(&options).await?;
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
         let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, no_knocks);
@@ -137,11 +138,15 @@ pub fn serve(
     exit
 }
 
-/// Begins to listen where that is asked for, and tells where: on stderr, and in the state folder.
-async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Option<PutUp>)> {
-    let Some(listening) = options.listening.clone() else { return Ok((None, None)) };
+/// What tells where is listened, until it is dropped: in the state folder, and to an editor.
+type Posted = (Option<PutUp>, Option<Announced>);
+
+/// Begins to listen where that is asked for, and tells where: on stderr, in the state folder, and to an editor.
+async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Posted)> {
+    let Some(listening) = options.listening.clone() else { return Ok((None, (None, None))) };
     let reveals = !listening.token_is_known;
     let bound = listen::bind(listening).await?;
+    let announced = bound.announce()?;
     for url in bound.urls(reveals)? {
         // It is no line of the log: that never has the token.
         writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
@@ -154,7 +159,7 @@ async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, O
         }
         StatePlace::Memory => None,
     };
-    Ok((Some(bound), put_up))
+    Ok((Some(bound), (put_up, announced)))
 }
 
 /// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.

@@ -20,7 +20,9 @@ use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
 use super::lane::Lane;
 use super::names;
 use super::node::{self, Object};
+use super::quirks::{self, Ahead, Quirks, Spelling};
 use super::step::Reply;
+use super::Line;
 use crate::host::effects::{ConnectionId, Record};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -45,6 +47,10 @@ pub struct Edges {
     records: Vec<Record>,
     later: VecDeque<(ConnectionId, Incoming)>,
     last_inner: u64,
+    /// What clients with quirks call sessions.
+    spelling: Spelling,
+    /// What the last client with that quirk was not shown yet when it left.
+    ahead: Ahead,
 }
 
 /// One connection.
@@ -62,6 +68,9 @@ struct Peer {
     /// Its version, where its first messages do not tell it.
     assumed: Option<Dialect>,
     client_id: String,
+    quirks: Quirks,
+    /// What it is not shown yet.
+    ahead: Ahead,
     /// What the client calls the root channel.
     root: String,
     /// Channels that the client subscribed to, as the core names them, each with the number of the request that
@@ -94,6 +103,8 @@ struct Batch {
     /// What the core has answered so far, in the order of asking.
     answers: Vec<Result<Bytes, RpcError>>,
     wants: usize,
+    /// What the core has told behind its first answer, and the client is to be told behind its own.
+    behind: Vec<Line>,
 }
 
 impl Default for Peer {
@@ -106,6 +117,8 @@ impl Default for Peer {
             is_assumed: false,
             assumed: None,
             client_id: String::new(),
+            quirks: Quirks::default(),
+            ahead: Ahead::default(),
             root: uris::ROOT.to_owned(),
             shown: BTreeMap::new(),
             shadows: BTreeMap::new(),
@@ -171,6 +184,8 @@ impl Edges {
             records: Vec::new(),
             later: VecDeque::new(),
             last_inner: 0,
+            spelling: Spelling::default(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -190,6 +205,15 @@ impl Edges {
             named.channels.extend(spelled);
         }
         named.sessions = self.begins_without_channels(connection, message);
+        let begins = peer.is_none_or(|peer| !peer.open) || named.client.is_some();
+        if begins || peer.is_some_and(|peer| peer.quirks.sessions_by_provider) {
+            let subscribes = begins || is_subscribe(message);
+            let otherwise = named.channels.iter().filter_map(|uri| quirks::called_otherwise(uri));
+            // What was told of is known; of other messages' sessions the store is not asked in vain each time.
+            let otherwise = otherwise.filter(|uri| subscribes || self.spelling.knows(uri));
+            let otherwise: Vec<String> = otherwise.collect();
+            named.channels.extend(otherwise);
+        }
         named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
         named
     }
@@ -245,13 +269,18 @@ impl Edges {
 
     /// Forgets a connection.
     pub fn close(&mut self, connection: ConnectionId) {
-        self.peers.remove(&connection);
+        let peer = self.peers.remove(&connection);
+        if let Some(peer) = peer.filter(|peer| peer.quirks.sessions_ahead) {
+            self.ahead = peer.ahead;
+        }
         self.sweep();
     }
 
     /// Translates a message up, to what the core is fed: all at once, with nothing in between.
     pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<Incoming>) {
         let peer = self.peers.entry(connection).or_default();
+        let message = if peer.quirks.remote_files { quirks::with_files(message) } else { message };
+        let message = if peer.quirks.sessions_by_provider { self.spelling.take_up(message) } else { message };
         let (id, method, params) = match message {
             Incoming::Request { id, method, params } => (Some(id), method, params),
             Incoming::Notification { method, params } => (None, method, params),
@@ -259,7 +288,8 @@ impl Edges {
         };
         let begins = id.is_some() && method == Method::Initialize.name() && !peer.open;
         let returns = id.is_some() && method == Method::Reconnect.name();
-        if !begins && !returns && peer.is_plain() && !names_root_otherwise(&method, &params) {
+        let makes_ahead = peer.quirks.sessions_ahead && method == Method::CreateSession.name();
+        if !begins && !returns && !makes_ahead && peer.is_plain() && !names_root_otherwise(&method, &params) {
             return fed.push(message_of(id, method, params));
         }
         let heard = params.read::<Object>().and_then(|object| {
@@ -267,6 +297,16 @@ impl Edges {
                 self.begin(connection, &object)?;
             } else if returns {
                 self.come_back(connection, &object)?;
+            }
+            if method == Method::CreateSession.name() {
+                self.note_session_ahead(connection, &object);
+            }
+            if begins || returns {
+                self.note_quirks(connection, &object);
+            }
+            if self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_by_provider) {
+                let subscribes = begins || returns || method == Method::Subscribe.name();
+                subscribes.then(|| self.spelling.guess(&object));
             }
             let plain = self.peers.entry(connection).or_default().is_plain();
             if plain && !names_root_otherwise(&method, &params) {
@@ -279,6 +319,28 @@ impl Edges {
             (Ok(()), _) => {}
             (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }),
             (Err(error), None) => tracing::warn!(method, %error, "a notification was ignored"),
+        }
+    }
+
+    /// Notes what a client that comes, or comes back, needs besides.
+    fn note_quirks(&mut self, connection: ConnectionId, params: &Object) {
+        let mut others =
+            self.peers.iter().filter(|(id, peer)| **id != connection && peer.quirks.sessions_ahead);
+        let ahead = others.next().map_or(&self.ahead, |(_, other)| &other.ahead).clone();
+        let peer = self.peers.entry(connection).or_default();
+        if peer.quirks == Quirks::default() {
+            peer.ahead = ahead;
+        }
+        peer.quirks = Quirks::of(params);
+    }
+
+    /// What a client with that quirk makes is not shown to such clients yet.
+    fn note_session_ahead(&mut self, connection: ConnectionId, params: &Object) {
+        let makes_ahead = self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_ahead);
+        if let Some(session) = node::text(params, "channel").filter(|_| makes_ahead) {
+            for peer in self.peers.values_mut().filter(|peer| peer.quirks.sessions_ahead) {
+                peer.ahead.make(session);
+            }
         }
     }
 
@@ -304,11 +366,7 @@ impl Edges {
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
         let dialect = match told.or(assumed) {
             Some(dialect) => dialect,
-            None => {
-                return Err(RpcError::invalid_request(
-                    "this client is not known, so its protocol version is not: initialize first",
-                ))
-            }
+            None => return Err(RpcError::client_not_known()),
         };
         if known.or(spoken).is_none() {
             tracing::warn!(
@@ -393,6 +451,10 @@ fn names_root_otherwise(method: &str, params: &Params) -> bool {
     let subscribed = if method == "subscribe" { names.channel } else { None };
     let mut all = names.initial_subscriptions.iter().chain(&names.subscriptions).chain(&subscribed);
     all.any(|uri| uri != uris::ROOT && uris::is_root(uri))
+}
+
+fn is_subscribe(message: &Incoming) -> bool {
+    matches!(message, Incoming::Request { method, .. } if method == Method::Subscribe.name())
 }
 
 fn message_of(id: Option<RequestId>, method: String, params: Params) -> Incoming {

@@ -6,7 +6,8 @@
 //!
 //! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a difference
 //! between two neighbours is), one module for each difference, [`node`] (where the pieces of a message lie),
-//! `lane` (what connections of one version share), `names` (what they call sessions), and `edge` (one
+//! `lane` (what connections of one version share), `names` (what they call sessions), [`quirks`] (what some
+//! clients need besides), and `edge` (one
 //! connection's way through all of it).
 #![deny(clippy::disallowed_methods)]
 
@@ -17,6 +18,7 @@ mod integer;
 mod lane;
 mod names;
 pub mod node;
+pub mod quirks;
 pub mod step;
 mod v0_1_0;
 mod v0_2_0;

@@ -92,6 +92,15 @@ impl RpcError {
         Self::new(ahp::NOT_FOUND, format!("there is no `{uri}`"))
     }
 
+    /// A client comes back that has never been here, or was forgotten. Real clients begin anew after this error, and
+    /// come back again for ever after any other.
+    pub fn client_not_known() -> Self {
+        Self::new(
+            ahp::NOT_FOUND,
+            "this client is not known, so its protocol version is not: initialize first",
+        )
+    }
+
     /// The file or folder is there, but not for us.
     pub fn permission_denied(uri: &str) -> Self {
         Self {

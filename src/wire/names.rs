@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::methods::Method;
 use super::rpc::Incoming;
-use super::uris::canonical_file;
+use super::uris::{canonical_file, named_by_content};
 
 /// So many chats may be attached to a message.
 pub const ATTACHED_MAX: usize = 16;
@@ -61,6 +61,10 @@ impl Named {
                 named.add_directories(several.chain(members.read("workingDirectory")));
                 // Of a session that goes on from another one, up to 0.8.0.
                 named.channels.extend(members.inside("fork").read::<String>("session"));
+            }
+            Some(Method::ResourceRead) => {
+                let content = members.read::<String>("uri").and_then(|uri| named_by_content(&uri));
+                named.channels.extend(content.map(|(chat, _)| chat));
             }
             Some(Method::CreateChat) => named.read_attached(&members.inside("initialMessage")),
             Some(Method::DispatchAction) => {
@@ -160,6 +164,8 @@ mod tests {
         let back = json!({ "clientId": "me", "lastSeenServerSeq": 7, "subscriptions": ["a"] });
         let Named { channels, cursor, client, .. } = named("reconnect", back);
         assert_eq!((channels, cursor, client.as_deref()), (set(&["a"]), Some(7), Some("me")));
+        let content = json!({ "channel": "ahp-root://", "uri": "ahp-content:/YWhwLWNoYXQ6LzE.0a/after/x" });
+        assert_eq!(named("resourceRead", content).channels, set(&["ahp-chat:/1", "ahp-root://"]));
         let before_all = json!({ "clientId": 5, "lastSeenServerSeq": -1 });
         assert_eq!(named("reconnect", before_all), Named::default());
         assert_eq!(named("initialize", json!({ "clientId": "me" })), Named::default());

@@ -1,7 +1,7 @@
 //! Channel URIs whose spelling says something.
 //!
-//! Owns: the root channel's names, the URI of a session's default chat, which clients compute too, and the one
-//! spelling of a file's URI.
+//! Owns: the root channel's names, the URI of a session's default chat, which clients compute too, the URIs of contents
+//! of changes, and the one spelling of a file's URI.
 //! Never: knows which channels exist.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,6 +16,12 @@ const DEFAULT_CHAT: &str = "ahp-chat://default/";
 /// Whether this names the root channel. URI libraries write an empty authority and path in several ways.
 pub fn is_root(uri: &str) -> bool {
     uri == ROOT || matches!(uri, "ahp-root:" | "ahp-root:/")
+}
+
+/// A session that is called by its provider: the provider, and what the session is called if it is one that is not.
+pub fn plain_session(uri: &str) -> Option<(&str, String)> {
+    let (provider, path) = uri.split_once(':')?;
+    (!provider.starts_with("ahp-")).then(|| (provider, format!("ahp-session:{path}")))
 }
 
 /// The URI of a session's first chat, as clients compute it from the session's.
@@ -34,6 +40,22 @@ pub fn may_name_a_chat(uri: &str) -> bool {
 pub fn session_of_default_chat(chat: &str) -> Option<String> {
     let encoded = chat.strip_prefix(DEFAULT_CHAT)?;
     String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
+}
+
+/// What stands before what calls a content.
+const CONTENT: &str = "ahp-content:";
+
+/// The URI of a content: of this chat, under this id. The side and the path, which begins with a slash, are for those
+/// who show it.
+pub fn content_uri(chat: &str, id: &str, side: &str, path: &str) -> String {
+    format!("{CONTENT}/{}.{id}/{side}{path}", URL_SAFE_NO_PAD.encode(chat))
+}
+
+/// The chat and the id that the URI of a content names. URI libraries write an empty authority in several ways.
+pub fn named_by_content(uri: &str) -> Option<(String, String)> {
+    let name = uri.strip_prefix(CONTENT)?.trim_start_matches('/').split('/').next()?;
+    let (chat, id) = name.split_once('.')?;
+    Some((String::from_utf8(URL_SAFE_NO_PAD.decode(chat).ok()?).ok()?, id.to_owned()))
 }
 
 /// What is escaped in a path: all but what RFC 3986 lets stand in a segment.
@@ -119,6 +141,22 @@ mod tests {
             ["", "/a", "http:///a", "file:a", "file://", "file://host/a", "file:///a?b", "file:///%00"]
         {
             assert!(canonical_file(none).is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_content_tells_its_chat() {
+        let uri = content_uri("ahp-chat:/1", "0a", "before", "/x/a%20b.txt");
+        assert_eq!(uri, "ahp-content:/YWhwLWNoYXQ6LzE.0a/before/x/a%20b.txt");
+        let named = Some(("ahp-chat:/1".to_owned(), "0a".to_owned()));
+        for spelled in
+            [uri.as_str(), "ahp-content:///YWhwLWNoYXQ6LzE.0a/after/y", "ahp-content:/YWhwLWNoYXQ6LzE.0a"]
+        {
+            assert_eq!(named_by_content(spelled), named, "{spelled}");
+        }
+        for none in ["ahp-content:", "ahp-content:/x/y", "ahp-content:/%.0a/y", "file:///YWhwLWNoYXQ6LzE.0a"]
+        {
+            assert_eq!(named_by_content(none), None, "{none}");
         }
     }
 

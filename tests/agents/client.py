@@ -214,6 +214,28 @@ class Chat:
             assert kinds == {"approve", "deny"} and all(option["label"] for option in call["options"]), call
 
 
+def configured(name, agent, folder, binaries, path, url, **more):
+    """Gives an agent an empty home in the folder; gives back the host's configuration file with this agent alone."""
+    home = os.path.join(folder, "home")
+    os.makedirs(home)
+    words = {"url": url, "home": home, "bin": binaries}
+    for file, content in filled(agent.files, **words).items():
+        file = os.path.join(home, file)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "w") as opened:
+            opened.write(content if isinstance(content, str) else json.dumps(content))
+    command, *arguments = filled(agent.command, **words)
+    environment = {"HOME": home, "PATH": path, **more, **filled(agent.environment, **words)}
+    toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
+            f"args = {json.dumps(arguments)}", "start_seconds = 90",
+            *(["one_session = true"] if agent.one_session else []), f"[agents.{name}.env]",
+            *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
+    config = os.path.join(folder, "config.toml")
+    with open(config, "w") as opened:
+        opened.write("\n".join(toml))
+    return config
+
+
 class Host:
     """The host, with one agent that has an empty home."""
 
@@ -221,23 +243,7 @@ class Host:
         self.program, self.name, self.folder, self.cookie = program, name, folder, str(uuid.uuid4())
         self.once = agent.once
         shutil.rmtree(folder, ignore_errors=True)
-        home = os.path.join(folder, "home")
-        os.makedirs(home)
-        words = {"url": url, "home": home, "bin": binaries}
-        for file, content in filled(agent.files, **words).items():
-            file = os.path.join(home, file)
-            os.makedirs(os.path.dirname(file), exist_ok=True)
-            with open(file, "w") as opened:
-                opened.write(content if isinstance(content, str) else json.dumps(content))
-        command, *arguments = filled(agent.command, **words)
-        environment = {"HOME": home, "PATH": path, COOKIE: self.cookie, **filled(agent.environment, **words)}
-        toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
-                f"args = {json.dumps(arguments)}", "start_seconds = 90",
-                *(["one_session = true"] if agent.one_session else []), f"[agents.{name}.env]",
-                *(f"{key} = {json.dumps(value)}" for key, value in environment.items())]
-        self.config = os.path.join(folder, "config.toml")
-        with open(self.config, "w") as opened:
-            opened.write("\n".join(toml))
+        self.config = configured(name, agent, folder, binaries, path, url, **{COOKIE: self.cookie})
         self.lives = 0
         self.start()
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ahp_sidecar::host::client_actions;
-use ahp_sidecar::versions::{dialect::Dialect, step::STEPS};
+use ahp_sidecar::versions::{dialect::Dialect, quirks::QUIRKS, step::STEPS};
 use ahp_sidecar::wire::methods::{Method, NOT_SERVED};
 
 use crate::support::NO_HOME;
@@ -161,6 +161,16 @@ fn the_page_of_the_first_agent_configures_every_agent_that_was_tried() {
     let tried: BTreeSet<String> = tried.filter(|name| name != "sdk-example").collect();
     assert!(tried.len() > 1);
     assert_eq!(configured, tried);
+}
+
+#[test]
+fn the_readme_lists_every_quirk_of_a_client_with_the_release_that_it_was_seen_in() {
+    let readme = readme();
+    for quirk in QUIRKS {
+        let row = format!("\n| `{}…` | {} | ", quirk.client, quirk.seen_in);
+        let told = readme.matches(&row).count();
+        assert_eq!(told, QUIRKS.iter().filter(|it| it.client == quirk.client).count(), "{row}");
+    }
 }
 
 #[test]

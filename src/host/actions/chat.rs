@@ -11,11 +11,12 @@ use ahp_types::actions::{
     ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::state::{
-    ActiveTurn, ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputRequest,
-    ChatInputResponseKind, Message, PendingMessageKind, ResponsePart, SessionLifecycle, SessionStatus,
-    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
+    ActiveTurn, ChatInputAnswer, ChatInputRequest, ChatInputResponseKind, Message, PendingMessageKind,
+    ResponsePart, SessionStatus, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState,
+    TurnState,
 };
 
+use super::answers::{check_answer, check_answers, question_of};
 use super::{Refusal, Verdict};
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
@@ -109,7 +110,6 @@ impl Host {
             return Err(format!("the turn `{}` is running; queue the message or wait", active.id));
         }
         check_id("turnId", &action.turn_id)?;
-        self.check_can_run(chat)?;
         self.check_message(chat.session, &action.message)?;
         let attached = self.resolve_attached(&mut action.message)?;
         if let Some(id) = &action.queued_message_id {
@@ -150,18 +150,6 @@ impl Host {
         }
     }
 
-    /// Whether turns can run in this chat at all.
-    pub(in crate::host) fn check_can_run(&self, chat: &Chat) -> Result<(), Refusal> {
-        let session = self.sessions.get(&chat.session);
-        match session.map(|session| (&session.state.lifecycle, &session.state.creation_error)) {
-            Some((SessionLifecycle::Failed, error)) => {
-                let why = error.as_ref().map_or("", |error| &error.message);
-                Err(format!("the session could not be created: {why}"))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn client_cancels_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -195,7 +183,6 @@ impl Host {
             Some(_) => return Err(format!("the turn `{}` did not fail", action.turn_id)),
             None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
         }
-        self.check_can_run(chat)?;
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.speak_as(key, &origin.client_id);
         self.release_queue(key);
@@ -302,11 +289,12 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
-        action: ChatInputAnswerChangedAction,
+        mut action: ChatInputAnswerChangedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         let request = open_question(self.chat(key)?, &action.request_id)?;
-        check_answer(request, &action.question_id, action.answer.as_ref())?;
+        let question = question_of(request, &action.question_id)?;
+        check_answer(question, &action.question_id, action.answer.as_mut())?;
         let request_id = action.request_id.clone();
         let verdict = self.change_plainly(step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
         self.sync_question_request(step, key, &request_id);
@@ -317,17 +305,20 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
-        action: ChatInputCompletedAction,
+        mut action: ChatInputCompletedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
+        let request = open_question(self.chat(key)?, &action.request_id)?;
+        if let Err(why) = check_answers(request, &mut action) {
+            // Real clients show a question no more when it is answered, whatever becomes of the answer.
+            let request = request.clone();
+            self.settle_question(step, key, action.request_id, ChatInputResponseKind::Cancel);
+            self.ask(step, key, request);
+            self.end_if_too_large(step, key);
+            return Err(format!("{why}; the question is asked again"));
+        }
         let chat = self.chat(key)?;
         let request = open_question(chat, &action.request_id)?;
-        for (question_id, answer) in sorted(action.answers.as_ref()) {
-            check_answer(request, question_id, Some(answer))?;
-        }
-        if action.response == ChatInputResponseKind::Accept {
-            check_required(request, action.answers.as_ref())?;
-        }
         let run = chat.run.as_ref().map(|run| run.id);
         let mut answers = sorted(request.answers.as_ref());
         answers.extend(sorted(action.answers.as_ref()));
@@ -368,7 +359,6 @@ impl Host {
         if adds && queued.len() >= QUEUED_MAX {
             return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
         }
-        self.check_can_run(chat)?;
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.check_message(chat.session, &action.message)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
@@ -469,76 +459,4 @@ fn choose(
 /// Answers in the order of their ids: the map that they come in has none.
 fn sorted(answers: Option<&HashMap<String, ChatInputAnswer>>) -> BTreeMap<&String, &ChatInputAnswer> {
     answers.into_iter().flatten().collect()
-}
-
-fn question_id(question: &ChatInputQuestion) -> Option<&str> {
-    match question {
-        ChatInputQuestion::Text(question) => Some(&question.id),
-        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => Some(&question.id),
-        ChatInputQuestion::Boolean(question) => Some(&question.id),
-        ChatInputQuestion::SingleSelect(question) => Some(&question.id),
-        ChatInputQuestion::MultiSelect(question) => Some(&question.id),
-        ChatInputQuestion::Unknown(value) => value.get("id").and_then(serde_json::Value::as_str),
-    }
-}
-
-fn is_required(question: &ChatInputQuestion) -> bool {
-    let required = match question {
-        ChatInputQuestion::Text(question) => question.required,
-        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => question.required,
-        ChatInputQuestion::Boolean(question) => question.required,
-        ChatInputQuestion::SingleSelect(question) => question.required,
-        ChatInputQuestion::MultiSelect(question) => question.required,
-        ChatInputQuestion::Unknown(_) => None,
-    };
-    required == Some(true)
-}
-
-/// Whether an answer answers a question of the request, with a value of its kind.
-fn check_answer(
-    request: &ChatInputRequest,
-    id: &str,
-    answer: Option<&ChatInputAnswer>,
-) -> Result<(), Refusal> {
-    let mut questions = request.questions.iter().flatten();
-    let Some(question) = questions.find(|question| question_id(question) == Some(id)) else {
-        return Err(format!("no such question: `{id}`"));
-    };
-    let value = match answer {
-        Some(ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer)) => &answer.value,
-        Some(ChatInputAnswer::Skipped(_)) | None => return Ok(()),
-    };
-    use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
-    let fits = match (question, value) {
-        (_, Value::Unknown(_)) => false,
-        (Question::Text(_), Value::Text(_)) | (Question::Boolean(_), Value::Boolean(_)) => true,
-        (Question::Number(_), Value::Number(_)) => true,
-        (Question::Integer(_), Value::Number(answer)) => answer.value.fract() == 0.0,
-        (Question::SingleSelect(_), Value::Selected(_)) => true,
-        (Question::MultiSelect(_), Value::SelectedMany(_)) => true,
-        (Question::Unknown(_), _) => true,
-        _ => false,
-    };
-    if fits {
-        Ok(())
-    } else {
-        Err(format!("the answer to `{id}` has no value of its question's kind"))
-    }
-}
-
-/// Whether every required question has a submitted answer, before or now.
-fn check_required(
-    request: &ChatInputRequest,
-    now: Option<&HashMap<String, ChatInputAnswer>>,
-) -> Result<(), Refusal> {
-    let submitted = |id: &str| {
-        let answer = now.and_then(|answers| answers.get(id));
-        let answer = answer.or_else(|| request.answers.as_ref().and_then(|answers| answers.get(id)));
-        matches!(answer, Some(ChatInputAnswer::Submitted(_)))
-    };
-    let mut required = request.questions.iter().flatten().filter(|question| is_required(question));
-    match required.find_map(|question| question_id(question).filter(|id| !submitted(id))) {
-        Some(id) => Err(format!("the required question `{id}` has no submitted answer")),
-        None => Ok(()),
-    }
 }

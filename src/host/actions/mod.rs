@@ -6,6 +6,7 @@
 //! on the session and chat channel pages of the specification, and of the rulings in the README.
 //! Never: changes state other than through `sequence`; never lets a refused action have an effect.
 
+mod answers;
 mod chat;
 mod session;
 mod tools;
@@ -17,6 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::effects::{ChatKey, ConnectionId, Target};
+use super::model::TitleBy;
 use super::selection::Asked;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
@@ -195,9 +197,13 @@ impl Host {
         self.check_state_has_room(target, &action)?;
         match (target, action) {
             (Target::Session(key), action) => self.change_session(step, key, action, origin),
-            // Real clients rename a chat this way.
+            // Real clients rename a chat this way, and a session, which they show by its default chat.
             (Target::Chat(key), StateAction::SessionTitleChanged(a)) => {
-                self.name_chat(step, key, &a.title, super::model::TitleBy::User);
+                self.name_chat(step, key, &a.title, TitleBy::User);
+                let session = self.chats.get(&key).map(|chat| chat.session);
+                if let Some(session) = session.filter(|_| self.is_default(key)) {
+                    self.name_session(step, session, &a.title, TitleBy::User);
+                }
                 Ok(Verdict::Unchanged)
             }
             (Target::Chat(key), action) => self.change_chat_as_meant(step, key, action, origin, aside),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::chats::Beginning;
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
-use crate::host::config::{check_all_chosen, shown};
+use crate::host::config::{check_complete, settings_of, shown};
 use crate::host::directories::usable_directory;
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::limits::URI_BYTES_MAX;
@@ -27,7 +27,7 @@ use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
-use crate::wire::uris::default_chat_of;
+use crate::wire::uris::{default_chat_of, is_root};
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -62,7 +62,8 @@ impl Host {
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
-        let taken = |uri: &str| self.find(uri).is_some() || self.unreadable.contains_key(uri);
+        let is_known = |uri: &str| self.channels.contains_key(uri) || self.unreadable.contains_key(uri);
+        let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) {
             return Err(RpcError::session_already_exists(&uri));
         }
@@ -78,8 +79,8 @@ impl Host {
         let agent = self.agent_called(params.provider.as_deref())?;
         self.check_tokens(step, connection, agent)?;
         let directories = new_directories(&step.findings, agent, params.working_directories)?;
-        let config = params.config.unwrap_or_default();
-        check_all_chosen(agent, &config).map_err(RpcError::invalid_params)?;
+        let config = settings_of(agent, params.config.unwrap_or_default());
+        check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
         let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
@@ -163,8 +164,11 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeSessionParams,
     ) -> Result<(), RpcError> {
-        let Some(Target::Session(key)) = self.find(&params.channel) else {
-            return Err(self.not_found(&params.channel));
+        let key = match self.find(&params.channel) {
+            Some(Target::Session(key)) => key,
+            // It is gone already, which is what the client wants; one that heard of a failure would ask again for ever.
+            None if !self.unreadable.contains_key(&params.channel) => return Ok(()),
+            _ => return Err(self.not_found(&params.channel)),
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.

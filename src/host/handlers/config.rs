@@ -10,7 +10,7 @@ use ahp_types::commands::{
 use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
 
-use crate::host::config::{check_chosen, resolved};
+use crate::host::config::{resolved, settings_of};
 use crate::host::effects::{AgentCommand, AgentDescription, ConnectionId, Target};
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
@@ -30,9 +30,8 @@ impl Host {
         params: &ResolveConfigParams,
     ) -> Result<Vec<u8>, RpcError> {
         let agent = self.agent_called(params.provider.as_deref())?;
-        check_chosen(agent, &params.config).map_err(RpcError::invalid_params)?;
         let schema = &agent.config;
-        let values = resolved(schema, &params.config);
+        let values = resolved(schema, &settings_of(agent, params.config.clone()));
         let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
         let provider = agent.info.provider.clone();
         self.meet_agent(step, connection, &provider);

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod address;
+pub mod announce;
 pub mod handshake;
 pub mod notice;
 pub mod websocket;
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use tokio::task::JoinHandle;
 
 use self::access::{Access, Token};
 use self::address::{Address, Listener};
+use self::announce::Announced;
 use super::link::{Door, Terms};
 
 /// So many connections may be about to be let in. When one more comes, the one that has taken longest has to go.
@@ -40,6 +43,8 @@ pub struct Listening {
     pub access: Access,
     /// The token is one that those who are to have it know already: it is not printed.
     pub token_is_known: bool,
+    /// The folder for the data of an editor's user, where the editor is told of this host.
+    pub announced_in: Option<PathBuf>,
     /// How long a client may take for its handshake.
     pub handshake_within: Duration,
     /// How long a wrong token is not answered.
@@ -79,6 +84,26 @@ impl Bound {
         let token = self.listening.access.token.as_ref().filter(|_| revealed).map(Token::reveal);
         let urls = self.listeners.iter();
         urls.map(|(address, listener)| Ok(address.url(listener.local_addr()?, token))).collect()
+    }
+
+    /// Tells an editor of the first WebSocket listener, where that is asked for, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    pub fn announce(&self) -> anyhow::Result<Option<Announced>> {
+        let (Some(user_data), Some(token)) = (&self.listening.announced_in, &self.listening.access.token)
+        else {
+            return Ok(None);
+        };
+        for (_, listener) in &self.listeners {
+            if let Some(at) = listener.local_addr()? {
+                let announced = announce::announce(user_data, at, token.reveal());
+                return announced
+                    .map(Some)
+                    .with_context(|| format!("cannot announce it in `{}`", user_data.display()));
+            }
+        }
+        bail!("cannot announce it: Visual Studio Code connects to ws:// only");
     }
 
     /// Lets clients in, in tasks of their own. They come in by this door, on these terms.

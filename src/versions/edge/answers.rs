@@ -13,6 +13,7 @@ use crate::host::effects::ConnectionId;
 use crate::versions::lane::{Envelope, Lane};
 use crate::versions::names::Names;
 use crate::versions::node::{self, Object};
+use crate::versions::quirks::called_otherwise;
 use crate::versions::step::{Reply, Shot};
 use crate::versions::Line;
 use crate::wire::errors::RpcError;
@@ -62,6 +63,7 @@ impl Edges {
                 error_line(Some(&id), &error)
             }
         }));
+        lines.append(&mut batch.behind);
     }
 
     /// The answer to a client's request, made of the core's.
@@ -82,6 +84,15 @@ impl Edges {
             let shots = shots_in(&result, &rest, &summaries);
             let mut meant = self.meant(connection, batch, &shots, &summaries)?;
             meant.number = inner;
+            let peer = self.peers.get(&connection);
+            let by_provider = peer.is_some_and(|peer| peer.quirks.sessions_by_provider);
+            for uri in meant.channels.iter_mut().filter(|_| by_provider) {
+                // It is called by its provider here, and was not told of before.
+                let is_told = |uri: &str| shots.iter().any(|shot| shot.channel == uri);
+                if let Some(other) = called_otherwise(uri).filter(|other| !is_told(uri) && is_told(other)) {
+                    *uri = other;
+                }
+            }
             result = self.take_up(connection, &meant, std::mem::take(&mut result), shots);
         }
         let peer = self.peers.entry(connection).or_default();

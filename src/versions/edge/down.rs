@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{Edges, Peer};
+use super::{Batch, Edges, Peer};
 use crate::host::effects::{ConnectionId, Frame};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
@@ -22,6 +22,21 @@ use crate::wire::uris;
 impl Edges {
     /// Translates a frame down, to the lines that go out.
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
+        let before = lines.len();
+        self.translate_down(connection, frame, lines);
+        let quirks = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
+        if quirks.sessions_ahead {
+            let told = lines.split_off(before);
+            if let Some(peer) = self.peers.get_mut(&connection) {
+                lines.extend(told.into_iter().filter_map(|line| peer.ahead.hide(line)));
+            }
+        }
+        if quirks.sessions_by_provider {
+            lines[before..].iter_mut().for_each(|line| self.spelling.respell(line));
+        }
+    }
+
+    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let peer = self.peers.entry(connection).or_default();
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
@@ -74,7 +89,11 @@ impl Edges {
                 let notice = Notice { method: (*method).to_owned(), params };
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut scene) {
-                    lines.push(Line::of(notification_line(&notice.method, &to_json(&notice.params))));
+                    let line = Line::of(notification_line(&notice.method, &to_json(&notice.params)));
+                    let mut batches = peer.batches.values_mut();
+                    let returns =
+                        |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
+                    batches.find(returns).map_or(&mut *lines, |batch| &mut batch.behind).push(line);
                 }
             }
             Frame::Error { id, error } => {

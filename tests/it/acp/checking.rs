@@ -124,7 +124,11 @@ fn a_check_while_a_host_runs_says_what_agents_are_and_that_it_is_not_remembered(
 fn a_client_that_wants_to_know_what_can_be_chosen_has_the_agent_asked_in_the_background() {
     let checked = Checked::new(&["--has", "options"]);
     let (mut process, root) = checked.host(&["--ephemeral"]);
-    assert_eq!(root["agents"][0]["models"], json!([]));
+    // None is known: one stands for whatever the agent takes.
+    assert_eq!(
+        root["agents"][0]["models"],
+        json!([{ "id": "default", "name": "Default", "provider": "a0" }])
+    );
     let resolve = |id: u64| {
         json!({ "jsonrpc": "2.0", "id": id, "method": "resolveSessionConfig", "params":
             { "channel": "ahp-root://", "provider": "a0", "config": {} } })

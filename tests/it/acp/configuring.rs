@@ -121,11 +121,14 @@ fn what_can_be_chosen_is_told_when_the_agent_has_said_it() {
         watched.answer("resolveSessionConfig", json!({ "provider": "a0", "config": { "mode": "plan" } }));
     assert_eq!(after["result"]["schema"]["properties"], *properties);
     assert_eq!(after["result"]["values"]["mode"], "plan");
-    let refused = watched.answer(
+    // What is no setting of the agent's is left out.
+    let made = watched.answer(
         "createSession",
-        json!({ "channel": "ahp-session:/t", "provider": "a0", "config": { "made": 1 } }),
+        json!({ "channel": "ahp-session:/t", "provider": "a0", "config": { "made": 1, "mode": "plan" } }),
     );
-    assert_eq!(refused["error"]["code"], -32602);
+    assert!(made["error"].is_null(), "{made}");
+    let values = watched.state("ahp-session:/t")["config"]["values"].take();
+    assert_eq!((&values["mode"], &values["made"]), (&json!("plan"), &Value::Null));
     watched.leave();
 }
 
@@ -474,11 +477,8 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     let typed = json!({ "channel": SESSION, "kind": "userMessage", "text": "/", "offset": 1 });
     let items = watched.answer("completions", typed)["result"]["items"].take();
     assert_eq!(items[0]["insertText"], "/plan ");
-    let refused = watched.answer(
-        "createSession",
-        json!({ "channel": "ahp-session:/t", "provider": "a0", "config": { "mode": "fly" } }),
-    );
-    assert_eq!(refused["error"]["code"], -32602);
+    let chosen = json!({ "provider": "a0", "config": { "mode": "fly" } });
+    assert_eq!(watched.answer("resolveSessionConfig", chosen), known, "there is no such mode");
     watched.answer("ping", json!({}));
     assert!(watched.agents().is_empty());
     // It has forgotten the session, which is as it was all the same.
@@ -489,7 +489,7 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     // Another program under that name is another agent; one that is not configured is not there.
     let mut watched = kept(folder.path(), Setting::with(&[])).start_in(folder);
     let agents = watched.state("ahp-root://")["agents"].take();
-    assert_eq!((&agents[0]["displayName"], &agents[0]["models"]), (&json!("a0"), &json!([])));
+    assert_eq!((&agents[0]["displayName"], &agents[0]["models"][0]["id"]), (&json!("a0"), &json!("default")));
     let folder = watched.leave().unwrap();
     let mut setting = kept(folder.path(), with(&[]));
     setting.agents = 0;

@@ -43,6 +43,19 @@ fn a_change_is_shown_whole_however_the_agent_says_it() {
         assert_eq!((&shown[0]["type"], &shown[1]["type"]), (&json!("text"), &json!("fileEdit")));
         for edit in [&preview[0], &shown[1]] {
             assert_eq!((&edit["before"]["uri"], &edit["after"]["uri"]), (&json!(uri), &json!(uri)));
+            for side in ["before", "after"] {
+                // Real clients take a path for the file's.
+                let called = edit[side]["content"]["uri"].as_str().unwrap();
+                assert!(called.starts_with("ahp-content:/"), "{called}");
+                assert!(
+                    called.ends_with(&format!("/{side}{}", uri.strip_prefix("file://").unwrap())),
+                    "{called}"
+                );
+            }
+            assert_eq!(
+                preview[0]["after"]["content"], shown[1]["after"]["content"],
+                "it is the same content"
+            );
             assert_eq!(read(&mut watched, &edit["before"]), BEFORE);
             assert_eq!(read(&mut watched, &edit["after"]), AFTER);
         }
@@ -90,5 +103,72 @@ fn a_turn_is_cancelled_while_it_is_found_out_what_a_change_is_of() {
         assert_eq!(watched.ending(&turn)["type"], "chat/turnCancelled");
     }
     assert_eq!(watched.turn("u", "say ok"), "ok");
+    watched.leave();
+}
+
+/// What a client is answered when it reads this.
+fn answer(watched: &mut Watched, uri: &Value, encoding: &str) -> Value {
+    watched.say(json!({ "id": 89, "method": "resourceRead", "params":
+        { "channel": "ahp-root://", "uri": uri, "encoding": encoding } }));
+    watched.process.until(|message| message["id"] == 89).pop().unwrap()
+}
+
+#[test]
+fn the_contents_of_a_change_outlive_the_process_and_go_with_their_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let setting = |folder: &tempfile::TempDir| {
+        let state = folder.path().join("state").to_str().unwrap().to_owned();
+        Setting { flags: vec!["--state-dir".to_owned(), state], ..Setting::with(&[]) }
+    };
+    let mut watched = setting(&folder).start_in(folder);
+    watched.session();
+    fs::write(watched.folder.as_ref().unwrap().path().join("x"), BEFORE).unwrap();
+    let diffs = json!([{ "oldText": "two", "newText": "2" }]);
+    let (_, done) = change(&mut watched, "t1", "x", &diffs);
+    let edit = done["content"][1].clone();
+    let folder = watched.leave().unwrap();
+
+    let mut watched = setting(&folder).start_in(folder);
+    assert_eq!(read(&mut watched, &edit["before"]), BEFORE, "nobody has opened the chat yet");
+    let encoded = answer(&mut watched, &edit["after"]["content"]["uri"], "base64");
+    assert_eq!(
+        encoded["result"],
+        json!({ "data": "b25lCjIKdGhyZWUK", "encoding": "base64", "contentType": "text/plain" })
+    );
+    // The state and what is replayed out of the store name it alike.
+    let chat = default_chat_of(SESSION);
+    for (method, params) in [
+        ("subscribe", json!({ "channel": chat })),
+        (
+            "reconnect",
+            json!({ "channel": "ahp-root://", "clientId": "me", "lastSeenServerSeq": 3,
+            "subscriptions": [chat] }),
+        ),
+    ] {
+        watched.say(json!({ "id": 90, "method": method, "params": params }));
+        let told = watched.process.until(|message| message["id"] == 90).pop().unwrap();
+        assert_ne!(told["result"]["type"], "snapshot", "{told}");
+        let told = told.to_string();
+        assert!(told.contains(&edit["before"]["content"].to_string()), "{method}: {told}");
+        assert!(!told.contains("data:text"), "{method}: {told}");
+    }
+    watched.say(json!({ "id": 91, "method": "disposeSession", "params": { "channel": SESSION } }));
+    let gone = answer(&mut watched, &edit["after"]["content"]["uri"], "utf-8");
+    assert_eq!(gone["error"]["code"], -32008, "{gone}");
+    watched.leave();
+}
+
+#[test]
+fn a_change_that_was_approved_is_still_read_while_its_call_runs() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    fs::write(watched.folder.as_ref().unwrap().path().join("x"), BEFORE).unwrap();
+    let script = json!({ "path": "x", "diffs": [{ "oldText": "two", "newText": "2" }], "after": AFTER });
+    watched.begin("t1", &format!("edit {script}"));
+    let asked = watched.action("chat/toolCallReady");
+    watched.decide("t1", "edit_1", false, "no");
+    watched.ending("t1");
+    // It is in the state no more, and its preview is on the screen.
+    assert_eq!(read(&mut watched, &asked["edits"]["items"][0]["after"]), AFTER);
     watched.leave();
 }

@@ -168,11 +168,11 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
         }
         Wish::Configure { value, replace } => {
             let config = match value {
-                0 | 1 => json!({ "permissions": "allow" }),
-                2 => json!({ "permissions": "ask" }),
+                0 | 1 => json!({ "permissionPolicy": "allow" }),
+                2 => json!({ "permissionPolicy": "ask" }),
                 3 => json!({}),
-                4 => json!({ "permissions": "allow", "openMs": 5 }),
-                _ => json!({ "permissions": 5 }),
+                4 => json!({ "permissionPolicy": "allow", "openMs": 5 }),
+                _ => json!({ "permissionPolicy": 5 }),
             };
             json!({ "type": "session/configChanged", "config": config, "replace": replace })
         }

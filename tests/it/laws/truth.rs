@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SessionLifecycle, SessionState,
-    SnapshotState, ToolCallState,
+    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SessionState, SnapshotState, ToolCallState,
 };
 use anyhow::{bail, ensure, Context, Result};
 
@@ -45,17 +44,8 @@ impl Truth {
             let outcome = held.apply(envelope)?;
             ensure!(outcome == Some(ReduceOutcome::Applied), "{outcome:?} by {:?}", envelope.action);
         }
-        if matches!(envelope.action, StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_)) {
-            ensure!(!self.has_failed(&envelope.channel), "a turn begins in a failed session");
-        }
         let turns = self.turns.entry(envelope.channel.clone()).or_default();
         turns.act(&envelope.action).with_context(|| format!("on {}", envelope.channel))
-    }
-
-    /// Whether the session of a chat could not be created.
-    fn has_failed(&self, chat: &str) -> bool {
-        let session = self.session_of(chat).and_then(|session| self.session(session));
-        session.is_some_and(|session| session.lifecycle == SessionLifecycle::Failed)
     }
 
     /// The session that lists a chat.

@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod admission;
+#[cfg(target_os = "linux")]
+mod announcing;
 mod frames;
 mod joining;
 mod together;

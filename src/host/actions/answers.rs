@@ -1,0 +1,146 @@
+//! Answers to the questions of an input request.
+//!
+//! Owns: whether an answer fits its question, what a text means as an answer, and which answers are missing.
+//! Never: changes a request, or decides what becomes of a refusal.
+
+use std::collections::HashMap;
+
+use ahp_types::actions::ChatInputCompletedAction;
+use ahp_types::state::{
+    ChatInputAnswer, ChatInputAnswerValue, ChatInputNumberAnswerValue, ChatInputOption, ChatInputQuestion,
+    ChatInputRequest, ChatInputResponseKind, ChatInputSelectedAnswerValue, ChatInputSelectedManyAnswerValue,
+};
+
+use super::Refusal;
+
+fn question_id(question: &ChatInputQuestion) -> Option<&str> {
+    match question {
+        ChatInputQuestion::Text(question) => Some(&question.id),
+        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => Some(&question.id),
+        ChatInputQuestion::Boolean(question) => Some(&question.id),
+        ChatInputQuestion::SingleSelect(question) => Some(&question.id),
+        ChatInputQuestion::MultiSelect(question) => Some(&question.id),
+        ChatInputQuestion::Unknown(value) => value.get("id").and_then(serde_json::Value::as_str),
+    }
+}
+
+fn is_required(question: &ChatInputQuestion) -> bool {
+    let required = match question {
+        ChatInputQuestion::Text(question) => question.required,
+        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => question.required,
+        ChatInputQuestion::Boolean(question) => question.required,
+        ChatInputQuestion::SingleSelect(question) => question.required,
+        ChatInputQuestion::MultiSelect(question) => question.required,
+        ChatInputQuestion::Unknown(_) => None,
+    };
+    required == Some(true)
+}
+
+/// The question of a request that has this id.
+pub(super) fn question_of<'a>(
+    request: &'a ChatInputRequest,
+    id: &str,
+) -> Result<&'a ChatInputQuestion, Refusal> {
+    let mut questions = request.questions.iter().flatten();
+    let question = questions.find(|question| question_id(question) == Some(id));
+    question.ok_or_else(|| format!("no such question: `{id}`"))
+}
+
+/// Whether an answer has a value of its question's kind, or a text that says one, which is put in its place: real clients
+/// answer every question that is typed with a text.
+pub(super) fn check_answer(
+    question: &ChatInputQuestion,
+    id: &str,
+    answer: Option<&mut ChatInputAnswer>,
+) -> Result<(), Refusal> {
+    let value = match answer {
+        Some(ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer)) => &mut answer.value,
+        Some(ChatInputAnswer::Skipped(_)) | None => return Ok(()),
+    };
+    use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
+    if let Value::Text(text) = value {
+        if let Some(said) = value_of_text(question, &text.value) {
+            *value = said;
+        }
+    }
+    let fits = match (question, &*value) {
+        (_, Value::Unknown(_)) => false,
+        (Question::Text(_), Value::Text(_)) | (Question::Boolean(_), Value::Boolean(_)) => true,
+        (Question::Number(_), Value::Number(_)) => true,
+        (Question::Integer(_), Value::Number(answer)) => answer.value.fract() == 0.0,
+        (Question::SingleSelect(_), Value::Selected(_)) => true,
+        (Question::MultiSelect(_), Value::SelectedMany(_)) => true,
+        (Question::Unknown(_), _) => true,
+        _ => false,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(format!("the answer to `{id}` has no value of its question's kind"))
+    }
+}
+
+/// The value that a text says, as an answer to this question: the number that it is; of a choice, the option that it
+/// names, else itself as what is chosen freely.
+fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAnswerValue> {
+    use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
+    // The option that is named, or what is chosen instead of one.
+    let choice = |options: &[ChatInputOption], freely: Option<bool>| match options
+        .iter()
+        .find(|option| option.id == text || option.label == text)
+    {
+        Some(option) => Some((Some(option.id.clone()), None)),
+        None if freely == Some(false) => None,
+        None => Some((None, Some(vec![text.to_owned()]))),
+    };
+    match question {
+        Question::Number(_) | Question::Integer(_) => {
+            let value = text.trim().parse().ok().filter(|value: &f64| value.is_finite())?;
+            Some(Value::Number(ChatInputNumberAnswerValue { value }))
+        }
+        Question::SingleSelect(question) => {
+            let (option, freeform_values) = choice(&question.options, question.allow_freeform_input)?;
+            let value = option.unwrap_or_default();
+            Some(Value::Selected(ChatInputSelectedAnswerValue { value, freeform_values }))
+        }
+        Question::MultiSelect(question) => {
+            let (option, freeform_values) = choice(&question.options, question.allow_freeform_input)?;
+            let value = option.into_iter().collect();
+            Some(Value::SelectedMany(ChatInputSelectedManyAnswerValue { value, freeform_values }))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the questions of a request are answered by what its client says last, as [`check_answer`] has it.
+pub(super) fn check_answers(
+    request: &ChatInputRequest,
+    last: &mut ChatInputCompletedAction,
+) -> Result<(), Refusal> {
+    let mut answers: Vec<_> = last.answers.iter_mut().flatten().collect();
+    answers.sort_unstable_by_key(|(id, _)| *id);
+    for (id, answer) in answers {
+        check_answer(question_of(request, id)?, id, Some(answer))?;
+    }
+    match last.response {
+        ChatInputResponseKind::Accept => check_required(request, last.answers.as_ref()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether every required question has a submitted answer, before or now.
+fn check_required(
+    request: &ChatInputRequest,
+    now: Option<&HashMap<String, ChatInputAnswer>>,
+) -> Result<(), Refusal> {
+    let submitted = |id: &str| {
+        let answer = now.and_then(|answers| answers.get(id));
+        let answer = answer.or_else(|| request.answers.as_ref().and_then(|answers| answers.get(id)));
+        matches!(answer, Some(ChatInputAnswer::Submitted(_)))
+    };
+    let mut required = request.questions.iter().flatten().filter(|question| is_required(question));
+    match required.find_map(|question| question_id(question).filter(|id| !submitted(id))) {
+        Some(id) => Err(format!("the required question `{id}` has no submitted answer")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,106 @@
+//! What a client that is back has missed besides the actions that are replayed to it.
+//!
+//! Owns: telling it, behind the answer to its `reconnect`, of the sessions that came, went and changed meanwhile:
+//! notifications are no part of a replay.
+//! Never: reads the store. A session that is not in memory was let out of it after it was last used, and shows as it
+//! does when sessions are listed.
+
+use std::collections::BTreeSet;
+
+use ahp_types::notifications::{
+    PartialSessionSummary, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
+};
+use ahp_types::state::SessionSummary;
+use serde::Deserialize;
+
+use super::effects::{ActionLine, ConnectionId, Frame, Output};
+use super::model::{SessionKey, Target};
+use super::sequence::envelope_of;
+use super::{Host, Step};
+use crate::wire::rpc::to_sorted_json;
+
+/// Sessions of which a client has missed something.
+#[derive(Debug, Default)]
+pub(super) struct Missed {
+    /// Those that it does not know.
+    added: BTreeSet<SessionKey>,
+    /// Those that are others than they were.
+    changed: BTreeSet<SessionKey>,
+    /// The URIs of those that are gone.
+    removed: BTreeSet<String>,
+}
+
+impl Host {
+    /// The sessions in which something has happened behind this cursor. `past` is what the store has of that.
+    pub(super) fn missed_since(&self, cursor: u64, past: &[(Target, ActionLine)]) -> Missed {
+        let mut missed = Missed::default();
+        let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
+        for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
+            let key = match target {
+                Target::Root => continue,
+                Target::Session(key) => *key,
+                Target::Chat(chat) => match self.chats.get(chat) {
+                    Some(chat) => chat.session,
+                    None => continue,
+                },
+            };
+            match self.sessions.get(&key) {
+                Some(session) if session.channel.born_at > cursor => {
+                    missed.added.insert(key);
+                }
+                Some(_) => {
+                    missed.changed.insert(key);
+                }
+                None if self.disposed.contains(&key) => missed.removed.extend(channel_of(line)),
+                None => {}
+            }
+        }
+        missed
+    }
+
+    /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever lists the sessions
+    /// after that knows what this changes, or has it changed already.
+    pub(super) fn tell_missed(&self, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
+        let channel = &self.root_channel.uri;
+        let mut notify = |method, params: Vec<u8>| {
+            let params = params.into();
+            step.say(Output::Frame(connection, Frame::Notification { method, params }));
+        };
+        for session in missed.removed {
+            let params = SessionRemovedParams { channel: channel.clone(), session };
+            notify("root/sessionRemoved", to_sorted_json(&params));
+        }
+        for session in missed.added.iter().filter_map(|key| self.sessions.get(key)) {
+            let params = SessionAddedParams { channel: channel.clone(), summary: session.told.clone() };
+            notify("root/sessionAdded", to_sorted_json(&params));
+        }
+        for session in missed.changed.iter().filter_map(|key| self.sessions.get(key)) {
+            let (session, changes) = (session.told.resource.clone(), all_of(&session.told));
+            let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
+            notify("root/sessionSummaryChanged", to_sorted_json(&params));
+        }
+    }
+}
+
+/// All of a summary that may have changed.
+fn all_of(summary: &SessionSummary) -> PartialSessionSummary {
+    PartialSessionSummary {
+        title: Some(summary.title.clone()),
+        status: Some(summary.status),
+        activity: Some(summary.activity.clone().unwrap_or_default()),
+        modified_at: Some(summary.modified_at.clone()),
+        working_directories: summary.working_directories.clone(),
+        chats: summary.chats.clone(),
+        default_chat: summary.default_chat.clone(),
+        ..PartialSessionSummary::default()
+    }
+}
+
+/// The channel that an action was on.
+fn channel_of(line: &ActionLine) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        channel: String,
+    }
+    serde_json::from_slice::<Envelope>(&envelope_of(&line.line)).ok().map(|envelope| envelope.channel)
+}

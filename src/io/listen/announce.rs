@@ -1,0 +1,82 @@
+//! An entry in an editor's registry of the hosts on this machine.
+//!
+//! Owns: the entry that Visual Studio Code looks for; it is there while somebody listens, or was killed when he did.
+//! Never: touches the entries of others, or lets anybody but its owner read it, since it holds the token.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// The version of the registry.
+const SCHEMA: u32 = 2;
+
+/// What hosts are called that no editor has started.
+const TYPE: &str = "standalone";
+
+/// The newest version of the protocol that Visual Studio Code speaks (1.139.1).
+const PROTOCOL: &str = "0.9.0";
+
+/// An entry, until this is dropped.
+#[derive(Debug)]
+pub struct Announced(PathBuf);
+
+/// Announces what listens here, and the token that it wants, to the editor with this folder for its user's data.
+///
+/// # Errors
+/// When the entry cannot be written.
+pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Announced> {
+    let folder = user_data.join("agent-host").join("local-endpoint").join("entries");
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(&folder)?;
+    let (process, instance) = (std::process::id(), Uuid::new_v4().to_string());
+    let path = folder.join(name(process, &instance));
+    let entry = json!({
+        "schemaVersion": SCHEMA,
+        "type": TYPE,
+        "pid": process,
+        "instanceId": instance,
+        "protocolVersion": PROTOCOL,
+        "connectionToken": token,
+        "endpoint": { "type": "tcp", "host": reachable(at.ip()), "port": at.port() },
+    });
+    let new = path.with_extension("tmp");
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(&new)?.write_all(&serde_json::to_vec(&entry)?)?;
+    fs::rename(&new, &path)?;
+    Ok(Announced(path))
+}
+
+/// The name of an entry's file.
+fn name(process: u32, instance: &str) -> String {
+    let digest = Sha256::digest(format!("{TYPE}\0{process}\0{instance}"));
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex + ".json"
+}
+
+/// The address under which this machine reaches what listens here.
+fn reachable(ours: IpAddr) -> IpAddr {
+    match ours {
+        IpAddr::V4(ours) if ours.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ours) if ours.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ours => ours,
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::debug!(%error, "an editor is still told where was listened");
+        }
+    }
+}

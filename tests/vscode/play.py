@@ -1,0 +1,115 @@
+"""Plays the scenes; started by run.py, with what it has installed."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+
+from playwright.sync_api import Error, sync_playwright
+
+from server import Server  # makes the modules of tests/agents known
+from agents import AGENTS
+from client import configured
+from host import Client, Host
+from scenes import SCENES
+from workbench import Window
+
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "agents", "fake_llm.py")
+# An agent that is not there.
+BROKEN = '\n[agents.broken]\ncommand = "/nowhere/an-agent"\ntitle = "Broken"\n'
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+class Stage:
+    """What a scene has: the host, windows, and clients of another kind."""
+
+    def __init__(self, host, profile, url, repository):
+        self.host, self.profile, self.url, self.repository = host, profile, url, repository
+        self.windows, self.over = [], contextlib.ExitStack()
+
+    def window(self, agent=None):
+        """Opens a window; with an agent, chooses it."""
+        window = Window(self.profile, f"{self.url}?folder={self.repository}")
+        self.windows.append(window)
+        self.over.callback(window.close)
+        if agent:
+            window.choose(agent)
+        return window
+
+    def client(self):
+        client = Client(self.host)
+        self.over.callback(client.close)
+        return client
+
+
+def play(name, stage, pictures):
+    """Plays a scene; gives back what went wrong."""
+    wrong = None
+    with stage.over:
+        try:
+            SCENES[name](stage)
+        except (AssertionError, Error, OSError) as error:
+            wrong = "".join(traceback.format_exception(error, limit=-4))
+        for number, window in enumerate(stage.windows, 1):
+            with contextlib.suppress(Error):
+                window.page.screenshot(path=os.path.join(pictures, f"{name}-{number}.png"))
+    return wrong
+
+
+def prepared(folder):
+    """An empty folder with a repository in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    repository = os.path.join(folder, "repository")
+    os.makedirs(repository)
+    os.makedirs(os.path.join(folder, "pictures"))
+    with open(os.path.join(repository, "a.txt"), "w") as opened:
+        opened.write("alpha\nbeta\ngamma\n")
+    subprocess.run(["git", "init", "--quiet", repository], check=True)
+    return repository
+
+
+def main():
+    program, folder, installed, *names = sys.argv[1:]
+    installed, folder = json.loads(installed), os.path.join(folder, "run")
+    unknown = [name for name in names if name not in SCENES]
+    if unknown:
+        sys.exit(f"no such scene: {', '.join(unknown)}; there are: {', '.join(SCENES)}")
+    repository = prepared(folder)
+    failed = []
+    with contextlib.ExitStack() as over:
+        model = subprocess.Popen([sys.executable, MODEL, "--port", "0"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL, text=True)
+        over.callback(model.wait)
+        over.callback(model.kill)
+        real, path = installed["real"], os.pathsep.join([installed["binaries"], installed["path"]])
+        config = configured(real, AGENTS[real], folder, installed["binaries"], path, json.loads(model.stdout.readline())["url"])
+        with open(config, "a") as opened:
+            opened.write(BROKEN)
+        host = Host(program, folder, repository, config)
+        over.callback(host.stop)
+        server = Server(installed["server"], os.path.join(folder, "server"), installed["path"], host.tap.address,
+                        host.token)
+        over.callback(server.stop)
+        playwright = over.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=installed["chromium"], args=FLAGS)
+        over.callback(browser.close)
+        # One for all, as somebody's windows have it: what it has loaded once it need not load again.
+        profile = browser.new_context(viewport={"width": 1500, "height": 1000})
+        for name in names or SCENES:
+            began = time.monotonic()
+            wrong = play(name, Stage(host, profile, server.url, repository), os.path.join(folder, "pictures"))
+            print(f"{name}: {'FAILED' if wrong else 'ok'} ({time.monotonic() - began:.1f} s)", flush=True)
+            if wrong:
+                print(wrong, flush=True)
+                failed.append(name)
+    print(f"{len(names or SCENES) - len(failed)} scenes passed, {len(failed)} failed{': ' * bool(failed)}"
+          f"{', '.join(failed)}; what was seen and said is in {folder}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""What somebody does with VS Code and this host, and what must be on the screen then.
+
+Each scene is a function of a stage (run.py): it opens its own windows and makes its own sessions, which it tells apart
+by what their first message says, since that is their title.
+"""
+
+import json
+import os
+
+from workbench import DIFF, PERMISSION
+
+SCENES = {}
+
+
+def scene(act):
+    SCENES[act.__name__] = act
+    return act
+
+
+def question(**more):
+    return {"id": more["message"], "required": True, **more}
+
+
+def ask(*questions):
+    return "/question " + json.dumps(questions, separators=(",", ":"))
+
+
+def options(*labels):
+    return [{"id": label.lower(), "label": label} for label in labels]
+
+
+@scene
+def choose_an_agent_and_a_model(stage):
+    window = stage.window("Script")
+    models = window.models()
+    assert models[0] and models[0] in models[1:], f"the models are {models}"
+
+
+@scene
+def send_and_read(stage):
+    window = stage.window("Script")
+    window.send("/say send and read\n/think a thought\n/tool look {\"at\":\"this\"}\n/say the end")
+    window.responds("send and read", "the end")
+    window.idle()
+    window.lists("send and read", "Completed")
+
+
+@scene
+def messages_of_one_turn_are_apart(stage):
+    window = stage.window("Script")
+    window.send("/say apart\n/say of it")
+    window.responds("of it")
+    assert "apartof" not in window.response(), window.response()
+
+
+@scene
+def stream_and_cancel(stage):
+    window = stage.window("Script")
+    window.send("/stream 1000000 10 20")
+    lengths = set()
+
+    def grows():
+        lengths.add(len(window.response()))
+        return len(lengths) > 3
+
+    window.until("a response that grows", grows)
+    window.cancel()
+    window.idle()
+    assert "0123456789" in window.response()
+    window.send("/say and on")
+    window.responds("and on")
+
+
+@scene
+def allow_and_refuse(stage):
+    window = stage.window("Script")
+    window.send("/ask allow {\"this\":1}\n/say first done\n/ask refuse {\"that\":2}\n/say second done")
+    window.press("Allow once")
+    window.responds("first done")
+    window.press("Reject")
+    window.responds("second done")
+    window.idle()
+    window.lists('/ask allow {"this":1}', "Completed")
+
+
+@scene
+def answer_each_kind_of_question(stage):
+    window = stage.window("Script")
+    window.send(ask(question(kind="number", message="How many?"),
+                    question(kind="integer", message="How many whole?"),
+                    question(kind="single-select", message="Which?", options=options("Apple", "Pear")),
+                    question(kind="single-select", message="Which else?", options=options("Apple", "Pear")),
+                    question(kind="multi-select", message="Which ones?", options=options("Red", "Green", "Blue")),
+                    question(kind="boolean", message="Really?"),
+                    question(kind="text", message="Why?")) + "\n/say all answered")
+    window.answer("How many?", "2.5")
+    window.answer("How many whole?", "7")
+    window.answer("Which?", choices=["Pear"])
+    window.answer("Which else?", "Quince")
+    window.answer("Which ones?", choices=["Red", "Blue"])
+    window.answer("Really?", choices=["False"])
+    window.answer("Why?", "because of it")
+    window.submit()
+    window.responds("all answered")
+    response = window.response()
+    for said in ("2.5", "7", "pear", "Quince", "red", "blue", "false", "because of it"):
+        assert said in response, f"`{said}` is not in {response}"
+
+
+@scene
+def a_number_that_is_none_is_asked_again(stage):
+    window = stage.window("Script")
+    window.send(ask(question(kind="number", message="Asked again?")) + "\n/say answered at last")
+    window.answer("Asked again?", "nine")
+    window.submit()
+    window.until("the question with what was answered to it being gone",
+                 lambda: "nine" not in [field.input_value() for field in window.page.locator(
+                     ".chat-question-carousel-container input.input").all()])
+    window.answer("Asked again?", "9")
+    window.submit()
+    window.responds("answered at last")
+
+
+@scene
+def steer(stage):
+    window = stage.window("Script")
+    window.send("/say steer\n/hang")
+    window.responds("steer")
+    window.send("to the left")
+    # The script says it back.
+    window.responds("to the left")
+    window.cancel()
+    window.idle()
+
+
+@scene
+def queue(stage):
+    window = stage.window("Script")
+    window.send("/say queue\n/hang")
+    window.responds("queue")
+    window.send("the next one", key="Alt+Enter")
+    window.shows("the next one")
+    window.running()
+    window.cancel()
+    window.responds("the next one")
+    window.idle()
+
+
+@scene
+def fail_and_try_again(stage):
+    window = stage.window("Script")
+    window.send("/say fail\n/error-resumable it is broken\n/say it is whole")
+    window.responds("it is broken")
+    window.press("Try Again")
+    window.responds("it is whole")
+    window.idle()
+
+
+@scene
+def an_agent_that_does_not_start_says_why(stage):
+    window = stage.window("Broken")
+    window.send("say anything")
+    window.responds("not installed")
+    window.idle()
+
+
+@scene
+def rename(stage):
+    window = stage.window("Script")
+    window.send("/say to be renamed")
+    window.responds("to be renamed")
+    window.idle()
+    window.rename("/say to be renamed", "Another name")
+    window.lists("Another name")
+    window.reload()
+    window.lists("Another name")
+
+
+@scene
+def a_window_that_is_only_opened_leaves_nothing(stage):
+    window = stage.window("Script")
+    window.reload()
+    window.choose("Script")
+    window.send("/say the only row")
+    window.responds("the only row")
+    window.idle()
+    window.lists("the only row", "Completed")
+    rows = window.sessions()
+    assert not any("New Session" in row for row in rows), rows
+    assert sum("the only row" in row for row in rows) == 1, rows
+
+
+@scene
+def load_the_window_anew_in_mid_turn(stage):
+    window = stage.window("Script")
+    window.send("/say loaded anew\n/ask further\n/say to the end")
+    window.responds("loaded anew")
+    window.reload()
+    window.open("loaded anew")
+    window.responds("loaded anew")
+    window.press("Allow once")
+    window.responds("to the end")
+    window.idle()
+
+
+@scene
+def the_host_is_killed_in_mid_turn(stage):
+    window = stage.window("Script")
+    window.send("/say killed\n/hang")
+    window.responds("killed")
+    stage.host.kill()
+    stage.host.start()
+    window.until("the end of the turn by an error", lambda: "ended while the turn ran" in window.response())
+    assert "killed" in window.response(), window.response()
+    window.idle()
+    window.send("/say it goes on")
+    window.responds("it goes on")
+
+
+@scene
+def a_host_that_has_forgotten_everything_is_spoken_to_again(stage):
+    window = stage.window("Script")
+    window.send("/say forgotten")
+    window.responds("forgotten")
+    window.idle()
+    stage.host.forget()
+    window.until("an empty list of sessions", lambda: not any("forgotten" in row for row in window.sessions()))
+    fresh = stage.window("Script")
+    fresh.send("/say a new life")
+    fresh.responds("a new life")
+    # The window that was there is told.
+    window.lists("a new life")
+
+
+@scene
+def what_ended_while_the_network_was_gone_is_shown(stage):
+    window = stage.window("Script")
+    window.send("/say network\n/ask further\n/say it is over")
+    window.responds("network")
+    window.lists("network", "Needs input")
+    client = stage.client()
+    chat = client.follow(client.titled("/say network"))
+    stage.host.tap.cut()
+    client.allow(chat)
+    client.until("chat/turnComplete")
+    window.responds("it is over")
+    window.lists("network", "Completed")
+
+
+@scene
+def two_windows_on_one_session(stage):
+    first, second = stage.window("Script"), stage.window()
+    first.send("/say two windows\n/ask both\n/say seen by both")
+    first.responds("two windows")
+    second.open("two windows")
+    second.responds("two windows")
+    second.press("Allow once")
+    for window in (first, second):
+        window.responds("seen by both")
+        window.idle()
+    second.send("/say from the other one")
+    for window in (first, second):
+        window.responds("from the other one")
+    first.rename("/say two windows", "Two panes")
+    second.lists("Two panes")
+
+
+@scene
+def a_session_of_another_client_is_shown(stage):
+    window = stage.window()
+    client = stage.client()
+    chat = client.create("ahp-session:/made-elsewhere", "script", stage.repository)
+    client.begin(chat, "t1", "/say made elsewhere\n/ask here\n/say answered here")
+    window.open("made elsewhere")
+    window.responds("made elsewhere")
+    window.press("Allow once")
+    window.responds("answered here")
+    client.until("chat/turnComplete")
+    window.send("/say written here")
+    window.responds("written here")
+    assert client.until("chat/turnStarted")["message"]["text"] == "/say written here"
+
+
+@scene
+def a_real_agent_edits_a_file(stage):
+    window = stage.window("opencode")
+    file = os.path.join(stage.repository, "edited.txt")
+    with open(file, "w") as opened:
+        opened.write("alpha\nbeta\ngamma\n")
+    edit = {"filePath": file, "oldString": "beta", "newString": "delta"}
+    window.send("SAY edits a file\nTOOL edit " + json.dumps(edit))
+    window.until("the file's name in the permission", lambda: "edited.txt" in window.text(PERMISSION))
+    assert "1 file changed" in window.text(PERMISSION), window.text(PERMISSION)
+    window.page.locator(f"{PERMISSION} .codicon-diff-multiple").last.click()
+    window.until("the file before and after", lambda: all(
+        text in window.text(DIFF).replace("\xa0", " ") for text in ("alpha", "beta", "delta")))
+    window.press("Allow")
+    window.responds("The tool said")
+    window.idle()
+    with open(file) as opened:
+        assert opened.read() == "alpha\ndelta\ngamma\n"
+    window.reload()
+    window.open("edits a file")
+    window.responds("The tool said")
+    assert "edited.txt" in window.chat(), window.chat()
+
+
+@scene
+def a_real_agent_runs_a_command(stage):
+    window = stage.window("opencode")
+    window.send('SAY runs a command\nTOOL bash {"command":"echo from the $((40+2)) shell","description":"Says it"}')
+    window.until("the command", lambda: "echo from the" in window.chat())
+    window.press("Allow")
+    window.responds("from the 42 shell")
+    window.idle()
+    assert window.models()[0] not in ("", "Default"), window.models()
+
+
+@scene
+def files_are_offered_for_a_hash(stage):
+    window = stage.window("Script")
+    window.write("/say #a.t")
+    window.page.keyboard.press("Control+Space")
+    window.until("`a.txt` among what is offered", lambda: "a.txt" in window.text(".suggest-widget"))

@@ -1,0 +1,219 @@
+"""A window of VS Code's workbench: what is done in it, and what it shows.
+
+Nothing is done before it can be done, and nothing is seen by waiting long enough: each waits for a condition.
+"""
+
+import contextlib
+import time
+
+from playwright.sync_api import Error
+
+# How long anything may take to be on the screen, in seconds, on a machine that has other things to do.
+LIMIT = 60
+# How often it is looked, in seconds.
+LOOK_AGAIN = 0.1
+# How long something that is looked for again is waited for each time, in milliseconds.
+SOON = 1000
+
+CHAT = ".interactive-session"
+INPUT = f"{CHAT} .interactive-input-part .interactive-input-editor .monaco-editor"
+AGENT = f"{CHAT} .chat-session-target-picker-item a"
+MODEL = f"{CHAT} .model-picker-name"
+SEND = f"{CHAT} .chat-submit-button:not(.disabled) a"
+CANCEL = f"{CHAT} .chat-execute-toolbar .codicon-stop-circle"
+PERMISSION = f"{CHAT} .interactive-input-part .chat-confirmation-widget2"
+DIFF = ".monaco-diff-editor"
+QUESTIONS = f"{CHAT} .chat-question-carousel-container"
+SESSION = ".agent-sessions-viewer .agent-session-item-row"
+CHOICES = ".context-view .monaco-list-row"
+
+
+class Unseen(AssertionError):
+    """What was waited for did not come to the screen; says what is on it."""
+
+
+class Window:
+    """A window on a folder, its chat as large as it gets."""
+
+    def __init__(self, profile, url):
+        self.page = profile.new_page()
+        self.page.set_default_timeout(LIMIT * 1000)
+        self.page.goto(url, wait_until="domcontentloaded")
+        self.ready()
+
+    def close(self):
+        self.page.close()
+
+    def ready(self):
+        """Waits until the window is there, and makes its chat large, so that the list of sessions is beside it."""
+        self.until("the chat", lambda: self.page.locator(INPUT).last.is_visible())
+        large = self.page.get_by_label("Maximize Secondary Side Bar").first
+        self.until("the button that makes the chat large, or the list of sessions",
+                   lambda: large.is_visible() or self.there(".agent-sessions-viewer"))
+        if large.is_visible():
+            large.click()
+        self.until("the list of sessions", lambda: self.there(".agent-sessions-viewer"))
+
+    def reload(self):
+        self.page.reload(wait_until="domcontentloaded")
+        self.ready()
+
+    # ---- What it shows ----
+
+    def until(self, what, look):
+        """Waits until `look` gives something that is true, and gives it back; `what` says what is waited for."""
+        limit = time.monotonic() + LIMIT
+        while True:
+            found = look()
+            if found:
+                return found
+            if time.monotonic() > limit:
+                raise Unseen(f"not seen: {what}\n--- on the screen:\n{self.screen()}")
+            self.page.wait_for_timeout(LOOK_AGAIN * 1000)
+
+    def there(self, selector):
+        """Whether one of these is visible."""
+        return any(found.is_visible() for found in self.page.locator(selector).all())
+
+    def chat(self):
+        """The text of the conversation and of what is asked about it."""
+        return self.text(f"{CHAT} .interactive-list") + self.text(f"{CHAT} .interactive-input-part")
+
+    def response(self):
+        """The text of the last response."""
+        return self.text(f"{CHAT} .interactive-response .value")
+
+    def text(self, selector):
+        """The text of the last of these; nothing where there is none."""
+        return "".join(self.page.locator(selector).evaluate_all("all => all.slice(-1).map(one => one.innerText)"))
+
+    def shows(self, *texts):
+        """Waits until the conversation shows each of these."""
+        for text in texts:
+            self.until(f"`{text}` in the conversation", lambda: text in self.chat())
+
+    def responds(self, *texts):
+        """Waits until the last response shows each of these."""
+        for text in texts:
+            self.until(f"`{text}` in the last response", lambda: text in self.response())
+
+    def idle(self):
+        """Waits until no turn runs in the conversation."""
+        self.until("the end of the turn", lambda: not self.there(CANCEL))
+
+    def running(self):
+        self.until("a running turn", lambda: self.there(CANCEL))
+
+    def sessions(self):
+        """What the list of sessions says of each: its title, and its state in parentheses."""
+        return self.page.locator(SESSION).evaluate_all("all => all.map(one => one.ariaLabel)")
+
+    def lists(self, title, state=""):
+        """Waits until the list of sessions has this one."""
+        label = f"{title} ({state}"
+        self.until(f"a row `{label}` in the list of sessions", lambda: any(label in row for row in self.sessions()))
+
+    def screen(self):
+        """The text of all that is on the screen."""
+        return "\n".join(line for line in self.page.locator("body").inner_text().splitlines() if line.strip())
+
+    # ---- What is done in it ----
+
+    def choose(self, agent):
+        """Chooses an agent for an empty conversation, and waits until it can be talked to."""
+        self.until("the choice of agents", lambda: self.there(AGENT))
+
+        def chosen():
+            # The list is not filled any further while it is open.
+            if not self.there(CHOICES):
+                self.page.locator(AGENT).last.click()
+            found = self.page.locator(CHOICES).filter(has_text=agent)
+            try:
+                found.first.click(timeout=SOON)
+            except Error:
+                self.page.keyboard.press("Escape")
+            return agent in self.text(AGENT)
+
+        self.until(f"`{agent}` as the chosen agent", chosen)
+
+    def models(self):
+        """The models that are offered, the chosen one first."""
+        self.until("the choice of models", lambda: self.there(MODEL))
+        self.page.locator(MODEL).last.click()
+        rows = self.until("the models", lambda: self.page.locator(f"{CHOICES}.action .title").all_inner_texts())
+        self.page.keyboard.press("Escape")
+        return [self.text(MODEL), *rows]
+
+    def write(self, text):
+        """Types a message."""
+        self.page.locator(INPUT).last.click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.press("Delete")
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                self.page.keyboard.press("Shift+Enter")
+            self.page.keyboard.insert_text(line)
+        last = text.split("\n")[-1]
+        self.until("what was typed", lambda: last in self.text(INPUT).replace("\xa0", " "))
+        # What is offered for it would take the key.
+        self.page.keyboard.press("Escape")
+
+    def send(self, text, key="Enter"):
+        """Types a message and sends it: by Enter (to steer a running turn), or by Alt+Enter (to queue it)."""
+        self.write(text)
+
+        def gone():
+            if last not in self.text(INPUT).replace("\xa0", " "):
+                return True
+            self.page.locator(INPUT).last.click()
+            self.page.keyboard.press(key)
+
+        last = text.split("\n")[-1]
+        self.until("that the message is sent", gone)
+
+    def press(self, label, within=CHAT):
+        """Presses a button by what it says."""
+        button = self.page.locator(within).get_by_text(label, exact=True)
+        self.until(f"a button `{label}`", lambda: button.count() and button.last.is_visible())
+        button.last.click()
+
+    def cancel(self):
+        self.running()
+        self.page.locator(CANCEL).last.click()
+
+    def answer(self, question, value=None, choices=()):
+        """Answers the question that is shown: by text, or by choices."""
+        self.until(f"the question `{question}`", lambda: question in self.text(QUESTIONS))
+        for choice in choices:
+            self.press(choice, QUESTIONS)
+        if value is not None:
+            self.page.locator(f"{QUESTIONS} input.input, {QUESTIONS} textarea").last.fill(value)
+
+        def over():
+            # Where one is chosen of several it goes on by itself, and after the last one there is nothing to go on to.
+            following = self.page.locator(f"{QUESTIONS} .chat-question-nav-next:not(.disabled)")
+            if question not in self.text(QUESTIONS) or not following.count():
+                return True
+            with contextlib.suppress(Error):
+                following.first.click(timeout=SOON)
+
+        self.until(f"what follows on `{question}`", over)
+
+    def submit(self):
+        """Sends the answers."""
+        self.page.locator(f"{QUESTIONS} .chat-question-submit-button").last.click()
+
+    def open(self, title):
+        """Opens a session of the list."""
+        self.lists(title)
+        self.page.locator(SESSION).filter(has_text=title).first.click()
+
+    def rename(self, title, to):
+        """Names a session of the list otherwise."""
+        self.lists(title)
+        self.page.locator(SESSION).filter(has_text=title).first.click(button="right")
+        self.press("Rename...", ".context-view")
+        name = self.page.locator(".quick-input-widget input.input")
+        self.until("where the name is typed", lambda: name.is_visible() and name.input_value() == title)
+        name.fill(to)
+        name.press("Enter")
