@@ -228,9 +228,14 @@ impl Edges {
             return false;
         }
         let Ok(params) = params.read::<Object>() else { return false };
-        let known = node::text(&params, "clientId").and_then(|id| self.clients.get(id)).filter(|_| returns);
-        let known = known.copied().or(peer.map(|peer| peer.dialect));
-        !params.contains_key("channel") || known.is_some_and(|known| !known.names_channels())
+        if !returns {
+            let offers = params.get("protocolVersions").and_then(Value::as_array).into_iter().flatten();
+            let mut offers = offers.filter_map(Value::as_str);
+            return params.contains_key("protocolVersion") || offers.any(|offer| offer.starts_with("0.1."));
+        }
+        let known = node::text(&params, "clientId").and_then(|id| self.clients.get(id)).copied();
+        let known = known.or(peer.map(|peer| peer.dialect));
+        known.map_or(!params.contains_key("channel"), |known| !known.names_channels())
     }
 
     /// Learns what clients of versions that have names of their own call these sessions, each with its provider.
