@@ -273,6 +273,11 @@ impl Serving {
         self.exclusive || self.ephemeral || self.deterministic || self.listen.is_asked_for()
     }
 
+    /// Whether those that are spawned on our state folder join us: we are there for others than one client.
+    pub fn can_be_joined(&self) -> bool {
+        self.listen.is_asked_for() && !self.exclusive && !self.deterministic
+    }
+
     /// What a host of a state folder runs with, each under the name that people know it by, so that it can be compared.
     pub fn settings(&self, agents: &[AgentSpec]) -> BTreeMap<String, String> {
         let names: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
@@ -341,6 +346,7 @@ impl Serving {
                     OnEof::Exit => Shutdown::Cancel,
                 },
                 assume_version: self.assume_version,
+                returns_within: None,
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,

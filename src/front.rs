@@ -164,6 +164,18 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
     }
 }
 
+/// Takes hold of a folder for a host that is this process. With it comes the socket that fronts come to, or why there is
+/// none.
+///
+/// # Errors
+/// When somebody else holds the folder, or it cannot be used.
+pub fn hold(folder: &Path) -> Result<(Folder, anyhow::Result<(UnixListener, PathBuf)>), FolderError> {
+    let mut held = Folder::hold_for_host(folder)?;
+    let listener = listen(held.path());
+    held.announce(listener.as_ref().ok().map(|(_, place)| place.as_path()))?;
+    Ok((held, listener))
+}
+
 /// Starts a host in a folder that we hold, and joins it.
 ///
 /// # Errors

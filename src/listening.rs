@@ -42,6 +42,11 @@ pub struct ListenArgs {
     #[arg(long, value_name = "EDITOR", value_enum, requires = "listen", conflicts_with = "no_token")]
     announce: Option<Editor>,
 
+    /// How long permissions and questions wait for a client to come back that has lost its connection, when no other
+    /// one is there
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    reconnect_within: u64,
+
     /// How long a client may take for its handshake, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true)]
     handshake_timeout: u64,
@@ -88,6 +93,7 @@ impl ListenArgs {
             access: Access { token, origins: self.allow_origin.clone() },
             token_is_known: self.token_file.is_some(),
             announced_in: self.announced_in()?,
+            returns_within: Duration::from_secs(self.reconnect_within),
             handshake_within: Duration::from_secs(self.handshake_timeout),
             wrong_token_wait: WRONG_TOKEN_WAIT,
         }))

@@ -119,7 +119,8 @@ fn main() -> ExitCode {
     if serving.is_host() {
         return be_host(&serving, filter, options, agents);
     }
-    let log = match log::start(filter.clone()) {
+    let audience = Audience::default();
+    let log = match log::start(filter.clone(), audience.clone()) {
         Ok(log) => log,
         Err(error) => {
             complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
@@ -130,7 +131,7 @@ fn main() -> ExitCode {
         tracing::warn!("{complaint}");
     }
     let status = if stays || serving.is_alone() {
-        status_of(serve(options, backends(&serving, agents), None))
+        serve_here(&serving, options, agents, audience)
     } else {
         join(&serving, &filter, options, agents, &log)
     };
@@ -138,11 +139,32 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
+/// Serves in this process. Where others can connect to it, those that are spawned on its state folder join it, too.
+fn serve_here(serving: &Serving, options: Options, agents: Vec<AgentSpec>, audience: Audience) -> u8 {
+    let (held, place) = match &options.state {
+        StatePlace::Folder(asked) if serving.can_be_joined() => {
+            match folder::chosen(asked.as_deref()).and_then(|folder| front::hold(&folder)) {
+                Ok((held, Ok((listener, path)))) => {
+                    let settings = serving.settings(&agents);
+                    (Some(held), Some(Place { listener, path, settings, audience, stays: true }))
+                }
+                Ok((held, Err(why))) => {
+                    tracing::warn!("{why:#}: whoever is spawned on this state folder cannot join");
+                    (Some(held), None)
+                }
+                Err(error) => return failed(&error, EXIT_STATE),
+            }
+        }
+        _ => (None, None),
+    };
+    status_of(serve(options, backends(serving, agents), held, place))
+}
+
 /// Has the host of the state folder serve our client, where there can be one.
 fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<AgentSpec>, log: &Log) -> u8 {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
-        return status_of(serve(options, backends(serving, agents), None));
+        return status_of(serve(options, backends(serving, agents), None, None));
     };
     let folder = match folder::chosen(asked.as_deref()) {
         Ok(folder) => folder,
@@ -164,7 +186,7 @@ fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<Agent
         },
         Ok(Joined::Alone(folder, why)) => {
             tracing::warn!("{why:#}: this client is served alone");
-            status_of(serve(options, backends(serving, agents), Some(folder)))
+            status_of(serve(options, backends(serving, agents), Some(folder), None))
         }
         Err(refusal) => failed(&refusal, refusal.status()),
     }
@@ -184,7 +206,13 @@ fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<Age
         let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
         Ok((
             held,
-            Place { listener, path: place, settings: serving.settings(&agents), audience: audience.clone() },
+            Place {
+                listener,
+                path: place,
+                settings: serving.settings(&agents),
+                audience: audience.clone(),
+                stays: false,
+            },
         ))
     };
     let (held, place) = match taken() {

@@ -3,6 +3,12 @@
 //! Owns: which turns are those of a client that can say nothing any more, letting them end or cancelling them, and when
 //! its connection is over.
 //! Never: touches a turn of a client that is still there, or waits; time limits are timers like any other.
+//!
+//! A client that has ended its input has left for good. One whose connection was lost is expected back for a while,
+//! perhaps under another name, as an editor's window that is loaded anew: until then nothing is declined for want of
+//! clients, and what it has begun is not ended as long as anybody is there.
+
+use std::time::Duration;
 
 use super::effects::{ChatKey, ConnectionId, Output, Shutdown, Timer};
 use super::{Host, Step};
@@ -11,6 +17,8 @@ use super::{Host, Step};
 #[derive(Debug)]
 pub(super) struct Departure {
     client_id: Option<String>,
+    /// Its connection was lost.
+    is_lost: bool,
     /// Its turns are cancelled, and no new one begins.
     cancelling: bool,
     /// Something was declined or cut.
@@ -22,16 +30,28 @@ pub(super) struct Departure {
 impl Host {
     /// The client of a connection can say nothing any more. It is told what happens until its turns are over; then its
     /// connection is closed.
-    pub(super) fn depart(&mut self, step: &mut Step<'_>, connection: ConnectionId, how: Shutdown) {
+    pub(super) fn depart(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        how: Shutdown,
+        expected: Option<Duration>,
+    ) {
         let Some(client) = self.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
+        let expected = expected.filter(|within| !within.is_zero());
         if let Some(departure) = self.departures.get_mut(&connection) {
             // It waited for its turns, and does not any more.
             departure.cancelling |= how == Shutdown::Cancel;
         } else {
             let cancelling = how == Shutdown::Cancel;
-            let departure = Departure { client_id: client_id.clone(), cancelling, cut: false, over: false };
+            let (is_lost, client_id) = (expected.is_some() && !cancelling, client_id.clone());
+            let departure = Departure { client_id, is_lost, cancelling, cut: false, over: false };
             self.departures.insert(connection, departure);
+        }
+        if let (Some(within), Some(_), Shutdown::Drain(_)) = (expected, &client_id, how) {
+            self.expected.insert(connection);
+            step.say(Output::Timer(Timer::Return(connection), within));
         }
         match how {
             Shutdown::Cancel => {
@@ -44,18 +64,34 @@ impl Host {
             }
             Shutdown::Drain(_) => {}
         }
-        if self.is_anybody_left() {
+        if self.may_anybody_answer() {
             if let Some(client_id) = client_id {
                 self.client_left(step, &client_id);
             }
         } else {
-            for chat in self.running_chats() {
-                for id in self.waiting_for_user(chat) {
-                    self.decline_if_alone(step, chat, &id);
-                }
-            }
+            self.decline_all_that_waits(step);
         }
         self.decline_all_unseen(step);
+    }
+
+    /// A client that has lost this connection is expected no more.
+    pub(super) fn return_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        if self.expected.remove(&connection) && !self.may_anybody_answer() {
+            self.decline_all_that_waits(step);
+        }
+    }
+
+    fn decline_all_that_waits(&mut self, step: &mut Step<'_>) {
+        for chat in self.running_chats() {
+            for id in self.waiting_for_user(chat) {
+                self.decline_if_alone(step, chat, &id);
+            }
+        }
+    }
+
+    /// Whether any client is there that can answer what agents ask, or is expected back.
+    pub(super) fn may_anybody_answer(&self) -> bool {
+        self.is_anybody_left() || !self.expected.is_empty()
     }
 
     /// The time is up that the turns of a client were given which can say nothing any more.
@@ -103,7 +139,9 @@ impl Host {
         let Some(departure) = self.departures.get(&connection) else { return false };
         match self.owner_of(key) {
             Some(owner) if self.can_speak(owner) => false,
-            owner if owner == departure.client_id.as_deref() => true,
+            owner if owner == departure.client_id.as_deref() => {
+                !(departure.is_lost && self.is_anybody_left())
+            }
             owner => {
                 let is_of = |other: &Departure| owner.is_some() && other.client_id.as_deref() == owner;
                 !self.is_anybody_left() && !self.departures.values().any(is_of)

@@ -51,7 +51,7 @@ mod shutdown;
 mod turns;
 mod windows;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
@@ -158,6 +158,8 @@ pub struct Host {
     shutdown: Option<shutdown::State>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
+    /// Connections that clients have lost who are expected back.
+    expected: BTreeSet<ConnectionId>,
 }
 
 /// What the caller lends to one step.
@@ -220,6 +222,7 @@ impl Host {
             summaries: catalogue::Summaries::default(),
             shutdown: None,
             departures: BTreeMap::new(),
+            expected: BTreeSet::new(),
             met: BTreeMap::new(),
             logins: BTreeMap::new(),
             described,
@@ -243,12 +246,13 @@ impl Host {
                 self.take_back(step, recalled);
                 self.dispatch(step, connection, message);
             }
-            Input::Ended(connection, how) => self.depart(step, connection, how),
+            Input::Ended { connection, how, expected } => self.depart(step, connection, how, expected),
             Input::Closed(connection) => self.close_connection(step, connection),
             Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
+            Input::Timer(Timer::Return(connection)) => self.return_time_is_up(step, connection),
             Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),

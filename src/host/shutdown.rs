@@ -65,7 +65,7 @@ impl Host {
     /// could see to it.
     pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
         let is_ending = self.shutdown.is_some() || !self.departures.is_empty();
-        let is_alone = self.shutdown.is_some() || !self.is_anybody_left();
+        let is_alone = self.shutdown.is_some() || !self.may_anybody_answer();
         if !is_ending || !is_alone || self.is_cancelling(key) {
             return;
         }

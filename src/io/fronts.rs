@@ -47,6 +47,8 @@ pub struct Place {
     pub settings: BTreeMap<String, String>,
     /// Where those read the log that joined.
     pub audience: Audience,
+    /// Whether the host is there for others, too, and stays when all fronts are gone.
+    pub stays: bool,
 }
 
 impl Place {
@@ -96,6 +98,8 @@ pub struct Fronts {
     last: Vec<Arc<UnixStream>>,
     /// Whether anybody has ever come.
     has_served: bool,
+    /// Whether the host stays when they are gone.
+    stays: bool,
     /// When it began.
     since: Instant,
 }
@@ -106,7 +110,7 @@ impl Fronts {
     /// # Errors
     /// When nobody can be listened for.
     pub fn listen(place: Place) -> io::Result<(Self, mpsc::UnboundedReceiver<Knock>)> {
-        let Place { listener, path, settings, audience } = place;
+        let Place { listener, path, settings, audience, stays } = place;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let (knocks, knocked) = mpsc::unbounded_channel();
@@ -121,20 +125,21 @@ impl Fronts {
                 served,
                 last,
                 has_served: false,
+                stays,
                 since: Instant::now(),
             },
             knocked,
         ))
     }
 
-    /// Whether nobody is there any more, nor about to come.
+    /// Whether nobody is there any more, nor about to come, for whom the host is there.
     pub fn are_gone(&self) -> bool {
-        self.served.is_empty() && (self.has_served || self.since.elapsed() >= HELLO_WITHIN)
+        !self.stays && self.served.is_empty() && (self.has_served || self.since.elapsed() >= HELLO_WITHIN)
     }
 
     /// When it is given up that anybody comes, if nobody ever has.
     pub fn gives_up_at(&self) -> Option<Instant> {
-        (!self.has_served).then(|| self.since + HELLO_WITHIN)
+        (!self.stays && !self.has_served).then(|| self.since + HELLO_WITHIN)
     }
 
     /// Serves the client of a front, or tells it why not.
@@ -208,7 +213,7 @@ impl Fronts {
         if let Some(hears) = front.hears {
             hears.abort();
         }
-        if waits && self.served.is_empty() {
+        if waits && !self.stays && self.served.is_empty() {
             self.last.push(front.stream);
         }
     }

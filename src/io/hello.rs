@@ -86,6 +86,8 @@ impl From<Wishes> for Terms {
                 None => Shutdown::Cancel,
             },
             assume_version: wishes.assume_version.as_deref().and_then(Dialect::from_name),
+            // Whoever has its pipes to itself ends them for good.
+            returns_within: None,
         }
     }
 }
@@ -159,6 +161,7 @@ mod tests {
                 line_bytes_max: 7,
                 at_end,
                 assume_version,
+                returns_within: None,
             };
             let said = serde_json::to_string(&Wishes::from(&terms)).unwrap();
             assert_eq!(Terms::from(serde_json::from_str::<Wishes>(&said).unwrap()), terms);

@@ -8,8 +8,9 @@ use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
 use std::fmt;
 use std::io;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -78,6 +79,8 @@ pub struct Terms {
     pub at_end: Shutdown,
     /// Its version, where its first messages do not tell it.
     pub assume_version: Option<Dialect>,
+    /// Within what time its client is expected back when its connection is lost; none: it is not.
+    pub returns_within: Option<Duration>,
 }
 
 /// What takes the lines of a connection away. It is given one chunk at a time.
@@ -118,6 +121,7 @@ impl Door {
     ) -> io::Result<Lines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
         let (batches, lines) = mpsc::channel(BATCHES_MAX);
+        let is_lost = Arc::new(AtomicBool::new(false));
         let writer = Box::new(writer(Receipts { id, news: self.news.clone() })?);
         let link = Link {
             id,
@@ -138,9 +142,10 @@ impl Door {
             writer,
             being_written: 0,
             progress_at: Instant::now(),
+            is_lost: Arc::clone(&is_lost),
         };
         self.tell(News::Opened(Box::new(link)));
-        Ok(Lines { id, batches: Some(batches), news: self.news.clone() })
+        Ok(Lines { id, batches: Some(batches), is_lost, news: self.news.clone() })
     }
 
     fn tell(&self, news: News) {
@@ -185,10 +190,16 @@ impl Receipts {
 pub struct Lines {
     id: ConnectionId,
     batches: Option<mpsc::Sender<Batch>>,
+    is_lost: Arc<AtomicBool>,
     news: mpsc::UnboundedSender<News>,
 }
 
 impl Lines {
+    /// Its client says nothing more because the connection was lost, not because it has said all.
+    pub fn lost(self) {
+        self.is_lost.store(true, Ordering::Release);
+    }
+
     /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody hears it any more.
     pub fn say_from_thread(&self, batch: Batch) -> bool {
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
@@ -262,6 +273,8 @@ pub struct Link {
     being_written: usize,
     /// When it was seen last that the client reads, or that there was nothing to read.
     progress_at: Instant,
+    /// Its client says nothing more because the connection was lost.
+    is_lost: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Link {
@@ -325,6 +338,11 @@ impl Link {
             self.outbox.written(written);
             self.being_written = bytes - written;
         }
+    }
+
+    /// Within what time its client is expected back, of which nothing more is heard.
+    pub fn expected(&self) -> Option<Duration> {
+        self.terms.returns_within.filter(|_| self.is_lost.load(Ordering::Acquire))
     }
 
     /// Nothing more is heard of its client.
@@ -439,6 +457,7 @@ mod tests {
         line_bytes_max: 1 << 20,
         at_end: Shutdown::Cancel,
         assume_version: None,
+        returns_within: None,
     };
 
     struct Nowhere;

@@ -40,12 +40,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics are logged
-/// too, instead of being printed.
+/// too, instead of being printed. Who joins the audience reads it as well.
 ///
 /// # Errors
 /// When the system gives us no thread to write it.
-pub fn start(filter: Targets) -> io::Result<Log> {
-    start_to(filter, Sink::Stderr, Audience::default())
+pub fn start(filter: Targets, audience: Audience) -> io::Result<Log> {
+    start_to(filter, Sink::Stderr, audience)
 }
 
 /// The same, into a file of bounded size, and to those who join the audience. What would be printed on stderr goes into

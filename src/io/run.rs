@@ -91,7 +91,7 @@ const NO_THREAD: &str = "a thread cannot be started (see `ulimit -u`)";
 /// said nothing.
 const QUIET_TURNS: usize = 4;
 
-/// Serves one client on stdin and stdout until the end.
+/// Serves one client on stdin and stdout until the end, and those who connect or join besides, where they can.
 ///
 /// # Errors
 /// When the process has no usable stdin, stdout, or signals.
@@ -99,20 +99,36 @@ pub fn serve(
     options: Options,
     backends: Vec<Box<dyn Backend>>,
     held: Option<Folder>,
+    place: Option<Place>,
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
-    let opened = open_keeper(&options, held)?;
+    let opened = match open_keeper(&options, held) {
+        Ok(opened) => opened,
+        Err(error) => {
+            if let Some(place) = place {
+                place.refuse(&format!("{error:#}"), EXIT_STATE);
+            }
+            return Err(error.into());
+        }
+    };
     let pipes = if options.stays { None } else { Some(stdio::take()?) };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
-        let (_, no_knocks) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
+        let (fronts, knocks) = match place {
+            Some(place) => {
+                let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
+                (Some(fronts), knocks)
+            }
+            None => (None, mpsc::unbounded_channel().1),
+        };
         let (listening, _posted) = listen_to_others(&options).await?;
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, no_knocks);
+        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
+        sidecar.fronts = fronts;
         if let Some(listening) = listening {
             listening.serve(&sidecar.door, &terms);
         }
@@ -124,10 +140,7 @@ pub fn serve(
             let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
             stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
         }
-        let exit = sidecar.run(events).await;
-        sidecar.stop_agents().await;
-        sidecar.close_store();
-        let exit = exit?;
+        let exit = sidecar.run_to_the_end(events).await?;
         match sidecar.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
@@ -187,14 +200,7 @@ pub fn serve_fronts(
         let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
         let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
         sidecar.fronts = Some(fronts);
-        let exit = sidecar.run(events).await;
-        // Whoever comes from now on starts another host, which waits until we let go of the folder.
-        if let Some(fronts) = &mut sidecar.fronts {
-            fronts.close();
-        }
-        sidecar.stop_agents().await;
-        sidecar.close_store();
-        exit
+        sidecar.run_to_the_end(events).await
     });
     // With it go the fronts of the last clients, which wait for that.
     runtime.shutdown_background();
@@ -324,6 +330,17 @@ impl Sidecar {
             drained: false,
         };
         (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, knocks, lost })
+    }
+
+    async fn run_to_the_end(&mut self, events: Events) -> anyhow::Result<Exit> {
+        let exit = self.run(events).await;
+        // Whoever comes from now on starts another host, which waits until we let go of the folder.
+        if let Some(fronts) = &mut self.fronts {
+            fronts.close();
+        }
+        self.stop_agents().await;
+        self.close_store();
+        exit
     }
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {

@@ -22,8 +22,8 @@ use crate::host::effects::ConnectionId;
 const READ_BYTES: usize = 16 << 10;
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
-/// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Must be
-/// called inside a runtime.
+/// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Where nothing more can be
+/// read, `is_lost` says whether nobody reads either. Must be called inside a runtime.
 ///
 /// # Errors
 /// As [`Door::open`].
@@ -33,6 +33,7 @@ pub fn open<R, W>(
     (reader, writer): (R, W),
     read_ahead: BytesMut,
     terms: Terms,
+    is_lost: impl Fn(&R) -> bool + Send + 'static,
 ) -> io::Result<ConnectionId>
 where
     R: AsyncRead + Unpin + Send + 'static,
@@ -43,16 +44,17 @@ where
     let writer = |receipts| Ok(StreamWriter::start(writer, Framing::Lines, asides, receipts));
     let lines = door.open(at_end, terms, writer)?;
     let connection = lines.connection();
-    tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines));
+    tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines, is_lost));
     Ok(connection)
 }
 
 /// Reads lines until the stream ends or fails, or nobody hears them any more.
-async fn read_all(
-    mut reader: impl AsyncRead + Unpin,
+async fn read_all<R: AsyncRead + Unpin>(
+    mut reader: R,
     mut buffer: BytesMut,
     mut codec: LineCodec,
     lines: Lines,
+    is_lost: impl Fn(&R) -> bool,
 ) {
     let mut at_end = false;
     loop {
@@ -63,7 +65,13 @@ async fn read_all(
         {
             batch.push(line);
         }
-        if !batch.is_empty() && !lines.say(Ok(batch)).await || at_end {
+        if !batch.is_empty() && !lines.say(Ok(batch)).await {
+            return;
+        }
+        if at_end {
+            if is_lost(&reader) {
+                lines.lost();
+            }
             return;
         }
         buffer.reserve(READ_BYTES);
@@ -77,6 +85,7 @@ async fn read_all(
             Err(error) => {
                 // When nobody hears it any more, nobody wants to know.
                 lines.say(Err(error)).await;
+                lines.lost();
                 return;
             }
         }
@@ -289,6 +298,7 @@ mod tests {
             line_bytes_max: 1000,
             at_end: Shutdown::Cancel,
             assume_version: None,
+            returns_within: None,
         }
     }
 
@@ -318,7 +328,8 @@ mod tests {
     async fn lines_are_heard_and_told_until_the_stream_ends() {
         let (door, mut news) = Door::new(OutboxLimits::default());
         let (ours, theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::from("fir"), terms()).unwrap();
+        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::from("fir"), terms(), |_| false)
+            .unwrap();
         let (mut reader, mut writer) = tokio::io::split(theirs);
         let mut links = Links::default();
         writer.write_all(b"st\nsecond\nthird").await.unwrap();
@@ -360,13 +371,15 @@ mod tests {
         let (door, mut news) = Door::new(OutboxLimits::default());
         let mut links = Links::default();
         let (ours, mut theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms()).unwrap();
+        let id =
+            open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms(), |_| false).unwrap();
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(links.remove(id));
         assert_eq!(theirs.read_to_end(&mut Vec::new()).await.unwrap(), 0, "nothing holds the stream open");
 
         let (ours, theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms()).unwrap();
+        let id =
+            open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms(), |_| false).unwrap();
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(theirs);
         let link = links.get_mut(id).unwrap();

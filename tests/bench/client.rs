@@ -190,13 +190,18 @@ impl Client {
 
     /// What the program occupies now.
     pub fn memory(&mut self) -> Outcome<Memory> {
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
-        let figure = |name: &str| -> Outcome<u64> {
-            let line = rollup.lines().find(|line| line.starts_with(name)).ok_or("no such figure")?;
-            Ok(line.split_whitespace().nth(1).ok_or("no such figure")?.parse()?)
-        };
-        Ok(Memory { resident_kb: figure("Rss:")?, proportional_kb: figure("Pss:")? })
+        memory_of(self.child.id())
     }
+}
+
+/// What a process occupies now.
+pub fn memory_of(process: u32) -> Outcome<Memory> {
+    let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
+    let figure = |name: &str| -> Outcome<u64> {
+        let line = rollup.lines().find(|line| line.starts_with(name)).ok_or("no such figure")?;
+        Ok(line.split_whitespace().nth(1).ok_or("no such figure")?.parse()?)
+    };
+    Ok(Memory { resident_kb: figure("Rss:")?, proportional_kb: figure("Pss:")? })
 }
 
 impl Drop for Client {

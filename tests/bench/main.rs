@@ -8,6 +8,7 @@
 
 mod bridged;
 mod client;
+mod listening;
 mod stored;
 mod versions;
 mod windows;
@@ -65,6 +66,7 @@ fn main() -> Outcome<()> {
     table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
     stored::measure(&mut table)?;
     windows::measure(&mut table)?;
+    listening::measure(&mut table)?;
     bridged::measure(&mut table)?;
     versions::measure(&mut table)
 }

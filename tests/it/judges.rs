@@ -7,6 +7,8 @@
 #[path = "../judges/shared/mod.rs"]
 mod shared;
 
+mod sockets;
+
 use std::path::PathBuf;
 
 /// The host's program.

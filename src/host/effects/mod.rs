@@ -82,7 +82,14 @@ pub enum Input {
     },
     /// A client can say nothing any more, and is still told what happens. Its turns are ended in this way; when they
     /// are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
-    Ended(ConnectionId, Shutdown),
+    Ended {
+        /// Its connection.
+        connection: ConnectionId,
+        /// In this way.
+        how: Shutdown,
+        /// It has lost its connection, and is expected to come back within this time, under whatever name.
+        expected: Option<Duration>,
+    },
     /// A client is gone.
     Closed(ConnectionId),
     /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
@@ -191,6 +198,8 @@ pub enum Timer {
     Drain,
     /// The same for the turns of one client among others.
     Departure(ConnectionId),
+    /// A client that has lost this connection was expected back until now.
+    Return(ConnectionId),
     /// Summaries that were held back while turns stream are to be told.
     Summaries,
     /// A session's interrupted turn was ended, and the process is still there.

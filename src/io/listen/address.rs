@@ -146,7 +146,9 @@ pub mod unix {
     use std::path::{Path, PathBuf};
 
     use bytes::BytesMut;
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::process::geteuid;
+    use tokio::net::unix::OwnedReadHalf;
     use tokio::net::{UnixListener, UnixStream};
 
     use crate::io::link::{AtEnd, Door, Terms};
@@ -200,11 +202,18 @@ pub mod unix {
             }
             Err(error) => return tracing::warn!(%error, "a client is not let in: nobody knows whose it is"),
         }
-        let opened = sockets::open(door, AtEnd::Close, stream.into_split(), BytesMut::new(), terms.clone());
+        let opened =
+            sockets::open(door, AtEnd::Close, stream.into_split(), BytesMut::new(), terms.clone(), is_deaf);
         match opened {
             Ok(connection) => tracing::info!(?connection, "a client is let in"),
             Err(error) => tracing::warn!(%error, "a client cannot be let in"),
         }
+    }
+
+    /// Whether the other side has not only ended what it says, but reads nothing any more.
+    fn is_deaf(stream: &OwnedReadHalf) -> bool {
+        let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
+        poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)
     }
 
     fn may_connect(user: u32) -> bool {

@@ -47,6 +47,8 @@ pub struct Listening {
     pub announced_in: Option<PathBuf>,
     /// How long a client may take for its handshake.
     pub handshake_within: Duration,
+    /// Within what time clients are expected back that have lost their connection.
+    pub returns_within: Duration,
     /// How long a wrong token is not answered.
     pub wrong_token_wait: Duration,
 }
@@ -109,6 +111,7 @@ impl Bound {
     /// Lets clients in, in tasks of their own. They come in by this door, on these terms.
     pub fn serve(self, door: &Door, terms: &Terms) {
         let listening = Arc::new(self.listening);
+        let terms = Terms { returns_within: Some(listening.returns_within), ..terms.clone() };
         for (address, listener) in self.listeners {
             let (door, terms, listening) = (door.clone(), terms.clone(), Arc::clone(&listening));
             tokio::spawn(async move {

@@ -88,7 +88,10 @@ async fn serve<R: AsyncRead + Unpin>(
     let end = hear(&mut socket, &lines).await;
     let connection = lines.connection();
     // Whatever follows: it says nothing more.
-    drop(lines);
+    match end {
+        Ending::EndOfInput | Ending::Unheard => drop(lines),
+        Ending::Gone | Ending::Closed | Ending::Refused(..) => lines.lost(),
+    }
     let answer = async {
         match end {
             // Its writer says goodbye when all is written.

@@ -90,7 +90,8 @@ impl Sidecar {
                 tracing::info!(connection = connection.0, ?failure, "a client has ended its input");
                 link.has_departed = true;
                 link.unreadable = failure;
-                self.feed(Input::Ended(connection, how));
+                let expected = link.expected();
+                self.feed(Input::Ended { connection, how, expected });
             }
         }
     }
@@ -109,7 +110,7 @@ impl Sidecar {
         link.stop_hearing();
         link.has_departed = true;
         link.leave_by = Some(Instant::now() + LEAVE_WITHIN);
-        self.feed(Input::Ended(connection, Shutdown::Cancel));
+        self.feed(Input::Ended { connection, how: Shutdown::Cancel, expected: None });
     }
 
     /// What became of a chunk that was given to a connection's writer.
@@ -140,7 +141,8 @@ impl Sidecar {
         let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
         if !link.has_departed {
-            self.feed(Input::Ended(connection, link.terms.at_end));
+            let (how, expected) = (link.terms.at_end, link.terms.returns_within);
+            self.feed(Input::Ended { connection, how, expected });
         }
         self.feed(Input::Closed(connection));
         // Nobody is there for whom it would wait.

@@ -4,6 +4,7 @@
 //! Never: waits for a time to pass.
 
 mod departing;
+mod sharing;
 mod stalling;
 
 use std::collections::VecDeque;
@@ -103,7 +104,8 @@ fn actions(told: &[Value]) -> Vec<&str> {
 }
 
 fn terms(at_end: Shutdown) -> Terms {
-    Terms { default_directory: None, line_bytes_max: 1 << 20, at_end, assume_version: None }
+    let returns_within = Some(Duration::from_secs(1000));
+    Terms { default_directory: None, line_bytes_max: 1 << 20, at_end, assume_version: None, returns_within }
 }
 
 struct World {

@@ -10,7 +10,9 @@ mod admission;
 #[cfg(target_os = "linux")]
 mod announcing;
 mod frames;
+mod fronts;
 mod joining;
+mod returning;
 mod together;
 
 use std::io::{BufRead, BufReader};
@@ -29,7 +31,7 @@ use tokio_tungstenite::tungstenite::{client, Error, Message, WebSocket};
 use crate::support::{program, HUNG};
 
 /// A host that listens, and nothing else.
-struct Host {
+pub(crate) struct Host {
     child: Child,
     log: Receiver<String>,
     /// Where, as it was printed.
@@ -50,7 +52,7 @@ impl Host {
     }
 
     /// The same with its sessions in this folder.
-    fn on(folder: &Path, addresses: &[&str]) -> Self {
+    pub(crate) fn on(folder: &Path, addresses: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--state-dir"]).arg(folder);
         Self::spawn(command, addresses)
@@ -82,7 +84,7 @@ impl Host {
         self.url().strip_prefix("ws://").unwrap().split('/').next().unwrap()
     }
 
-    fn connect(&self) -> Client {
+    pub(crate) fn connect(&self) -> Client {
         Client::connect(self.url(), &[]).unwrap()
     }
 
@@ -105,8 +107,8 @@ impl Drop for Host {
 }
 
 /// A client over a WebSocket.
-struct Client {
-    socket: WebSocket<TcpStream>,
+pub(crate) struct Client {
+    pub(crate) socket: WebSocket<TcpStream>,
     last: u64,
     /// What it was told while it waited for something else.
     told: Vec<Value>,

@@ -5,6 +5,7 @@ use ahp_ws::WebSocketTransport;
 use serde_json::{json, Value};
 
 use super::{Client, Host};
+use crate::support::HUNG;
 
 const SESSION: &str = "ahp-session:/s";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
@@ -114,4 +115,48 @@ async fn the_official_client_connects() {
     let (state, _chat) = client.subscribe_with_options(CHAT.to_owned(), None, None).await.unwrap();
     assert!(state.snapshot.is_some());
     client.shutdown().await;
+}
+
+/// How much is told of a turn up to its end. It is not read otherwise: it is much.
+fn bytes_of_turn(client: &mut Client) -> usize {
+    let mut bytes = 0;
+    loop {
+        let told = client.socket.read().unwrap();
+        let text = told.to_text().unwrap();
+        bytes += text.len();
+        if text.len() < 1000 && text.contains("chat/turnComplete") {
+            return bytes;
+        }
+    }
+}
+
+/// A client that reads nothing is cut off where another one reads, which is told everything, and gets it all when it is
+/// back.
+#[test]
+fn who_does_not_read_is_cut_off_and_holds_up_nobody_for_long() {
+    let host = Host::start(&["--stall-timeout", "1"]);
+    let (mut reads, mut stalls) = (host.connect(), host.connect());
+    for (name, client) in [("reads", &mut reads), ("stalls", &mut stalls)] {
+        client.initializes(name, "1.0.0");
+        if name == "reads" {
+            client.asks("createSession", json!({ "channel": SESSION }));
+        }
+        let answer = client.asks("subscribe", json!({ "channel": CHAT }));
+        assert!(answer["result"]["snapshot"].is_object(), "{answer}");
+    }
+    let cut = "it does not read what waits for it";
+    // More than may wait for it, and what the system keeps of it.
+    for turn in ["t1", "t2"] {
+        starts_turn(&mut reads, turn, "/stream 40 1000000");
+        assert!(bytes_of_turn(&mut reads) > 40_000_000);
+    }
+    starts_turn(&mut reads, "t3", "/say it goes on");
+    assert_eq!(text_of_turn(&mut reads), "it goes on");
+    while !host.log.recv_timeout(HUNG).expect("it is cut off").contains(cut) {}
+    drop(stalls);
+    let mut back = host.connect();
+    back.initializes("stalls", "1.0.0");
+    let answer = back.asks("subscribe", json!({ "channel": CHAT, "view": { "turns": 1 } }));
+    let shown = &answer["result"]["snapshot"]["state"]["turns"][0];
+    assert_eq!(shown["responseParts"][0]["content"], "it goes on", "{shown}");
 }

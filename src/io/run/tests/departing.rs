@@ -145,3 +145,50 @@ async fn its_turn_is_cut_when_its_time_is_up() {
     assert_eq!(actions(&leaves.looks()).last(), Some(&"chat/turnCancelled"));
     assert!(leaves.chunks.is_closed());
 }
+
+/// A client whose turn asks something, and which has lost its connection. Nobody else is there.
+async fn one_that_is_lost() -> (World, Client) {
+    let mut world = World::in_memory();
+    let mut client = client_with_session(&mut world, "first", SESSION, DRAIN).await;
+    client.dispatches(&default_chat_of(SESSION), turn("asks", "/ask shell\n/say on it goes"));
+    world.settle().await;
+    client.lines.take().expect("it can speak").lost();
+    world.settle().await;
+    assert_eq!(world.sidecar.host.running_turns(), 1, "it was declined");
+    (world, client)
+}
+
+#[tokio::test]
+async fn what_waits_for_a_client_that_has_lost_its_connection_is_answered_under_whatever_name_it_comes_back()
+{
+    let (mut world, lost) = one_that_is_lost().await;
+    let chat = default_chat_of(SESSION);
+    let mut back = world.open(false);
+    let params = json!({ "clientId": "second", "protocolVersions": ["1.0.0"] });
+    world.ask(&mut back, "initialize", params).await;
+    let state = world.ask(&mut back, "subscribe", json!({ "channel": chat })).await;
+    assert!(lost.chunks.is_closed(), "the old connection is still there");
+    for timer in [Timer::Return(lost.id), Timer::Departure(lost.id)] {
+        world.sidecar.feed(Input::Timer(timer));
+        world.sidecar.settle();
+        world.settle().await;
+    }
+    assert_eq!(world.sidecar.host.running_turns(), 1, "somebody is there who can answer");
+    let state = &state["result"]["snapshot"]["state"];
+    let call = &state["activeTurn"]["responseParts"][0]["toolCall"]["toolCallId"];
+    let approve = json!({ "type": "chat/toolCallConfirmed", "turnId": "asks", "toolCallId": call,
+        "approved": true, "confirmed": "user-action" });
+    back.dispatches(&chat, approve);
+    world.settle().await;
+    assert_eq!(actions(&back.looks()).last(), Some(&"chat/turnComplete"), "{state}");
+}
+
+#[tokio::test]
+async fn what_waits_is_declined_when_nobody_comes_back() {
+    let (mut world, lost) = one_that_is_lost().await;
+    world.sidecar.feed(Input::Timer(Timer::Return(lost.id)));
+    world.sidecar.settle();
+    world.settle().await;
+    assert_eq!(world.sidecar.host.running_turns(), 0);
+    assert!(lost.chunks.is_closed());
+}

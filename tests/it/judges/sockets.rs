@@ -1,0 +1,335 @@
+//! Clients of several versions over real sockets and pipes at once, each acting, and every mirror holds: also when
+//! connections are lost, windows are killed, and the host is.
+//!
+//! Owns: a host that listens, two to five clients of it over WebSockets, sockets in the file system and as windows that
+//! are spawned on its folder, and random schedules of all of them.
+//! Never: waits for a time to pass. A client hears when it has asked something; until then it is behind the others.
+//!
+//! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{ensure, Context, Result};
+use serde_json::{json, Value};
+use tempfile::TempDir;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::shared::dice::Dice;
+use super::shared::moves::{self, Move};
+use super::shared::official::Official;
+use super::shared::party::Party;
+use super::shared::schedules::asked;
+use crate::listen::{Client, Host};
+use crate::support::{window_on, Process, HUNG};
+
+/// Where the choices begin when nobody asks for others, and how many schedules there are then.
+const SEED: u64 = 23;
+const CASES: u64 = 6;
+const MOVES: usize = 60;
+
+/// So many clients at once, at least and at most.
+const SEATS: std::ops::Range<usize> = 2..6;
+
+/// In one of so many moves the host is killed, and started again.
+const DEATHS: usize = 30;
+
+/// So much of what was said is shown when a schedule fails.
+const SHOWN: usize = 60;
+
+static OFFICIALS: [&dyn Official; 2] = [&super::v0_3_0::Crates, &super::v1_0_0::Crates];
+
+#[test]
+fn clients_of_several_versions_over_sockets_of_all_kinds() {
+    let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_CASES", CASES));
+    for case in seed..seed + cases {
+        let mut dice = Dice::new(case);
+        let mut stage = Stage::new();
+        let outcome =
+            stage.begin(&mut dice).and_then(|()| stage.play(&mut dice)).and_then(|()| stage.finish());
+        if let Err(why) = outcome {
+            let from = stage.said.len().saturating_sub(SHOWN);
+            panic!("{}\n\nJUDGE_SEED={case} JUDGE_CASES=1: {why:#}", stage.said[from..].join("\n"));
+        }
+    }
+}
+
+/// How a client is connected.
+enum Wire {
+    WebSocket(Box<Client>),
+    Socket(BufReader<UnixStream>),
+    Window(Process),
+}
+
+impl Wire {
+    /// Connects in one of the ways that there are.
+    fn open(kind: usize, host: &Host, folder: &Path) -> Result<Self> {
+        Ok(match kind % 3 {
+            0 => Self::WebSocket(Box::new(host.connect())),
+            1 => {
+                let stream = UnixStream::connect(socket_in(folder))?;
+                stream.set_read_timeout(Some(HUNG))?;
+                Self::Socket(BufReader::new(stream))
+            }
+            _ => Self::Window(Process::spawn(window_on(folder))),
+        })
+    }
+
+    /// Says a line, to somebody who may be gone.
+    fn say(&mut self, line: &str) -> Result<()> {
+        match self {
+            Self::WebSocket(client) => client.socket.send(Message::text(line.to_owned()))?,
+            Self::Socket(stream) => writeln!(stream.get_mut(), "{line}")?,
+            Self::Window(process) => process.try_say(line)?,
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self) -> Result<String> {
+        match self {
+            Self::WebSocket(client) => loop {
+                if let Message::Text(text) = client.socket.read()? {
+                    return Ok(text.as_str().to_owned());
+                }
+            },
+            Self::Socket(stream) => {
+                let mut line = String::new();
+                ensure!(stream.read_line(&mut line)? > 0, "the host has hung up");
+                Ok(line)
+            }
+            Self::Window(process) => process.next_line().context("the window has ended"),
+        }
+    }
+}
+
+fn socket_in(folder: &Path) -> PathBuf {
+    folder.with_extension("socket")
+}
+
+fn listen_on(folder: &Path) -> Host {
+    Host::on(folder, &["ws://127.0.0.1:0", &format!("unix:{}", socket_in(folder).display())])
+}
+
+/// A client, and its connection if it has one.
+struct Seat {
+    party: Party,
+    kind: usize,
+    wire: Option<Wire>,
+}
+
+/// The host, and all who are connected.
+struct Stage {
+    _outer: TempDir,
+    folder: PathBuf,
+    host: Option<Host>,
+    seats: Vec<Seat>,
+    at: usize,
+    /// Everything that was said on all sides, by version.
+    said: Vec<String>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("state");
+        let host = Some(listen_on(&folder));
+        Self { _outer: outer, folder, host, seats: Vec::new(), at: 0, said: Vec::new() }
+    }
+
+    /// Clients of different versions shake hands; one creates a session, all follow it.
+    fn begin(&mut self, dice: &mut Dice) -> Result<()> {
+        let kind = dice.from(0..3);
+        for number in 0..dice.from(SEATS) {
+            let official = OFFICIALS[(number + kind) % OFFICIALS.len()];
+            let party = Party::new(official, &format!("judge-{number}"));
+            self.seats.push(Seat { party, kind: kind + number, wire: None });
+            self.open(number)?;
+            let dialect = self.seats[number].party.dialect();
+            let root = dialect.root().to_owned();
+            let params = dialect.initialize(&format!("judge-{number}"), std::slice::from_ref(&root));
+            let opened = self.ask(number, "initialize", &params)?;
+            self.seats[number].party.mirror.take(&opened["snapshots"][0])?;
+            self.list(number)?;
+        }
+        let creator = dice.from(0..self.seats.len());
+        let dialect = self.seats[creator].party.dialect();
+        let uri = dialect.session("judged");
+        let params = dialect.params("createSession", &uri, json!({ "provider": "script" }));
+        self.ask(creator, "createSession", &params)?;
+        for seat in 0..self.seats.len() {
+            // Each version may call it something else.
+            let listed = self.list(seat)?;
+            let uri =
+                listed["items"][0]["resource"].as_str().context("the session is not listed")?.to_owned();
+            self.seats[seat].party.session.clone_from(&uri);
+            self.follow(seat, &uri)?;
+            self.seats[seat].party.find_conversation()?;
+            let conversation = self.seats[seat].party.conversation.clone();
+            if conversation != uri {
+                self.follow(seat, &conversation)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn play(&mut self, dice: &mut Dice) -> Result<()> {
+        for _ in 0..MOVES {
+            self.at += 1;
+            if dice.from(0..DEATHS) == 0 {
+                self.kill_the_host();
+            }
+            let seat = dice.from(0..self.seats.len());
+            let chosen = moves::choose(dice, &self.seats[seat].party, true, self.at)?;
+            let name = self.seats[seat].party.dialect().name();
+            self.step(seat, &chosen).with_context(|| format!("at move {}, {chosen:?} by {name}", self.at))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, seat: usize, chosen: &Move) -> Result<()> {
+        let party = &self.seats[seat].party;
+        let (session, conversation) = (party.session.clone(), party.conversation.clone());
+        let dialect = party.dialect();
+        if self.seats[seat].wire.is_none() {
+            return if matches!(chosen, Move::Return) { self.come_back(seat) } else { Ok(()) };
+        }
+        match chosen {
+            Move::OnSession(action) => self.act(seat, &session, action),
+            Move::OnConversation(action) => self.act(seat, &conversation, action),
+            Move::Listen => {
+                self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;
+                Ok(())
+            }
+            Move::Lose => {
+                self.lose(seat);
+                Ok(())
+            }
+            Move::Return => Ok(()),
+            Move::Resubscribe => {
+                let params = dialect.params("unsubscribe", &conversation, json!({}));
+                // What comes before it is heard is still to be taken in.
+                self.list(seat)?;
+                let line = self.seats[seat].party.notify("unsubscribe", &params)?;
+                self.say(seat, line)?;
+                self.list(seat)?;
+                self.seats[seat].party.mirror.leave(&conversation);
+                let snapshot = self.snapshot_in(seat, &conversation, dialect.window(self.at % 4))?;
+                self.seats[seat].party.mirror.take(&snapshot)
+            }
+            Move::Compare => self.compare(seat),
+            Move::Another { dispose } => {
+                let other = dialect.session(&format!("other-{}", self.at));
+                self.ask(seat, "createSession", &dialect.params("createSession", &other, json!({})))?;
+                if *dispose {
+                    self.ask(seat, "disposeSession", &dialect.params("disposeSession", &other, json!({})))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// At last everybody is there, and sees the same.
+    fn finish(&mut self) -> Result<()> {
+        for seat in 0..self.seats.len() {
+            if self.seats[seat].wire.is_none() {
+                self.come_back(seat)?;
+            }
+            self.compare(seat)?;
+            self.seats[seat].party.check_all_answered()?;
+        }
+        Ok(())
+    }
+
+    fn kill_the_host(&mut self) {
+        // Dropping it kills it.
+        self.host = None;
+        for seat in 0..self.seats.len() {
+            self.lose(seat);
+        }
+        self.said.push("the host is killed".to_owned());
+        self.host = Some(listen_on(&self.folder));
+    }
+
+    // What a client does.
+
+    fn open(&mut self, seat: usize) -> Result<()> {
+        let host = self.host.as_ref().context("no host")?;
+        self.seats[seat].wire = Some(Wire::open(self.seats[seat].kind, host, &self.folder)?);
+        Ok(())
+    }
+
+    /// A client's connection is gone, with everything that was on its way. A window is killed.
+    fn lose(&mut self, seat: usize) {
+        let Seat { party, wire, .. } = &mut self.seats[seat];
+        party.mirror.away = true;
+        party.unechoed.clear();
+        *wire = None;
+    }
+
+    fn come_back(&mut self, seat: usize) -> Result<()> {
+        self.open(seat)?;
+        let params = self.seats[seat].party.reconnect()?;
+        let result = self.ask(seat, "reconnect", &params)?;
+        self.seats[seat].party.catch_up(&result)?;
+        self.compare(seat).context("after coming back")
+    }
+
+    fn act(&mut self, seat: usize, channel: &str, action: &Value) -> Result<()> {
+        let line = self.seats[seat].party.dispatch(channel, action)?;
+        self.say(seat, line)
+    }
+
+    fn say(&mut self, seat: usize, line: String) -> Result<()> {
+        let Seat { party, wire, .. } = &mut self.seats[seat];
+        self.said.push(format!("{} {seat} > {line}", party.dialect().name()));
+        wire.as_mut().context("not connected")?.say(&line)
+    }
+
+    /// Asks, and hears everything up to the answer.
+    fn ask(&mut self, seat: usize, method: &str, params: &Value) -> Result<Value> {
+        let (id, line) = self.seats[seat].party.request(method, params)?;
+        self.say(seat, line)?;
+        loop {
+            let Seat { party, wire, .. } = &mut self.seats[seat];
+            let line = wire.as_mut().context("not connected")?.hear()?;
+            let name = party.dialect().name();
+            self.said.push(format!("{name} {seat} < {}", line.trim_end()));
+            if let Some((answered, answer)) = party.hear(&line).context(name)? {
+                ensure!(answered == id, "{answered} was answered instead of {id}");
+                return answer.map_err(|(code, why)| anyhow::anyhow!("{method} is refused: {code} {why}"));
+            }
+        }
+    }
+
+    fn snapshot_in(&mut self, seat: usize, channel: &str, members: Value) -> Result<Value> {
+        let params = self.seats[seat].party.dialect().params("subscribe", channel, members);
+        let snapshot = self.ask(seat, "subscribe", &params)?["snapshot"].clone();
+        ensure!(snapshot["resource"] == *channel, "asked for {channel}, got {}", snapshot["resource"]);
+        Ok(snapshot)
+    }
+
+    fn follow(&mut self, seat: usize, channel: &str) -> Result<()> {
+        let snapshot = self.snapshot_in(seat, channel, json!({}))?;
+        self.seats[seat].party.mirror.take(&snapshot)
+    }
+
+    fn list(&mut self, seat: usize) -> Result<Value> {
+        let dialect = self.seats[seat].party.dialect();
+        let params = dialect.params("listSessions", dialect.root(), json!({}));
+        let listed = self.ask(seat, "listSessions", &params)?;
+        self.seats[seat].party.mirror.compare_list(&listed)?;
+        Ok(listed)
+    }
+
+    /// Compares everything that a client holds with what the host shows it now; all it said has come back.
+    fn compare(&mut self, seat: usize) -> Result<()> {
+        for channel in self.seats[seat].party.mirror.channels() {
+            let snapshot = self.snapshot_in(seat, &channel, json!({}))?;
+            self.seats[seat].party.mirror.compare(&snapshot)?;
+        }
+        self.list(seat)?;
+        self.seats[seat].party.check_all_echoed()
+    }
+}

@@ -1,0 +1,145 @@
+//! Processes that are spawned on the state folder of a host that listens: they join it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use super::{Client, Host};
+use crate::support::{program, window_on, Process};
+
+const SESSION: &str = "ahp-session:/s";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
+const ANY_PORT: &str = "ws://127.0.0.1:0";
+
+fn state() -> (TempDir, PathBuf) {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("state");
+    (outer, folder)
+}
+
+fn asks(process: &mut Process, id: u64, method: &str, params: Value) -> Value {
+    process.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+    process.until(|message| message["id"] == id).pop().unwrap()
+}
+
+/// A process that an editor has spawned, whose client has shaken hands.
+fn window(folder: &Path, name: &str) -> Process {
+    let mut process = Process::spawn(window_on(folder));
+    let hello = json!({ "clientId": name, "protocolVersions": ["1.0.0"] });
+    let answer = asks(&mut process, 1, "initialize", hello);
+    assert!(answer["result"].is_object(), "{answer}");
+    process
+}
+
+fn begins(process: &mut Process, turn: &str, text: &str) {
+    let message = json!({ "text": text, "origin": { "kind": "user" } });
+    let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
+    let params = json!({ "channel": CHAT, "clientSeq": 1, "action": action });
+    process.say(&json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params }).to_string());
+}
+
+fn is_completion(message: &Value) -> bool {
+    message["params"]["action"]["type"] == "chat/turnComplete"
+}
+
+/// A client over a WebSocket hears the end of a turn.
+fn hears_completion(client: &mut Client) {
+    while !client.told.iter().any(is_completion) {
+        let told = client.hears();
+        client.told.push(told);
+    }
+    client.told.clear();
+}
+
+#[test]
+fn who_is_spawned_on_the_folder_of_a_host_that_listens_joins_it_and_leaves_it_there() {
+    let (_outer, folder) = state();
+    let host = Host::on(&folder, &[ANY_PORT]);
+    let mut connected = host.connect();
+    connected.initializes("connected", "0.9.0");
+    for name in ["first", "second"] {
+        let mut window = window(&folder, name);
+        if name == "first" {
+            let created = asks(&mut window, 2, "createSession", json!({ "channel": SESSION }));
+            assert_eq!(created["error"], Value::Null, "{created}");
+            let answer = connected.asks("subscribe", json!({ "channel": CHAT }));
+            assert!(answer["result"]["snapshot"].is_object(), "{answer}");
+        }
+        asks(&mut window, 3, "subscribe", json!({ "channel": CHAT }));
+        begins(&mut window, name, "/say all hear this");
+        window.until(is_completion);
+        hears_completion(&mut connected);
+        window.end();
+        window.rest();
+        assert_eq!(window.wait().code(), Some(0), "the last one does not wait for the host");
+    }
+    connected.is_served();
+    // What a window has begun is ended with it as it has asked, whatever others are there.
+    let mut command = window_on(&folder);
+    command.args(["--on-eof", "exit"]);
+    let mut leaves = Process::spawn(command);
+    asks(&mut leaves, 1, "initialize", json!({ "clientId": "leaves", "protocolVersions": ["1.0.0"] }));
+    begins(&mut leaves, "hangs", "/hang");
+    leaves.end();
+    leaves.rest();
+    assert_eq!(leaves.wait().code(), Some(0));
+    while !connected.told.iter().any(|told| told["params"]["action"]["type"] == "chat/turnCancelled") {
+        let told = connected.hears();
+        connected.told.push(told);
+    }
+    // The end of the host is that of each window.
+    let mut stays = window(&folder, "stays");
+    let log = host.leave();
+    stays.rest();
+    assert_eq!(stays.wait().code(), Some(5), "{log:?}");
+    assert!(!folder.join("host.sock").exists(), "its socket is there");
+}
+
+#[test]
+fn who_wants_other_agents_than_a_host_that_listens_has_is_told_so() {
+    let (_outer, folder) = state();
+    let _host = Host::on(&folder, &[ANY_PORT]);
+    let mut command = window_on(&folder);
+    command.args(["--agent", "other=false"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the agent `other`"), "{said}");
+}
+
+#[test]
+fn a_host_with_a_client_of_its_own_is_joined_as_long_as_that_is_there() {
+    let (_outer, folder) = state();
+    let mut command = program();
+    command.arg("--state-dir").arg(&folder).args(["--listen", ANY_PORT]);
+    let mut own = Process::spawn(command);
+    asks(&mut own, 1, "initialize", json!({ "clientId": "own", "protocolVersions": ["1.0.0"] }));
+    assert_eq!(asks(&mut own, 2, "createSession", json!({ "channel": SESSION }))["error"], Value::Null);
+    let mut joined = window(&folder, "joined");
+    asks(&mut joined, 2, "subscribe", json!({ "channel": CHAT }));
+    begins(&mut own, "t", "/say heard");
+    joined.until(is_completion);
+    own.end();
+    own.rest();
+    assert_eq!(own.wait().code(), Some(0));
+    joined.rest();
+    assert_eq!(joined.wait().code(), Some(5));
+    // The next one starts a host.
+    let mut next = window(&folder, "next");
+    assert!(asks(&mut next, 2, "subscribe", json!({ "channel": CHAT }))["result"].is_object());
+    next.end();
+    next.rest();
+    assert_eq!(next.wait().code(), Some(0));
+}
+
+#[test]
+fn a_host_that_listens_for_itself_alone_is_not_joined() {
+    let (_outer, folder) = state();
+    let mut command = program();
+    command.args(["serve", "--exclusive", "--state-dir"]).arg(&folder);
+    let host = Host::spawn(command, &[ANY_PORT]);
+    let output = window_on(&folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    host.leave();
+}

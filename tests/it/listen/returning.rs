@@ -1,0 +1,102 @@
+//! Clients that lose their connection, as an editor's window does that is loaded anew, and come back or do not.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use serde_json::{json, Value};
+
+use super::{Client, Host};
+use crate::support::HUNG;
+
+const SESSION: &str = "ahp-session:/s";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
+
+fn turn(text: &str) -> Value {
+    let message = json!({ "text": text, "origin": { "kind": "user" } });
+    let action = json!({ "type": "chat/turnStarted", "turnId": "t", "message": message });
+    json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params":
+        { "channel": CHAT, "clientSeq": 1, "action": action } })
+}
+
+fn until(client: &mut Client, action: &str) -> Value {
+    loop {
+        let told = client.hears();
+        if told["params"]["action"]["type"] == action {
+            return told["params"]["action"].clone();
+        }
+    }
+}
+
+/// A client whose turn waits for a permission.
+fn asked(host: &Host) -> Client {
+    let mut client = host.connect();
+    client.initializes("first", "1.0.0");
+    client.asks("createSession", json!({ "channel": SESSION }));
+    client.asks("subscribe", json!({ "channel": CHAT }));
+    client.says(turn("/ask shell\n/say it goes on"));
+    until(&mut client, "chat/toolCallReady");
+    client
+}
+
+/// Somebody who was not there before: what the chat shows.
+fn another(host: &Host) -> (Client, Value) {
+    let mut client = host.connect();
+    client.initializes("second", "1.0.0");
+    let mut answer = client.asks("subscribe", json!({ "channel": CHAT }));
+    (client, answer["result"]["snapshot"]["state"].take())
+}
+
+#[test]
+fn a_permission_outlives_the_only_window_when_it_is_loaded_anew() {
+    let host = Host::start(&["--log", "info"]);
+    for closes in [true, false] {
+        let mut client = asked(&host);
+        if closes {
+            client.socket.close(None).unwrap();
+            while client.socket.read().is_ok() {}
+        }
+        drop(client);
+        // Nobody is there now.
+        while !host.log.recv_timeout(HUNG).expect("it is noticed").contains("a client has ended its input") {}
+        let (mut client, state) = another(&host);
+        let call = &state["activeTurn"]["responseParts"][0]["toolCall"];
+        assert_eq!(call["status"], "pending-confirmation", "{state}");
+        let action = json!({ "type": "chat/toolCallConfirmed", "turnId": "t",
+            "toolCallId": call["toolCallId"], "approved": true, "confirmed": "user-action" });
+        client.says(json!({ "method": "dispatchAction", "params":
+            { "channel": CHAT, "clientSeq": 1, "action": action } }));
+        until(&mut client, "chat/turnComplete");
+        client.asks("disposeSession", json!({ "channel": SESSION }));
+    }
+}
+
+#[test]
+fn who_is_not_waited_for_and_who_has_said_all_has_it_declined() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let address = format!("unix:{}", socket.display());
+    let declined = |host: &Host| loop {
+        let (_, state) = another(host);
+        if let Some(turn) = state["turns"].get(0) {
+            assert_eq!(turn["responseParts"][0]["toolCall"]["status"], "cancelled", "{state}");
+            return;
+        }
+    };
+    let host = Host::start(&["--reconnect-within", "0"]);
+    drop(asked(&host));
+    declined(&host);
+    // Whoever ends its input, and still reads, has left for good.
+    let host = Host::listen(&["ws://127.0.0.1:0", &address], &[]);
+    let mut pipe = UnixStream::connect(&socket).unwrap();
+    for line in [
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
+            { "channel": "ahp-root://", "clientId": "pipe", "protocolVersions": ["1.0.0"] } }),
+        json!({ "jsonrpc": "2.0", "id": 2, "method": "createSession", "params": { "channel": SESSION } }),
+        turn("/ask shell\n/say it goes on"),
+    ] {
+        writeln!(pipe, "{line}").unwrap();
+    }
+    pipe.shutdown(std::net::Shutdown::Write).unwrap();
+    std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
+    declined(&host);
+}
