@@ -21,7 +21,6 @@ use super::effects::{
     Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
 use super::locale::Language;
-use super::model::Target;
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
@@ -71,7 +70,7 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
 
 impl Host {
     fn call(&self, call: &CallRef) -> Option<&ToolCallState> {
-        self.chats.get(&call.key)?.conversation.tool(&call.id)
+        self.channels.chats.get(&call.key)?.conversation.tool(&call.id)
     }
 
     /// An agent begins a tool call.
@@ -97,7 +96,7 @@ impl Host {
             intention: None,
             contributor: None,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// More of a call's input has come.
@@ -113,7 +112,7 @@ impl Host {
             content: Some(delta),
             invocation_message: None,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// An agent says that a call's input is complete.
@@ -143,7 +142,7 @@ impl Host {
             meta,
             content,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// An agent asks the user something.
@@ -151,7 +150,7 @@ impl Host {
         let id = request.id.clone();
         self.end_part(key);
         let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
         self.question_changed(step, key, &id);
         self.decline_if_alone(step, key, &id);
         self.decline_if_unseen(step, key, &id);
@@ -159,7 +158,7 @@ impl Host {
 
     /// An agent does not want to know any more what it asked.
     pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: String) {
-        let question = self.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
+        let question = self.channels.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
         if question.is_some_and(|question| question.response.is_none()) {
             self.settle_question(step, key, id, ChatInputResponseKind::Cancel);
         }
@@ -172,7 +171,7 @@ impl Host {
             Question(String),
             Call(Box<ToolCallState>),
         }
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
         let open: Vec<Open> = parts
             .filter_map(|part| match part {
@@ -236,7 +235,7 @@ impl Host {
             reason_message: denial.why.map(Into::into),
             selected_option_id: denial.option,
         };
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), None);
+        self.sequence(step, key, StateAction::ChatToolCallConfirmed(action), None);
         self.tool_changed(step, key, &id);
     }
 
@@ -249,13 +248,13 @@ impl Host {
             meta: None,
             approved: false,
         };
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallResultConfirmed(action), None);
+        self.sequence(step, key, StateAction::ChatToolCallResultConfirmed(action), None);
         self.tool_changed(step, key, &id);
     }
 
     /// What the agent is told of a result that was looked at: a client's call is over only now.
     pub(super) fn reviewed(&self, key: ChatKey, run: RunId, tool_call_id: String, approved: bool) -> Command {
-        let call = self.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+        let call = self.channels.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
         let of_client = call.is_some_and(|call| client_of_call(call).is_some());
         of_client
             .then(|| self.result_for_agent(key, run, &tool_call_id))
@@ -272,7 +271,7 @@ impl Host {
         response: ChatInputResponseKind,
     ) {
         let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
-        self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), None);
+        self.sequence(step, key, StateAction::ChatInputCompleted(action), None);
         self.question_changed(step, key, &request_id);
     }
 
@@ -287,9 +286,10 @@ impl Host {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
-                let language = self.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
+                let language =
+                    self.channels.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
                 let shown = options.iter().map(|option| shown(option, language)).collect();
-                if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.permissions.insert(id.clone(), options);
                 }
                 (None, Some(shown))
@@ -325,12 +325,12 @@ impl Host {
             confirmed,
             options,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// Nobody can be shown the question, so the agent must not wait for an answer.
     fn refuse_unshown(&mut self, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
-        let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        let run = self.channels.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
             let option = rejection_among(&options);
             let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
@@ -381,7 +381,7 @@ impl Host {
             },
             requires_result_confirmation: review.then_some(true),
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
         self.tool_changed(step, call.key, &call.id);
     }
 

@@ -103,7 +103,7 @@ fn answer(id: RequestId, resource: &Resource) -> Frame {
         Resource::List { uri } => (Method::ResourceList, list(uri).map(|result| to_json(&result))),
     };
     match result {
-        Ok(result) => Frame::Result { id, method, result: Bytes::from(result) },
+        Ok(result) => Frame::result(id, method, Bytes::from(result)),
         Err(error) => Frame::Error { id: Some(id), error },
     }
 }

@@ -11,7 +11,7 @@ use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
 
 use crate::host::config::{resolved, settings_of};
-use crate::host::effects::{AgentCommand, AgentDescription, ConnectionId, Target};
+use crate::host::effects::{AgentCommand, AgentDescription, ConnectionId};
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};
@@ -67,25 +67,16 @@ impl Host {
     /// The commands of a session's agent that may be meant by what the user has typed.
     pub(in crate::host) fn completions(&self, params: &CompletionsParams) -> Result<Vec<u8>, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
-        let session = match target {
-            Target::Session(key) => Some(key),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| chat.session),
-            Target::Root => None,
-        };
-        let session = session.and_then(|key| self.sessions.get(&key)).ok_or_else(|| {
+        let session = self.channels.session_of(target);
+        let session = session.and_then(|key| self.channels.sessions.get(&key)).ok_or_else(|| {
             RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
         let agent = self.config.agents.iter().find(|agent| agent.info.provider == session.state.provider);
         // What was said in this chat, which may be of its folder; else what the agent said last anywhere.
-        let chat = match target {
-            Target::Session(_) => session.state.default_chat.as_ref().and_then(|uri| self.find(uri)),
-            chat => Some(chat),
-        };
-        let of_chat = match chat {
-            Some(Target::Chat(key)) => self.chats.get(&key).and_then(|chat| chat.commands.as_ref()),
-            _ => None,
-        };
+        let default = || self.find_chat(session.state.default_chat.as_deref()?);
+        let chat = target.chat().or_else(default).and_then(|key| self.channels.chats.get(&key));
+        let of_chat = chat.and_then(|chat| chat.commands.as_ref());
         let commands = of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten();
         let items = match params.kind {
             CompletionItemKind::UserMessage => {

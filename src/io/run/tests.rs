@@ -4,6 +4,7 @@
 //! Never: waits for a time to pass.
 
 mod departing;
+mod kinds;
 mod sharing;
 mod stalling;
 
