@@ -156,11 +156,30 @@ impl Host {
         self.decline_if_unseen(step, key, &id);
     }
 
-    /// An agent does not want to know any more what it asked.
-    pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: String) {
-        let question = self.channels.chats.get(&key).and_then(|chat| chat.conversation.question(&id));
-        if question.is_some_and(|question| question.response.is_none()) {
-            self.settle_question(step, key, id, ChatInputResponseKind::Cancel);
+    /// Asks an open question once more, under another id: real clients show a question no more when they have answered
+    /// it, whatever became of the answer, nor another one of its id.
+    pub(super) fn ask_again(&mut self, step: &mut Step<'_>, key: ChatKey, mut request: ChatInputRequest) {
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(run) = chat.run.as_mut() else { return };
+        let first = run.first_id(&request.id).to_owned();
+        let is_free = |id: &String| !run.asked_again.contains_key(id) && !chat.conversation.has_part(id);
+        let Some(id) = (1_u64..).map(|times| format!("{first}~{times}")).find(is_free) else { return };
+        run.asked_again.insert(id.clone(), first);
+        let before = std::mem::replace(&mut request.id, id);
+        self.settle_question(step, key, before, ChatInputResponseKind::Cancel);
+        self.ask(step, key, request);
+    }
+
+    /// An agent does not want to know any more what it asked, by the id that it calls that.
+    pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
+        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(run) = chat.run.as_ref() else { return };
+        let is_open = |shown: &String| {
+            let question = chat.conversation.question(shown);
+            run.first_id(shown) == id && question.is_some_and(|question| question.response.is_none())
+        };
+        if let Some(shown) = self.waiting_for_user(key).into_iter().find(is_open) {
+            self.settle_question(step, key, shown, ChatInputResponseKind::Cancel);
         }
     }
 

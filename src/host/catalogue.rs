@@ -282,7 +282,10 @@ impl Host {
             return;
         };
         session.title_by = by;
-        if session.state.title != title {
+        if by == TitleBy::User {
+            self.begin_session(step, key);
+        }
+        if self.channels.sessions.get(&key).is_some_and(|session| session.state.title != title) {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
             self.sequence(step, key, action, None);
@@ -354,7 +357,9 @@ impl Host {
 
     fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
         self.summaries.held.remove(&key);
-        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| !session.ahead) else {
+            return;
+        };
         let summary = session.summary();
         let Some(changes) = summary_changes(&session.told, &summary) else { return };
         let params = SessionSummaryChangedParams {

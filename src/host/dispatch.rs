@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
+use super::handlers::completions::Meant;
 use super::missed::Missed;
 use super::model::Connection;
 use super::{Host, Step};
@@ -149,7 +150,10 @@ impl Host {
                 self.resolve_session_config(step, connection, &params.read()?).map(json)
             }
             Method::SessionConfigCompletions => self.session_config_completions(&params.read()?).map(json),
-            Method::Completions => self.completions(&params.read()?).map(json),
+            Method::Completions => Ok(match self.completions(&params.read()?)? {
+                Meant::Known(items) => json(items),
+                Meant::Files(files) => Answer::Resource(Resource::Files(files)),
+            }),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
                 let uri = self.content_called(&params.uri)?.unwrap_or(params.uri);
@@ -186,6 +190,7 @@ impl Host {
             self.client_left(step, &client_id);
         }
         self.decline_all_unseen(step);
+        self.watch_unfollowed(step);
         step.say(Output::Closed(connection));
     }
 }

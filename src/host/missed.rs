@@ -38,7 +38,8 @@ impl Host {
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let Some(key) = self.channels.session_of(*target) else { continue };
             match self.channels.sessions.get(&key) {
-                Some(session) if session.channel.born_at > cursor => {
+                Some(session) if session.ahead => {}
+                Some(session) if session.shown_at > cursor => {
                     missed.added.insert(key);
                 }
                 Some(_) => {

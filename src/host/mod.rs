@@ -20,6 +20,7 @@
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
+mod ahead;
 mod attached;
 mod calls;
 mod catalogue;
@@ -240,6 +241,9 @@ impl Host {
             Input::Timer(Timer::Return(connection)) => self.return_time_is_up(step, connection),
             Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
             Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
+            Input::Timer(Timer::Unfollowed(session, number)) => {
+                self.unfollowed_for_long(step, session, number);
+            }
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),

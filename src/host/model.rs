@@ -102,6 +102,12 @@ pub(super) struct Session {
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
     pub(super) told: SessionSummary,
+    /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
+    pub(super) ahead: bool,
+    /// The sequence's head when it was shown.
+    pub(super) shown_at: u64,
+    /// The number of the time for which it stays although nobody follows it, while that runs.
+    pub(super) unfollowed: Option<u64>,
 }
 
 /// Who named a session or chat; a later one only replaces an earlier one.
@@ -248,6 +254,8 @@ pub(super) struct Run {
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
     /// Steering messages that the agent was handed and has not taken in yet, the newest last.
     pub(super) handed_over: Vec<PendingMessage>,
+    /// What the agent calls the questions that were asked again, which is under another id each time.
+    pub(super) asked_again: BTreeMap<String, String>,
 }
 
 /// How far an attempt has got.
@@ -283,7 +291,13 @@ impl Run {
             open_part: None,
             permissions: HashMap::new(),
             handed_over: Vec::new(),
+            asked_again: BTreeMap::new(),
         }
+    }
+
+    /// What the agent calls a question.
+    pub(super) fn first_id<'a>(&'a self, question: &'a str) -> &'a str {
+        self.asked_again.get(question).map_or(question, String::as_str)
     }
 
     /// Another attempt at a turn that has lasted so long.

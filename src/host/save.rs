@@ -60,6 +60,9 @@ struct SessionBody {
     born_at: u64,
     config: JsonObject,
     title_by: TitleBy,
+    /// Where it was shown later than it was born.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shown_at: Option<u64>,
 }
 
 /// What a chat's row holds.
@@ -148,14 +151,16 @@ impl Host {
 
     /// Leaves a session to be saved.
     pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if let Some(session) = self.channels.sessions.get(&key) {
+        if let Some(session) = self.channels.sessions.get(&key).filter(|session| !session.ahead) {
             step.say(Output::Record(Record::Session(session_row(key, session))));
         }
     }
 
     /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
     pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.saved.row_due) {
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let is_kept = self.channels.sessions.get(&chat.session).is_some_and(|session| !session.ahead);
+        if is_kept && chat.saved.row_due {
             save_chat(step, key, chat, self.head);
         }
     }
@@ -194,6 +199,7 @@ impl Host {
         let chats = self.chats_of(key);
         let mut chats = chats.iter().filter_map(|key| self.channels.chats.get(key));
         session.channel.subscribers.is_empty()
+            && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
             && !self.summaries.mentions(key)
             && chats.all(|chat| {
@@ -353,6 +359,7 @@ fn session_row(key: SessionKey, session: &Session) -> SessionRow {
         born_at: session.channel.born_at,
         config: session.config.clone(),
         title_by: session.title_by,
+        shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
     };
     SessionRow {
         key,
@@ -439,6 +446,9 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
         title_by: body.title_by,
         used: 0,
         told,
+        ahead: false,
+        shown_at: body.shown_at.unwrap_or(body.born_at),
+        unfollowed: None,
     })
 }
 

@@ -95,8 +95,9 @@ impl Host {
             }
             _ if chat.conversation.question(&id).is_some() => {
                 let response = ChatInputResponseKind::Decline;
-                self.settle_question(step, key, id.clone(), response);
-                Command::Answer { run: run_id, request_id: id, response, answers: Default::default() }
+                let request_id = run.first_id(&id).to_owned();
+                self.settle_question(step, key, id, response);
+                Command::Answer { run: run_id, request_id, response, answers: Default::default() }
             }
             _ => return,
         };
@@ -141,7 +142,10 @@ impl Host {
             return;
         }
         let Some(chat) = self.channels.chats.get(&key) else { return };
-        let Some(run) = chat.run.as_ref().map(|run| run.id) else { return };
+        let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned()))
+        else {
+            return;
+        };
         if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
             return;
         }
@@ -149,8 +153,8 @@ impl Host {
             chat = chat.channel.uri,
             "a question was declined that no client of its version is shown"
         );
-        let (request_id, response) = (id.to_owned(), ChatInputResponseKind::Decline);
-        self.settle_question(step, key, request_id.clone(), response);
+        let response = ChatInputResponseKind::Decline;
+        self.settle_question(step, key, id.to_owned(), response);
         self.tell_agent(
             step,
             key,

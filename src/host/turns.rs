@@ -98,6 +98,7 @@ impl Host {
             }
             None => self.sync_chat(step, key),
         }
+        self.begin_session(step, session);
         self.advance(step, key);
     }
 
@@ -495,6 +496,7 @@ impl Host {
                 self.append_text(step, key, run, Passage { turn_id, kind, content, meta: meta() });
             }
             TurnEvent::Part(kind, content) => {
+                let content = self.set_apart(key, kind, content);
                 self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
             }
             TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
@@ -544,7 +546,7 @@ impl Host {
                 let questions = Some(questions);
                 self.ask(step, key, ChatInputRequest { id, message, url, questions, answers: None });
             }
-            TurnEvent::QuestionWithdrawn { id } => self.question_was_withdrawn(step, key, id),
+            TurnEvent::QuestionWithdrawn { id } => self.question_was_withdrawn(step, key, &id),
             TurnEvent::Ended(end) => {
                 let ending = match end {
                     TurnEnd::Complete => Ending::Complete,
@@ -578,6 +580,17 @@ impl Host {
             }
         };
         self.sequence_part(step, key.into(), action, None, delta);
+    }
+
+    /// The beginning of a new message: what shows the parts of an answer as one text would run it into the one before.
+    fn set_apart(&self, key: ChatKey, kind: TextKind, content: String) -> String {
+        let turn =
+            self.channels.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+        let before = turn.and_then(|turn| turn.response_parts.last());
+        match (kind, before) {
+            (TextKind::Markdown, Some(ResponsePart::Markdown(_))) => format!("\n\n{content}"),
+            _ => content,
+        }
     }
 
     fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {

@@ -12,6 +12,7 @@ pub mod codec;
 pub mod descriptors;
 mod directories;
 pub mod events;
+mod files;
 pub mod fronts;
 mod held;
 pub mod hello;

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
 use tokio::sync::mpsc;
 
+use super::files;
 use crate::host::effects::{ConnectionId, Frame, Resource};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -101,6 +102,7 @@ fn answer(id: RequestId, resource: &Resource) -> Frame {
             (Method::ResourceRead, read(uri, encoding.as_ref()).map(|result| to_json(&result)))
         }
         Resource::List { uri } => (Method::ResourceList, list(uri).map(|result| to_json(&result))),
+        Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(meant)))),
     };
     match result {
         Ok(result) => Frame::result(id, method, Bytes::from(result)),

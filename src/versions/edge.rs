@@ -20,10 +20,11 @@ use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
 use super::lane::Lane;
 use super::names;
 use super::node::{self, Object};
-use super::quirks::{self, Ahead, Quirks, Spelling};
-use super::step::Reply;
+use super::quirks::{self, Quirks, Spelling};
+use super::step::{Call, Reply};
 use super::Line;
 use crate::host::effects::{ConnectionId, Record};
+use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -50,8 +51,6 @@ pub struct Edges {
     last_inner: u64,
     /// What clients with quirks call sessions.
     spelling: Spelling,
-    /// What the last client with that quirk was not shown yet when it left.
-    ahead: Ahead,
 }
 
 /// One connection.
@@ -70,8 +69,6 @@ struct Peer {
     assumed: Option<Dialect>,
     client_id: String,
     quirks: Quirks,
-    /// What it is not shown yet.
-    ahead: Ahead,
     /// What the client calls the root channel.
     root: String,
     /// Channels that the client subscribed to, as the core names them, each with the number of the request that
@@ -128,7 +125,6 @@ impl Default for Peer {
             assumed: None,
             client_id: String::new(),
             quirks: Quirks::default(),
-            ahead: Ahead::default(),
             root: uris::ROOT.to_owned(),
             shown: BTreeMap::new(),
             shadows: BTreeMap::new(),
@@ -195,15 +191,17 @@ impl Edges {
             later: VecDeque::new(),
             last_inner: 0,
             spelling: Spelling::default(),
-            ahead: Ahead::default(),
         }
     }
 
     /// What a message names, called as the core may call it. The channels may be more than the message turns out to
     /// mean: what old spellings stand for is known for sure only when it is translated, which is when it is heard.
     pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
-        let mut named = Named::of(message);
         let peer = self.peers.get(&connection);
+        let mut named = match peer {
+            Some(peer) if peer.quirks.remote_files => Named::of(&quirks::with_files(message.clone())),
+            _ => Named::of(message),
+        };
         // The version of a client that comes, or comes back, is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
@@ -284,10 +282,7 @@ impl Edges {
 
     /// Forgets a connection.
     pub fn close(&mut self, connection: ConnectionId) {
-        let peer = self.peers.remove(&connection);
-        if let Some(peer) = peer.filter(|peer| peer.quirks.sessions_ahead) {
-            self.ahead = peer.ahead;
-        }
+        self.peers.remove(&connection);
         self.sweep();
     }
 
@@ -304,7 +299,8 @@ impl Edges {
         let begins = id.is_some() && method == Method::Initialize.name() && !peer.open;
         let returns = id.is_some() && method == Method::Reconnect.name();
         let makes_ahead = peer.quirks.sessions_ahead && method == Method::CreateSession.name();
-        if !begins && !returns && !makes_ahead && peer.is_plain() && !names_root_otherwise(&method, &params) {
+        let params = params.with(makes_ahead.then_some(Aside::MadeAhead));
+        if !begins && !returns && peer.is_plain() && !names_root_otherwise(&method, &params) {
             return fed.push(message_of(id, method, params));
         }
         let heard = params.read::<Object>().and_then(|object| {
@@ -313,11 +309,8 @@ impl Edges {
             } else if returns {
                 self.come_back(connection, &object)?;
             }
-            if method == Method::CreateSession.name() {
-                self.note_session_ahead(connection, &object);
-            }
             if begins || returns {
-                self.note_quirks(connection, &object);
+                self.peers.entry(connection).or_default().quirks = Quirks::of(&object);
             }
             if self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_by_provider) {
                 let subscribes = begins || returns || method == Method::Subscribe.name();
@@ -328,34 +321,18 @@ impl Edges {
                 fed.push(message_of(id.clone(), method.clone(), params.clone()));
                 return Ok(());
             }
-            self.translate_up(connection, id.clone(), method.clone(), object, fed)
+            let call = Call {
+                method: method.clone(),
+                params: object,
+                aside: params.aside().cloned(),
+                reply: Reply::Same,
+            };
+            self.translate_up(connection, id.clone(), call, fed)
         });
         match (heard, id) {
             (Ok(()), _) => {}
             (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }),
             (Err(error), None) => tracing::warn!(method, %error, "a notification was ignored"),
-        }
-    }
-
-    /// Notes what a client that comes, or comes back, needs besides.
-    fn note_quirks(&mut self, connection: ConnectionId, params: &Object) {
-        let mut others =
-            self.peers.iter().filter(|(id, peer)| **id != connection && peer.quirks.sessions_ahead);
-        let ahead = others.next().map_or(&self.ahead, |(_, other)| &other.ahead).clone();
-        let peer = self.peers.entry(connection).or_default();
-        if peer.quirks == Quirks::default() {
-            peer.ahead = ahead;
-        }
-        peer.quirks = Quirks::of(params);
-    }
-
-    /// What a client with that quirk makes is not shown to such clients yet.
-    fn note_session_ahead(&mut self, connection: ConnectionId, params: &Object) {
-        let makes_ahead = self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_ahead);
-        if let Some(session) = node::text(params, "channel").filter(|_| makes_ahead) {
-            for peer in self.peers.values_mut().filter(|peer| peer.quirks.sessions_ahead) {
-                peer.ahead.make(session);
-            }
         }
     }
 

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use memchr::memmem;
-use serde_json::{json, Value};
+use serde_json::Value;
 
 use super::node::{text, Object};
 use super::Line;
-use crate::wire::rpc::{notification_line, to_json, Incoming, Params};
+use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
 
 /// What is done for a client.
@@ -18,10 +19,11 @@ use crate::wire::uris;
 pub enum Quirk {
     /// Sessions that are called `ahp-session:/<id>` are called `<provider>:/<id>`: it shows no others.
     SessionsByProvider,
-    /// A session that it makes is shown to such clients when something begins in it: it makes one ahead for each window
-    /// and each empty chat, whether anything is said there or not.
+    /// A session that it makes is announced, listed and kept when something begins in it, and disposed of when nobody
+    /// follows it for a minute: it makes one ahead for each window and each empty chat, whether anything is said there or not.
     SessionsAhead,
-    /// Attached files of its own remote scheme are `file:` URIs: they are on this machine, where its server runs.
+    /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
+    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another.
     RemoteFiles,
 }
 
@@ -83,18 +85,36 @@ const REMOTE_SCHEME: &str = "vscode-remote://";
 
 /// A message in which the files of [`REMOTE_SCHEME`] are `file:` URIs.
 pub fn with_files(message: Incoming) -> Incoming {
-    with_uris(message, |uri| {
+    with_uris(message, &FILES, |uri| {
         let path = uri.strip_prefix(REMOTE_SCHEME)?;
         Some(format!("file://{}", &path[path.find('/')?..]))
     })
 }
 
+/// The answer to `initialize`, without the folder to begin in.
+pub fn without_default_directory(line: &mut Line) {
+    if memmem::find(&line.bytes, b"\"defaultDirectory\":").is_none() {
+        return;
+    }
+    let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
+    let result = message.get_mut("result").and_then(Value::as_object_mut);
+    if result.and_then(|result| result.remove("defaultDirectory")).is_some() {
+        *line = Line::of(line_of(&message));
+    }
+}
+
+fn line_of(message: &Value) -> Bytes {
+    let mut bytes = to_json(message);
+    bytes.push(b'\n');
+    bytes.into()
+}
+
 /// A message with other URIs in the place of some.
-fn with_uris(message: Incoming, mut other: impl FnMut(&str) -> Option<String>) -> Incoming {
+fn with_uris(message: Incoming, members: &[&str], mut other: impl FnMut(&str) -> Option<String>) -> Incoming {
     let mut changed = |params: Params| {
         let Ok(mut value) = params.read::<Value>() else { return params };
         let mut is_other = false;
-        each_uri(&mut value, &mut |uri| {
+        each_uri(&mut value, members, &mut |uri| {
             let other = other(uri);
             is_other |= other.is_some();
             other
@@ -117,18 +137,21 @@ fn with_uris(message: Incoming, mut other: impl FnMut(&str) -> Option<String>) -
 /// So many names are remembered that clients say sessions have.
 const GUESSED_MAX: usize = 1024;
 
-/// Members that hold URIs, one or several.
-const URIS: [&str; 9] =
+/// Members that hold URIs of channels, one or several.
+const CHANNELS: [&str; 9] =
     ["channel", "resource", "session", "chat", "defaultChat", "uri", "missing", "subscriptions", "sessions"];
 
-/// Puts other URIs in the place of some.
-fn each_uri(value: &mut Value, other: &mut impl FnMut(&str) -> Option<String>) {
+/// Members that hold URIs of files and folders, one or several.
+const FILES: [&str; 5] = ["uri", "workingDirectory", "workingDirectories", "directory", "replacement"];
+
+/// Puts other URIs in the place of some, in these members.
+fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) -> Option<String>) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| each_uri(item, other)),
-        Value::Object(members) => {
-            for (name, member) in members {
-                if !URIS.contains(&name.as_str()) {
-                    each_uri(member, other);
+        Value::Array(items) => items.iter_mut().for_each(|item| each_uri(item, members, other)),
+        Value::Object(object) => {
+            for (name, member) in object {
+                if !members.contains(&name.as_str()) {
+                    each_uri(member, members, other);
                     continue;
                 }
                 match member {
@@ -137,11 +160,11 @@ fn each_uri(value: &mut Value, other: &mut impl FnMut(&str) -> Option<String>) {
                         for uri in uris {
                             match uri {
                                 Value::String(uri) => *uri = other(uri).unwrap_or(std::mem::take(uri)),
-                                item => each_uri(item, other),
+                                item => each_uri(item, members, other),
                             }
                         }
                     }
-                    member => each_uri(member, other),
+                    member => each_uri(member, members, other),
                 }
             }
         }
@@ -166,7 +189,7 @@ pub struct Spelling {
 impl Spelling {
     /// A message in which sessions that were told of are called as the core calls them.
     pub fn take_up(&mut self, message: Incoming) -> Incoming {
-        with_uris(message, |uri| self.core_name(uri))
+        with_uris(message, &CHANNELS, |uri| self.core_name(uri))
     }
 
     /// Notes what a client that is back, or subscribes, calls sessions.
@@ -176,8 +199,9 @@ impl Spelling {
             .filter_map(|name| message.get(name)?.as_array());
         let uris = lists.flatten().chain(message.get("channel")).filter_map(Value::as_str);
         for uri in uris {
-            let session = uris::session_of_default_chat(uri);
-            if let Some((provider, plain)) = uris::plain_session(session.as_deref().unwrap_or(uri)) {
+            let of_chat = uris::session_of_chat(uri);
+            let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
+            if let Some((provider, plain)) = uris::plain_session(session) {
                 if self.guessed.len() < GUESSED_MAX {
                     self.guessed.insert(plain, provider.to_owned());
                 }
@@ -186,8 +210,10 @@ impl Spelling {
     }
 
     fn core_name(&self, uri: &str) -> Option<String> {
-        match uris::session_of_default_chat(uri) {
-            Some(session) => self.core_name(&session).map(|session| uris::default_chat_of(&session)),
+        match uris::session_of_chat(uri) {
+            Some((before, session)) => {
+                self.core_name(&session).map(|session| uris::chat_of(before, &session))
+            }
             None => {
                 let (provider, plain) = uris::plain_session(uri)?;
                 let is_it =
@@ -212,16 +238,14 @@ impl Spelling {
         }
         let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
         self.learn(&message);
-        each_uri(&mut message, &mut |uri| self.spelled(uri));
-        let mut bytes = to_json(&message);
-        bytes.push(b'\n');
-        line.bytes = bytes.into();
+        each_uri(&mut message, &CHANNELS, &mut |uri| self.spelled(uri));
+        line.bytes = line_of(&message);
     }
 
-    /// Whether a session or default chat of this name was told of, and is called otherwise to clients with this quirk.
+    /// Whether a session of this name, or that of a chat, was told of, and is called otherwise to clients with this quirk.
     pub fn knows(&self, uri: &str) -> bool {
-        match uris::session_of_default_chat(uri) {
-            Some(session) => self.providers.contains_key(&session),
+        match uris::session_of_chat(uri) {
+            Some((_, session)) => self.providers.contains_key(&session),
             None => self.providers.contains_key(uri),
         }
     }
@@ -258,92 +282,25 @@ impl Spelling {
             let spelled = format!("{}:{path}", self.providers.get(uri).or(self.guessed.get(uri))?);
             return Some(spelled).filter(|spelled| !self.taken.contains(spelled));
         }
-        uris::session_of_default_chat(uri)
-            .and_then(|session| self.spelled(&session))
-            .map(|session| uris::default_chat_of(&session))
+        let (before, session) = uris::session_of_chat(uri)?;
+        self.spelled(&session).map(|session| uris::chat_of(before, &session))
     }
 }
 
-/// Sessions that were made ahead, and in which nothing has begun, for [`Quirk::SessionsAhead`].
-#[derive(Debug, Default, Clone)]
-pub struct Ahead {
-    /// The summary of each, once it was to be told.
-    sessions: BTreeMap<String, Option<Object>>,
-}
-
-impl Ahead {
-    /// A client with this quirk makes a session.
-    pub fn make(&mut self, session: &str) {
-        if self.sessions.len() < AHEAD_MAX {
-            self.sessions.insert(session.to_owned(), None);
-        }
-    }
-
-    /// A line as clients with this quirk are told it: none of these sessions, until something begins in one. None when
-    /// nothing is left of it.
-    pub fn hide(&mut self, line: Line) -> Option<Line> {
-        let concerns = |session: &String| memmem::find(&line.bytes, session.as_bytes()).is_some();
-        if line.delta.is_some() || !self.sessions.keys().any(concerns) {
-            return Some(line);
-        }
-        let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return Some(line) };
-        let params = &message["params"];
-        match message["method"].as_str() {
-            Some("root/sessionAdded") => {
-                let summary = params["summary"].as_object().cloned().unwrap_or_default();
-                let session = text(&summary, "resource").and_then(|session| self.sessions.get_mut(session));
-                let Some(session) = session else { return Some(line) };
-                *session = Some(summary);
-                None
-            }
-            Some("root/sessionSummaryChanged") => {
-                let name = params["session"].as_str().unwrap_or_default().to_owned();
-                let Some(Some(summary)) = self.sessions.get_mut(&name) else { return Some(line) };
-                let before = summary.clone();
-                summary.extend(params["changes"].as_object().cloned().unwrap_or_default());
-                // Its first message names it, and everything else that is worth a word changes its status.
-                if ["title", "status"].iter().all(|member| before.get(*member) == summary.get(*member)) {
-                    return None;
-                }
-                let summary = std::mem::take(summary);
-                self.sessions.remove(&name);
-                let params = json!({ "channel": params["channel"], "summary": summary });
-                Some(Line::of(notification_line("root/sessionAdded", &to_json(&params))))
-            }
-            Some("root/sessionRemoved") => {
-                let session = params["session"].as_str().unwrap_or_default();
-                self.sessions.remove(session).flatten().is_none().then_some(line)
-            }
-            Some(_) => Some(line),
-            None => {
-                let Some(Value::Array(items)) = message.pointer_mut("/result/items") else {
-                    return Some(line);
-                };
-                items.retain(|item| {
-                    let session = item["resource"].as_str().and_then(|uri| self.sessions.get(uri));
-                    !matches!(session, Some(Some(_)))
-                });
-                let mut bytes = to_json(&message);
-                bytes.push(b'\n');
-                Some(Line::of(bytes.into()))
-            }
-        }
-    }
-}
-
-/// So many sessions are hidden at most.
-const AHEAD_MAX: usize = 1024;
-
-/// What else may be called by this: a session by its provider, or the default chat of one.
+/// What else may be called by this: a session by its provider, or a chat of one.
 pub fn called_otherwise(uri: &str) -> Option<String> {
-    match uris::session_of_default_chat(uri) {
-        Some(session) => uris::plain_session(&session).map(|(_, plain)| uris::default_chat_of(&plain)),
+    match uris::session_of_chat(uri) {
+        Some((before, session)) => {
+            uris::plain_session(&session).map(|(_, plain)| uris::chat_of(before, &plain))
+        }
         None => uris::plain_session(uri).map(|(_, plain)| plain),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn respelled(spelling: &mut Spelling, message: &Value) -> Value {
@@ -374,39 +331,10 @@ mod tests {
             respelled(&mut spelling, &action(&chat, "ahp-session:/1")),
             action(&theirs, "ahp-session:/1")
         );
+        let fork = |session: &str| action(&uris::chat_of("ahp-chat://f/", session), "");
+        assert_eq!(respelled(&mut spelling, &fork("ahp-session:/1")), fork("script:/1"));
         let unknown = action("ahp-session:/3", "");
         assert_eq!(respelled(&mut spelling, &unknown), unknown);
-    }
-
-    #[test]
-    fn a_session_that_is_made_ahead_is_shown_when_something_begins_in_it() {
-        let mut ahead = Ahead::default();
-        ahead.make("script:/1");
-        let mut told = |message: Value| {
-            let line = ahead.hide(Line::of((message.to_string() + "\n").into()));
-            line.map(|line| serde_json::from_slice::<Value>(&line.bytes).unwrap())
-        };
-        let summary = |title: &str| json!({ "resource": "script:/1", "title": title, "status": 1 });
-        let added = |summary: Value| {
-            json!({ "jsonrpc": "2.0", "method": "root/sessionAdded",
-            "params": { "channel": "ahp-root://", "summary": summary } })
-        };
-        let changed = |changes: Value| {
-            json!({ "method": "root/sessionSummaryChanged",
-            "params": { "channel": "ahp-root://", "session": "script:/1", "changes": changes } })
-        };
-        let list = |items: Value| json!({ "id": 1, "result": { "items": items } });
-        let other = json!({ "resource": "script:/2" });
-        assert_eq!(told(added(summary("New Session"))), None);
-        assert_eq!(told(list(json!([summary("New Session"), other]))), Some(list(json!([other]))));
-        assert_eq!(told(changed(json!({ "modifiedAt": "later" }))), None);
-        // What a client that is back has missed names all of it.
-        assert_eq!(told(changed(json!({ "title": "New Session", "status": 1 }))), None);
-        let mut whole = summary("Hello");
-        whole["modifiedAt"] = json!("later");
-        assert_eq!(told(changed(json!({ "title": "Hello" }))), Some(added(whole)));
-        let plain = changed(json!({ "title": "Another" }));
-        assert_eq!(told(plain.clone()), Some(plain));
     }
 
     #[test]
@@ -427,9 +355,24 @@ mod tests {
     }
 
     #[test]
+    fn a_remote_window_is_not_told_where_to_begin() {
+        let told = |message: &str| {
+            let mut line = Line::of(format!("{message}\n").into());
+            without_default_directory(&mut line);
+            String::from_utf8(line.bytes.to_vec()).unwrap()
+        };
+        let result = r#"{"id":1,"result":{"defaultDirectory":"file:///","protocolVersion":"0.9.0"}}"#;
+        assert_eq!(told(result), "{\"id\":1,\"result\":{\"protocolVersion\":\"0.9.0\"}}\n");
+        let text = r#"{"params":{"action":{"content":"x","defaultDirectory":5}}}"#;
+        assert_eq!(told(text), format!("{text}\n"));
+    }
+
+    #[test]
     fn remote_files_are_files() {
-        let said =
-            |uri: &str| json!({ "action": { "message": { "text": uri, "attachments": [{ "uri": uri }] } } });
+        let said = |uri: &str| {
+            json!({ "action": { "message": { "text": uri, "attachments": [{ "uri": uri }] } },
+                "workingDirectories": [uri], "workingDirectory": uri })
+        };
         let message = |params: Value| Incoming::Notification {
             method: "dispatchAction".to_owned(),
             params: Params::from_json(params.to_string()),
@@ -441,6 +384,8 @@ mod tests {
         };
         let read: Value = params.read().unwrap();
         assert_eq!(read["action"]["message"]["attachments"][0]["uri"], "file:///a%20b");
+        assert_eq!(read["workingDirectories"], json!(["file:///a%20b"]));
+        assert_eq!(read["workingDirectory"], "file:///a%20b");
         assert_eq!(read["action"]["message"]["text"], "vscode-remote://localhost:9000/a%20b");
     }
 }

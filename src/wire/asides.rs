@@ -26,6 +26,8 @@ pub enum Aside {
         /// `createSession`: the session and the turn that it goes on from (JSON).
         fork: Option<Value>,
     },
+    /// `createSession`: whether anything will be said in it is open; the client makes one for each window.
+    MadeAhead,
     /// `dispatchAction` on a session: another model or agent is selected; the action is what its client said.
     Selects {
         /// What is selected.

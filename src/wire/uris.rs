@@ -42,6 +42,19 @@ pub fn session_of_default_chat(chat: &str) -> Option<String> {
     String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
+/// The session that the URI of a chat holds, and what stands before it there: clients make the URIs of further chats
+/// like those of the first ones, with another authority.
+pub fn session_of_chat(chat: &str) -> Option<(&str, String)> {
+    let at = "ahp-chat://".len() + chat.strip_prefix("ahp-chat://")?.find('/')? + 1;
+    let (before, encoded) = chat.split_at(at);
+    Some((before, String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?))
+}
+
+/// The URI of a chat that holds this session behind what stands before it.
+pub fn chat_of(before: &str, session: &str) -> String {
+    format!("{before}{}", URL_SAFE_NO_PAD.encode(session))
+}
+
 /// What stands before what calls a content.
 const CONTENT: &str = "ahp-content:";
 
@@ -167,6 +180,12 @@ mod tests {
             session_of_default_chat("ahp-chat://default/YWhwLXNlc3Npb246LzE").as_deref(),
             Some("ahp-session:/1")
         );
+        let fork = "ahp-chat://9f/YWhwLXNlc3Npb246LzE";
+        assert_eq!(session_of_chat(fork), Some(("ahp-chat://9f/", "ahp-session:/1".to_owned())));
+        assert_eq!(chat_of("ahp-chat://9f/", "ahp-session:/1"), fork);
+        for none in ["ahp-chat:/1", "ahp-chat://9f", "ahp-chat://9f/%", "ahp-chat://subagent/YWhw/1"] {
+            assert_eq!(session_of_chat(none), None, "{none}");
+        }
         assert_eq!(session_of_default_chat("ahp-chat:/1"), None);
         assert_eq!(session_of_default_chat("ahp-chat://default/%"), None);
     }

@@ -519,7 +519,8 @@ async fn a_window_is_scrolled_to_the_top() {
 async fn what_is_typed_is_completed() {
     let (mut child, client) = connect(&[]).await;
     let opened = client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
-    assert_eq!(opened.completion_trigger_characters, Some(vec!["/".to_owned()]));
+    let triggers = ["/", "#", "@"].map(str::to_owned);
+    assert_eq!(opened.completion_trigger_characters.as_deref(), Some(&triggers[..]));
     create_session(&client).await;
     let params = CompletionsParams {
         channel: SESSION.to_owned(),

@@ -101,3 +101,36 @@ fn a_file_is_answered_after_the_input_has_ended() {
     assert_eq!(answered, (0..8).map(Value::from).collect::<Vec<_>>());
     assert_eq!(process.wait().code(), Some(0));
 }
+
+#[test]
+fn a_file_that_is_typed_is_found_where_its_session_works() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["src/main.rs", "domain.txt", "made.o"] {
+        let path = folder.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    fs::write(folder.path().join(".gitignore"), "*.o\n").unwrap();
+    let directory = format!("file://{}", folder.path().display());
+    let mut process = opened();
+    let session = json!({ "channel": "ahp-session:/s", "workingDirectories": [directory] });
+    assert_eq!(ask(&mut process, "createSession", &session)["result"], Value::Null);
+    let mut typed = |text: &str, offset: usize| {
+        let params =
+            json!({ "channel": "ahp-session:/s", "kind": "userMessage", "text": text, "offset": offset });
+        ask(&mut process, "completions", &params)["result"]["items"].take()
+    };
+    let offered = |insert: &str, file: &str, range: [usize; 2]| {
+        json!({ "insertText": insert, "rangeStart": range[0], "rangeEnd": range[1], "attachment": {
+            "type": "resource", "label": file.rsplit('/').next(), "displayKind": "document",
+            "uri": format!("{directory}/{file}") } })
+    };
+    let both =
+        json!([offered("#main.rs", "src/main.rs", [4, 9]), offered("#domain.txt", "domain.txt", [4, 9])]);
+    assert_eq!(typed("Ä 𝄞#main", 9)[0], Value::Null, "it begins no word");
+    assert_eq!(typed("see #main, please", 10), json!([]), "what is typed has no comma");
+    assert_eq!(typed("see #main please", 9), both);
+    assert_eq!(typed("@made", 5), json!([]));
+    assert_eq!(typed("𝄞 @dom.txt", 7)[0], offered("@domain.txt", "domain.txt", [3, 11]));
+    assert_eq!(typed("# a heading", 2), json!([]));
+}

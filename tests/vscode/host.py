@@ -223,8 +223,12 @@ class Client:
     def follow(self, session):
         """Gives back the session's chat, followed."""
         chat = "ahp-chat://default/" + base64.urlsafe_b64encode(session.encode()).decode().rstrip("=")
-        self.ask("subscribe", channel=chat)
+        self.state(chat)
         return chat
+
+    def state(self, channel):
+        """Follows a channel; gives back its state."""
+        return self.ask("subscribe", channel=channel)["snapshot"]["state"]
 
     def titled(self, title):
         """The session of this title."""
@@ -233,7 +237,7 @@ class Client:
 
     def allow(self, chat):
         """Allows what the chat's running turn asks for."""
-        turn = self.ask("subscribe", channel=chat)["snapshot"]["state"]["activeTurn"]
+        turn = self.state(chat)["activeTurn"]
         call = next(part["toolCall"] for part in turn["responseParts"] if part["kind"] == "toolCall")
         self.dispatch(chat, type="chat/toolCallConfirmed", turnId=turn["id"], toolCallId=call["toolCallId"],
                       approved=True, confirmed="user-action")

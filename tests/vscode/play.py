@@ -27,13 +27,13 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 class Stage:
     """What a scene has: the host, windows, and clients of another kind."""
 
-    def __init__(self, host, profile, url, repository):
-        self.host, self.profile, self.url, self.repository = host, profile, url, repository
+    def __init__(self, host, browser, url, repository):
+        self.host, self.browser, self.url, self.repository = host, browser, url, repository
         self.windows, self.over = [], contextlib.ExitStack()
 
     def window(self, agent=None):
         """Opens a window; with an agent, chooses it."""
-        window = Window(self.profile, f"{self.url}?folder={self.repository}")
+        window = Window(self.browser, f"{self.url}?folder={self.repository}")
         self.windows.append(window)
         self.over.callback(window.close)
         if agent:
@@ -97,11 +97,9 @@ def main():
         playwright = over.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=installed["chromium"], args=FLAGS)
         over.callback(browser.close)
-        # One for all, as somebody's windows have it: what it has loaded once it need not load again.
-        profile = browser.new_context(viewport={"width": 1500, "height": 1000})
         for name in names or SCENES:
             began = time.monotonic()
-            wrong = play(name, Stage(host, profile, server.url, repository), os.path.join(folder, "pictures"))
+            wrong = play(name, Stage(host, browser, server.url, repository), os.path.join(folder, "pictures"))
             print(f"{name}: {'FAILED' if wrong else 'ok'} ({time.monotonic() - began:.1f} s)", flush=True)
             if wrong:
                 print(wrong, flush=True)

@@ -7,7 +7,7 @@ by what their first message says, since that is their title.
 import json
 import os
 
-from workbench import DIFF, PERMISSION
+from workbench import DIFF, INPUT, PERMISSION, SESSION
 
 SCENES = {}
 
@@ -43,6 +43,18 @@ def send_and_read(stage):
     window.responds("send and read", "the end")
     window.idle()
     window.lists("send and read", "Completed")
+
+
+@scene
+def a_session_works_in_the_folder_of_its_window(stage):
+    # Sent before VS Code has made a session ahead, too.
+    window = stage.window()
+    window.choose("Script")
+    window.send("/say works there")
+    window.responds("works there")
+    client = stage.client()
+    session = client.titled("/say works there")
+    assert client.state(session)["workingDirectories"] == ["file://" + stage.repository], session
 
 
 @scene
@@ -193,11 +205,22 @@ def a_window_that_is_only_opened_leaves_nothing(stage):
 @scene
 def load_the_window_anew_in_mid_turn(stage):
     window = stage.window("Script")
-    window.send("/say loaded anew\n/ask further\n/say to the end")
+    window.send("/say loaded anew\n/hang")
     window.responds("loaded anew")
     window.reload()
     window.open("loaded anew")
     window.responds("loaded anew")
+    window.cancel()
+    window.idle()
+
+
+@scene
+def a_permission_waits_while_the_window_is_loaded_anew(stage):
+    window = stage.window("Script")
+    window.send("/say asked anew\n/ask further\n/say to the end")
+    window.until("the permission", lambda: "Allow once" in window.chat())
+    window.reload()
+    window.open("asked anew")
     window.press("Allow once")
     window.responds("to the end")
     window.idle()
@@ -224,12 +247,10 @@ def a_host_that_has_forgotten_everything_is_spoken_to_again(stage):
     window.responds("forgotten")
     window.idle()
     stage.host.forget()
-    window.until("an empty list of sessions", lambda: not any("forgotten" in row for row in window.sessions()))
-    fresh = stage.window("Script")
-    fresh.send("/say a new life")
-    fresh.responds("a new life")
-    # The window that was there is told.
-    window.lists("a new life")
+    window.choose("Script")
+    window.send("/say a new life")
+    window.responds("a new life")
+    window.lists("/say a new life", "Completed")
 
 
 @scene
@@ -237,14 +258,15 @@ def what_ended_while_the_network_was_gone_is_shown(stage):
     window = stage.window("Script")
     window.send("/say network\n/ask further\n/say it is over")
     window.responds("network")
-    window.lists("network", "Needs input")
+    window.until("that it waits, in the list of sessions",
+                 lambda: "Input needed" in window.text(f"{SESSION}:has-text('/say network')"))
     client = stage.client()
     chat = client.follow(client.titled("/say network"))
     stage.host.tap.cut()
     client.allow(chat)
     client.until("chat/turnComplete")
     window.responds("it is over")
-    window.lists("network", "Completed")
+    window.lists("/say network", "Completed")
 
 
 @scene
@@ -313,12 +335,21 @@ def a_real_agent_runs_a_command(stage):
     window.press("Allow")
     window.responds("from the 42 shell")
     window.idle()
+    # VS Code says settings of its own with each session.
+    assert "has not taken" not in window.chat(), window.chat()
     assert window.models()[0] not in ("", "Default"), window.models()
 
 
 @scene
-def files_are_offered_for_a_hash(stage):
+def a_file_is_offered_and_attached(stage):
     window = stage.window("Script")
-    window.write("/say #a.t")
-    window.page.keyboard.press("Control+Space")
-    window.until("`a.txt` among what is offered", lambda: "a.txt" in window.text(".suggest-widget"))
+    client = stage.client()
+    for mark in "#@":
+        window.complete(f"see {mark}a", "a.txt")
+        window.until("the file's name in the message", lambda: f"{mark}a.txt" in window.text(INPUT))
+        window.send_typed()
+        window.responds(f"see {mark}a.txt")
+        window.idle()
+    turns = client.state(client.follow(client.titled("see #a.txt")))["turns"]
+    file = "file://" + os.path.join(stage.repository, "a.txt")
+    assert [turn["message"]["attachments"][0]["uri"] for turn in turns] == [file, file], turns

@@ -26,6 +26,7 @@ DIFF = ".monaco-diff-editor"
 QUESTIONS = f"{CHAT} .chat-question-carousel-container"
 SESSION = ".agent-sessions-viewer .agent-session-item-row"
 CHOICES = ".context-view .monaco-list-row"
+SUGGESTED = ".suggest-widget .monaco-list-rows"
 
 
 class Unseen(AssertionError):
@@ -33,16 +34,21 @@ class Unseen(AssertionError):
 
 
 class Window:
-    """A window on a folder, its chat as large as it gets."""
+    """A window on a folder, its chat as large as it gets.
 
-    def __init__(self, profile, url):
-        self.page = profile.new_page()
+    It has a profile of its own: VS Code opens with the conversation that was open before in any window of a profile, and
+    may do so while somebody types.
+    """
+
+    def __init__(self, browser, url):
+        self.profile = browser.new_context(viewport={"width": 1500, "height": 1000})
+        self.page = self.profile.new_page()
         self.page.set_default_timeout(LIMIT * 1000)
         self.page.goto(url, wait_until="domcontentloaded")
         self.ready()
 
     def close(self):
-        self.page.close()
+        self.profile.close()
 
     def ready(self):
         """Waits until the window is there, and makes its chat large, so that the list of sessions is beside it."""
@@ -94,8 +100,18 @@ class Window:
 
     def responds(self, *texts):
         """Waits until the last response shows each of these."""
+        folded = self.page.locator(f"{CHAT} .interactive-response").last.locator("summary[aria-expanded=false]")
+        folded = folded.filter(has_text="Completed").first
+
+        def seen():
+            # What came before the last text of a turn is folded when the turn is over.
+            if text not in self.response() and folded.count():
+                with contextlib.suppress(Error):
+                    folded.click(timeout=SOON)
+            return text in self.response()
+
         for text in texts:
-            self.until(f"`{text}` in the last response", lambda: text in self.response())
+            self.until(f"`{text}` in the last response", seen)
 
     def idle(self):
         """Waits until no turn runs in the conversation."""
@@ -120,7 +136,11 @@ class Window:
     # ---- What is done in it ----
 
     def choose(self, agent):
-        """Chooses an agent for an empty conversation, and waits until it can be talked to."""
+        """Begins an empty conversation, and chooses an agent for it."""
+        requests = self.page.locator(f"{CHAT} .interactive-request")
+        if requests.count():
+            self.page.locator(".monaco-button").filter(has_text="New Session").first.click()
+            self.until("an empty conversation", lambda: not requests.count())
         self.until("the choice of agents", lambda: self.there(AGENT))
 
         def chosen():
@@ -146,9 +166,7 @@ class Window:
 
     def write(self, text):
         """Types a message."""
-        self.page.locator(INPUT).last.click()
-        self.page.keyboard.press("Control+A")
-        self.page.keyboard.press("Delete")
+        self.clear()
         for number, line in enumerate(text.split("\n")):
             if number:
                 self.page.keyboard.press("Shift+Enter")
@@ -158,9 +176,33 @@ class Window:
         # What is offered for it would take the key.
         self.page.keyboard.press("Escape")
 
+    def complete(self, text, wanted):
+        """Types a message key by key, and takes what is offered for its last word."""
+        def offered():
+            # What offers it may not be there yet, and is asked when something is typed.
+            self.clear()
+            self.page.keyboard.type(text)
+            with contextlib.suppress(Error):
+                self.page.locator(SUGGESTED).filter(has_text=wanted).last.wait_for(timeout=3 * SOON)
+            return wanted in self.text(SUGGESTED)
+
+        self.until(f"`{wanted}` among what is offered for `{text}`", offered)
+        self.page.keyboard.press("Tab")
+
+    def clear(self):
+        """Empties the input."""
+        self.page.locator(INPUT).last.click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.press("Delete")
+
     def send(self, text, key="Enter"):
         """Types a message and sends it: by Enter (to steer a running turn), or by Alt+Enter (to queue it)."""
         self.write(text)
+        self.send_typed(text.split("\n")[-1], key)
+
+    def send_typed(self, last=None, key="Enter"):
+        """Sends what is typed, whose last line is this."""
+        last = last or self.text(INPUT).replace("\xa0", " ").strip()
 
         def gone():
             if last not in self.text(INPUT).replace("\xa0", " "):
@@ -168,7 +210,6 @@ class Window:
             self.page.locator(INPUT).last.click()
             self.page.keyboard.press(key)
 
-        last = text.split("\n")[-1]
         self.until("that the message is sent", gone)
 
     def press(self, label, within=CHAT):

@@ -215,6 +215,15 @@ impl Options {
         self.settings.iter().find(|setting| setting.id == id).map(|setting| &setting.current)
     }
 
+    /// Whether a setting can have this value, as far as the agent says.
+    pub fn offers(&self, id: &str, value: &Value) -> bool {
+        let setting = self.settings.iter().find(|setting| setting.id == id);
+        setting.is_some_and(|setting| match &setting.values {
+            Some(values) => values.iter().any(|choice| value.as_str() == Some(&choice.value)),
+            None => value.is_boolean(),
+        })
+    }
+
     /// The settings in the order in which to change them: what the others depend on first.
     pub fn in_order(&self) -> impl Iterator<Item = &str> {
         let first = self.model();

@@ -11,9 +11,8 @@ use ahp_types::actions::{
     ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::state::{
-    ActiveTurn, ChatInputAnswer, ChatInputRequest, ChatInputResponseKind, Message, PendingMessageKind,
-    ResponsePart, SessionStatus, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState,
-    TurnState,
+    ActiveTurn, ChatInputAnswer, ChatInputRequest, Message, PendingMessageKind, ResponsePart, SessionStatus,
+    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
 };
 
 use super::answers::{check_answer, check_answers, question_of};
@@ -310,24 +309,22 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let request = open_question(self.chat(key)?, &action.request_id)?;
         if let Err(why) = check_answers(request, &mut action) {
-            // Real clients show a question no more when it is answered, whatever becomes of the answer.
             let request = request.clone();
-            self.settle_question(step, key, action.request_id, ChatInputResponseKind::Cancel);
-            self.ask(step, key, request);
+            self.ask_again(step, key, request);
             self.end_if_too_large(step, key);
             return Err(format!("{why}; the question is asked again"));
         }
         let chat = self.chat(key)?;
         let request = open_question(chat, &action.request_id)?;
-        let run = chat.run.as_ref().map(|run| run.id);
+        let run = chat.run.as_ref().map(|run| (run.id, run.first_id(&action.request_id).to_owned()));
         let mut answers = sorted(request.answers.as_ref());
         answers.extend(sorted(action.answers.as_ref()));
         answers.retain(|_, answer| !matches!(answer, ChatInputAnswer::Draft(_)));
         let answers = answers.into_iter().map(|(id, answer)| (id.clone(), answer.clone())).collect();
-        let (request_id, response) = (action.request_id.clone(), action.response);
+        let (shown_id, response) = (action.request_id.clone(), action.response);
         self.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
-        self.question_changed(step, key, &request_id);
-        if let Some(run) = run {
+        self.question_changed(step, key, &shown_id);
+        if let Some((run, request_id)) = run {
             self.tell_agent(step, key, Command::Answer { run, request_id, response, answers });
         }
         Ok(Verdict::Done)

@@ -67,6 +67,7 @@ impl Host {
             return Ok(Verdict::Done);
         }
         let offers = matches!(action, StateAction::SessionActiveClientSet(_));
+        let names = matches!(action, StateAction::SessionTitleChanged(_));
         self.sequence(step, key, action, Some(origin));
         if offers {
             self.tell_tools_in(step, key);
@@ -75,6 +76,9 @@ impl Host {
             self.configure_agents(step, key, &before);
         }
         self.session_changed(key);
+        if names {
+            self.begin_session(step, key);
+        }
         Ok(Verdict::Done)
     }
 }

@@ -127,6 +127,9 @@ impl Kind for Session {
     }
 
     fn is_followed(host: &mut Host, key: SessionKey, client_id: &str) {
+        if let Some(session) = host.channels.sessions.get_mut(&key) {
+            session.unfollowed = None;
+        }
         host.client_is_back(key, client_id);
     }
 

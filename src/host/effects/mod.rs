@@ -246,6 +246,9 @@ pub enum Timer {
     Trial(SessionKey),
     /// The time of an active client to come back, counted among all such times, is up.
     Absence(u64),
+    /// The time of a session that was made ahead of use, and that nobody follows, to be followed again is up; with the
+    /// number of that time.
+    Unfollowed(SessionKey, u64),
 }
 
 /// Everything that the core asks of its surroundings, in order.
@@ -500,6 +503,21 @@ pub enum Resource {
         /// Its `file:` URI.
         uri: String,
     },
+    /// Files that may be meant by what is typed.
+    Files(FilesMeant),
+}
+
+/// Files that may be meant by what is typed in a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilesMeant {
+    /// The `file:` URIs of the directories that they are in.
+    pub directories: Vec<String>,
+    /// What the word begins with that is typed.
+    pub mark: char,
+    /// The word behind that, up to the cursor.
+    pub typed: String,
+    /// Where the whole word begins and ends, in UTF-16 code units.
+    pub range: (Option<i64>, Option<i64>),
 }
 
 /// A page of the list of sessions.

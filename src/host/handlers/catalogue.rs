@@ -5,7 +5,7 @@
 
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
-use ahp_types::notifications::{SessionAddedParams, SessionRemovedParams};
+use ahp_types::notifications::SessionRemovedParams;
 use ahp_types::state::{SessionActiveClient, SessionState};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
@@ -91,6 +91,7 @@ impl Host {
             beginning.draft = self.first_draft(&provider, selection)?;
         }
 
+        let ahead = self.is_made_ahead(aside);
         let now = step.timestamp();
         // The next number is that of the count of sessions, which is told with the session itself.
         let born_at = self.head + 1;
@@ -112,9 +113,10 @@ impl Host {
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
         let first = Chat { sponsor, opening, ..first };
         self.channels.chats.insert(chat, first);
-        self.session_count += 1;
-        self.unsaved.insert(session.into());
-        self.unsaved.insert(chat.into());
+        if !ahead {
+            self.unsaved.insert(session.into());
+            self.unsaved.insert(chat.into());
+        }
         self.channels.sessions.insert(
             session,
             Session {
@@ -126,6 +128,9 @@ impl Host {
                 config,
                 title_by,
                 used: self.uses,
+                ahead,
+                shown_at: born_at,
+                unfollowed: None,
             },
         );
         Ok(NewSession { session })
@@ -149,15 +154,11 @@ impl Host {
         Ok(())
     }
 
-    /// Tells of a new session and has its agent open the conversation.
+    /// Tells of a new session, unless it is made ahead of use, and has its agent open the conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
-        self.count_sessions(step);
-        let Some(session) = self.channels.sessions.get(&new.session) else { return };
-        let params = SessionAddedParams {
-            channel: self.channels.root.channel.uri.clone(),
-            summary: session.told.clone(),
-        };
-        self.notify_root(step, "root/sessionAdded", params);
+        if self.channels.sessions.get(&new.session).is_some_and(|session| !session.ahead) {
+            self.show_session(step, new.session);
+        }
         self.open_session(step, new.session);
     }
 
@@ -193,6 +194,9 @@ impl Host {
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
         self.summaries.forget(key);
+        if session.ahead {
+            return Ok(());
+        }
         let uri = session.channel.uri;
         self.session_count = self.session_count.saturating_sub(1);
         step.say(Output::Record(Record::SessionRemoved(key)));

@@ -224,6 +224,7 @@ impl Host {
     }
 
     fn add_chat(&mut self, step: &mut Step<'_>, key: SessionKey, uri: String, from: Beginning) -> ChatKey {
+        self.begin_session(step, key);
         let chat = ChatKey(self.fresh_key());
         let state =
             ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };

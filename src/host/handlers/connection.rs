@@ -56,7 +56,7 @@ impl Host {
             meta: None,
             snapshots,
             default_directory: client.and_then(|client| client.default_directory.clone()),
-            completion_trigger_characters: self.completion_triggers(),
+            completion_trigger_characters: Some(self.completion_triggers()),
             terminal_command_prefix: None,
             telemetry: None,
             automations: None,
@@ -209,6 +209,7 @@ impl Host {
         if let Some(client_id) = client_id {
             self.is_left(step, target, &client_id);
         }
+        self.watch_unfollowed(step);
         Ok(())
     }
 

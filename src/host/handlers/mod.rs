@@ -5,6 +5,7 @@
 
 pub(super) mod catalogue;
 mod chats;
+pub(super) mod completions;
 mod config;
 mod connection;
 mod forks;

@@ -107,6 +107,7 @@ impl Host {
     /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew, as one of
     /// that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
+        self.begin_session(step, to);
         self.close_conversation(step, key);
         self.keep_directories_of(step, key, to);
         let Some(chat) = self.channels.chats.get_mut(&key) else { return };
@@ -177,6 +178,9 @@ impl Host {
             config: from.config.clone(),
             title_by: chat.title_by,
             used: self.uses,
+            ahead: false,
+            shown_at: self.head,
+            unfollowed: None,
         };
         let to = SessionKey(self.fresh_key());
         self.channels.by_uri.insert(uri.clone(), to.into());

@@ -3,6 +3,7 @@
 //! Owns: what several connections see of each other, and every order in which what is read can come.
 //! Never: waits for a time to pass.
 
+mod ahead;
 mod departing;
 mod kinds;
 mod sharing;

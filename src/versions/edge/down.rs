@@ -13,6 +13,7 @@ use super::{Answered, Batch, Edges, Peer};
 use crate::host::effects::{ConnectionId, Frame};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
+use crate::versions::quirks;
 use crate::versions::step::Notice;
 use crate::versions::Line;
 use crate::wire::methods::Method;
@@ -24,14 +25,11 @@ impl Edges {
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let before = lines.len();
         self.translate_down(connection, frame, lines);
-        let quirks = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
-        if quirks.sessions_ahead {
-            let told = lines.split_off(before);
-            if let Some(peer) = self.peers.get_mut(&connection) {
-                lines.extend(told.into_iter().filter_map(|line| peer.ahead.hide(line)));
-            }
+        let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
+        if has.remote_files {
+            lines[before..].iter_mut().for_each(quirks::without_default_directory);
         }
-        if quirks.sessions_by_provider {
+        if has.sessions_by_provider {
             lines[before..].iter_mut().for_each(|line| self.spelling.respell(line));
         }
     }

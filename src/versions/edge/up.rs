@@ -25,14 +25,14 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         id: Option<RequestId>,
-        method: String,
-        mut params: Object,
+        mut call: Call,
         fed: &mut Vec<Incoming>,
     ) -> Result<(), RpcError> {
-        self.resolve_doubt(connection, &method, &params);
-        if method == Method::DispatchAction.name() {
-            return self.action_up(connection, id, params, fed);
+        self.resolve_doubt(connection, &call.method, &call.params);
+        if call.method == Method::DispatchAction.name() {
+            return self.action_up(connection, id, call.params, fed);
         }
+        let params = &mut call.params;
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Ok(()) };
         for member in ["channel", "resource"] {
@@ -49,8 +49,7 @@ impl Edges {
                 }
             }
         }
-        let spelled = spelled_in(&params);
-        let mut call = Call { method, params, aside: None, reply: Reply::Same };
+        let spelled = spelled_in(params);
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
         let (chain, mut scene) = lane.scene(&channel, &peer.client_id);
         chain.call_up(&mut call, &mut scene)?;

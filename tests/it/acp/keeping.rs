@@ -171,7 +171,7 @@ fn messages_keep_their_names_and_what_their_pieces_say_besides() {
         "message m2 d".to_owned(),
     ];
     let said = watched.turn("t1", &script.join("\n"));
-    assert_eq!(said, "abcd");
+    assert_eq!(said, "abc\n\nd");
     let parts = watched.heard("chat/responsePart");
     assert_eq!(parts.len(), 2);
     assert_eq!(parts[0]["_meta"], json!({ "acp.messageId": "m1" }));

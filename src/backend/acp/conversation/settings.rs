@@ -135,6 +135,12 @@ impl Settings {
     fn give_up_the_rest(&mut self, agent: &str) {
         let mut tried = std::mem::take(&mut self.tried);
         for (id, value) in std::mem::take(&mut self.wanted) {
+            // What is said at the beginning is taken on trust, and clients say settings of their own: the host leaves
+            // them out where it knows better.
+            if self.opening.is_some() && !self.options.offers(&id, &value) {
+                tracing::info!(agent, setting = id, "a setting was left out that the agent does not offer");
+                continue;
+            }
             let why = match self.options.value(&id) {
                 Some(now) if *now == value => continue,
                 Some(now) => tried.remove(&id).flatten().unwrap_or_else(|| format!("it stays with {now}")),

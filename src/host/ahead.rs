@@ -1,0 +1,78 @@
+//! Sessions that clients make ahead of use: for each window and each empty chat, whether anything is said there or not.
+//!
+//! Owns: what makes such a session one like the others, which is announced, listed and kept; and disposing of those
+//! that nobody follows any more.
+//! Never: knows which clients do that; what they make is marked.
+
+use std::time::Duration;
+
+use ahp_types::commands::DisposeSessionParams;
+use ahp_types::notifications::SessionAddedParams;
+
+use super::effects::{ChannelId, Output, Timer};
+use super::model::{Session, SessionKey};
+use super::{Host, Step};
+use crate::wire::asides::Aside;
+
+/// So many are there at most; what is made beyond is a session like the others.
+const AHEAD_MAX: usize = 256;
+
+/// How long one stays that nobody follows: a client whose connection broke comes back within this time.
+const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
+
+impl Host {
+    /// Whether a session is made ahead of use.
+    pub(super) fn is_made_ahead(&self, aside: Option<&Aside>) -> bool {
+        let ahead = || self.channels.sessions.values().filter(|session| session.ahead).count();
+        aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
+    }
+
+    /// Something begins in a session: if it was made ahead, it is one like the others from now on.
+    pub(super) fn begin_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| session.ahead) else {
+            return;
+        };
+        session.ahead = false;
+        let chats = self.chats_of(key);
+        self.unsaved.insert(key.into());
+        self.unsaved.extend(chats.into_iter().map(ChannelId::from));
+        self.show_session(step, key);
+    }
+
+    /// Tells of a session that nobody was told of.
+    pub(super) fn show_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        self.session_count += 1;
+        self.count_sessions(step);
+        let head = self.head;
+        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        session.shown_at = head;
+        session.told = session.summary();
+        let (channel, summary) = (self.channels.root.channel.uri.clone(), session.told.clone());
+        self.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
+    }
+
+    /// Somebody may have followed a session last: one that was made ahead is disposed of if nobody does so for a while.
+    pub(super) fn watch_unfollowed(&mut self, step: &mut Step<'_>) {
+        let unfollowed = self.channels.sessions.iter().filter(|(_, session)| {
+            session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
+        });
+        for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let number = self.fresh_key();
+            if let Some(session) = self.channels.sessions.get_mut(&key) {
+                session.unfollowed = Some(number);
+                step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
+            }
+        }
+    }
+
+    /// The time is up in which a session that was made ahead, and that nobody followed, might be followed again.
+    pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
+        let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
+        let Some(session) = self.channels.sessions.get(&key).filter(is_due) else { return };
+        let channel = session.channel.uri.clone();
+        tracing::info!(session = channel, "a session is disposed of in which nothing has begun");
+        if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
+            tracing::warn!(%error, "a session in which nothing has begun stays");
+        }
+    }
+}

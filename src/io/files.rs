@@ -1,0 +1,224 @@
+//! Files that may be meant by what is typed in a message: `completions` behind `#` and `@`.
+//!
+//! Owns: looking for them where a chat works, as far as version control does not ignore them, and what fits best.
+//! Never: follows a link, so it never leaves those folders; looks without an end.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ahp_types::commands::{CompletionItem, CompletionsResult};
+use ahp_types::state::{MessageAttachment, MessageResourceAttachment};
+use ignore::WalkBuilder;
+
+use super::resources::{path_of, uri_of};
+use crate::host::effects::FilesMeant;
+
+/// So many files are offered.
+const OFFERED_MAX: usize = 50;
+
+/// So many files and folders are looked at, of all directories together.
+const LOOKED_AT_MAX: usize = 100_000;
+
+/// It is looked for no longer than this: somebody is typing.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// Folders that are nobody's files.
+const OF_VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
+
+/// A file that fits.
+struct Found {
+    /// How well: less is better.
+    rank: (usize, usize),
+    /// Its path below its directory.
+    below: String,
+    name: String,
+    path: PathBuf,
+    /// The place of its directory.
+    of: usize,
+}
+
+/// The files that fit best, those first.
+pub(super) fn find(meant: &FilesMeant) -> CompletionsResult {
+    let directories: Vec<PathBuf> = meant.directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
+    let until = Instant::now() + WITHIN;
+    let typed = meant.typed.to_lowercase();
+    let mut found: Vec<Found> = Vec::new();
+    for (of, directory) in directories.iter().enumerate() {
+        // What is in another one is looked at there.
+        let has_it = |(at, other): (usize, &PathBuf)| {
+            at != of && directory.starts_with(other) && (directory != other || at < of)
+        };
+        if !directories.iter().enumerate().any(has_it) {
+            let share = LOOKED_AT_MAX / directories.len();
+            look_in(directory, share, until, |path| found.extend(fit(&typed, of, directory, path)));
+        }
+    }
+    found.sort_by(|one, other| (one.rank, one.of, &one.below).cmp(&(other.rank, other.of, &other.below)));
+    found.truncate(OFFERED_MAX);
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    for file in &found {
+        *named.entry(&file.name).or_default() += 1;
+    }
+    let label = |file: &Found| match named.get(file.name.as_str()) {
+        Some(1) => file.name.clone(),
+        _ if directories.len() > 1 => format!("{}/{}", name_of(&directories[file.of]), file.below),
+        _ => file.below.clone(),
+    };
+    let item = |file: &Found| CompletionItem {
+        insert_text: format!("{}{}", meant.mark, file.name),
+        range_start: meant.range.0,
+        range_end: meant.range.1,
+        attachment: MessageAttachment::Resource(MessageResourceAttachment {
+            label: label(file),
+            range: None,
+            display_kind: Some("document".to_owned()),
+            meta: None,
+            uri: uri_of(&file.path),
+            size_hint: None,
+            content_type: None,
+            selection: None,
+            nonce: None,
+        }),
+    };
+    CompletionsResult { items: found.iter().map(item).collect() }
+}
+
+/// Shows each file in a directory, as far as so many entries and the time reach.
+fn look_in(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
+    let walk = WalkBuilder::new(directory)
+        .follow_links(false)
+        .hidden(false)
+        .require_git(false)
+        .filter_entry(|entry| !OF_VERSION_CONTROL.iter().any(|name| entry.file_name() == *name))
+        .sort_by_file_name(Ord::cmp)
+        .build();
+    for entry in walk.take(entries_max) {
+        if Instant::now() > until {
+            tracing::debug!(directory = %directory.display(), "not all files were looked at: it took too long");
+            return;
+        }
+        match entry {
+            Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => show(entry.path()),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a file cannot be looked at"),
+        }
+    }
+}
+
+/// Whether a file may be meant by what is typed, in small letters.
+fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<Found> {
+    let below = path.strip_prefix(directory).ok()?.to_string_lossy().into_owned();
+    let name = name_of(path);
+    let (small_name, small_path) = (name.to_lowercase(), below.to_lowercase());
+    let how = if small_name.starts_with(typed) {
+        0
+    } else if small_name.contains(typed) {
+        1
+    } else if small_path.contains(typed) {
+        2
+    } else if has_in_order(&small_path, typed) {
+        3
+    } else {
+        return None;
+    };
+    let depth = below.matches('/').count();
+    Some(Found { rank: (how, depth), below, name, path: path.to_owned(), of })
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Whether a text has these characters in this order, with any between them.
+fn has_in_order(text: &str, typed: &str) -> bool {
+    let mut rest = text.chars();
+    typed.chars().all(|wanted| rest.any(|character| character == wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn write(folder: &Path, files: &[&str]) {
+        for file in files {
+            let path = folder.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+    }
+
+    fn offered(folders: &[&Path], typed: &str) -> Vec<(String, String)> {
+        let directories = folders.iter().map(|folder| uri_of(folder)).collect();
+        let range = (Some(0), Some(1));
+        let found = find(&FilesMeant { directories, mark: '#', typed: typed.to_owned(), range });
+        let told = |item: CompletionItem| match item.attachment {
+            MessageAttachment::Resource(file) => (file.label, file.uri),
+            other => panic!("{other:?}"),
+        };
+        found.items.into_iter().map(told).collect()
+    }
+
+    fn labels(folders: &[&Path], typed: &str) -> Vec<String> {
+        offered(folders, typed).into_iter().map(|(label, _)| label).collect()
+    }
+
+    #[test]
+    fn what_fits_best_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &["src/main.rs", "src/domain.rs", "main/x.rs", "Main.txt", "m/a/i/n", "other"]);
+        let found = labels(&[folder.path()], "main");
+        assert_eq!(found, ["Main.txt", "main.rs", "domain.rs", "x.rs", "n"]);
+        assert_eq!(labels(&[folder.path()], "src/ma"), ["main.rs", "domain.rs"]);
+        assert_eq!(labels(&[folder.path()], "nothing"), [""; 0]);
+        assert_eq!(labels(&[folder.path()], "").len(), 6);
+    }
+
+    #[test]
+    fn files_of_one_name_are_told_apart() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(one.path(), &["a/mod.rs", "b/mod.rs", "a b.txt"]);
+        assert_eq!(labels(&[one.path()], "mod"), ["a/mod.rs", "b/mod.rs"]);
+        write(two.path(), &["a/mod.rs"]);
+        let name = |folder: &tempfile::TempDir| name_of(folder.path());
+        let all = [
+            format!("{}/a/mod.rs", name(&one)),
+            format!("{}/b/mod.rs", name(&one)),
+            format!("{}/a/mod.rs", name(&two)),
+        ];
+        assert_eq!(labels(&[one.path(), &one.path().join("a"), two.path()], "mod"), all);
+        let uri = uri_of(&one.path().join("a b.txt"));
+        assert!(uri.ends_with("/a%20b.txt"));
+        assert_eq!(offered(&[one.path()], "a b"), [("a b.txt".to_owned(), uri)]);
+    }
+
+    #[test]
+    fn only_what_is_in_the_folder_and_not_ignored_is_offered() {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(folder.path(), &["kept.txt", ".github/kept.yml", ".git/config", "made/by.o", "sub/made.o"]);
+        fs::write(folder.path().join(".gitignore"), "*.o\n").unwrap();
+        write(outside.path(), &["secret"]);
+        symlink(outside.path(), folder.path().join("out")).unwrap();
+        symlink(outside.path().join("secret"), folder.path().join("link")).unwrap();
+        let mut found = labels(&[folder.path()], "");
+        found.sort();
+        assert_eq!(found, [".gitignore", "kept.txt", "kept.yml"]);
+        assert_eq!(labels(&[&folder.path().join("nowhere")], ""), [""; 0]);
+    }
+
+    #[test]
+    fn it_is_looked_no_further_than_so_many_entries() {
+        let folder = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
+        write(folder.path(), &names.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(labels(&[folder.path()], "").len(), OFFERED_MAX);
+        let mut seen = 0;
+        // The folder itself is one of them.
+        look_in(folder.path(), 11, Instant::now() + WITHIN, |_| seen += 1);
+        assert_eq!(seen, 10);
+        look_in(folder.path(), 11, Instant::now() - WITHIN, |_| panic!("too late"));
+    }
+}
