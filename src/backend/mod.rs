@@ -14,6 +14,7 @@ pub mod acp;
 pub mod meeting;
 pub mod room;
 pub mod script;
+pub mod secrets;
 
 use std::collections::HashMap;
 use std::future::Future;
