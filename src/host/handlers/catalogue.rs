@@ -208,7 +208,8 @@ impl Host {
 
     /// The result of a `listSessions` that looks at nothing but memory.
     pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
-        let summaries = self.channels.sessions.values().map(|session| to_sorted_json(&session.summary()).into());
+        let summaries =
+            self.channels.sessions.values().map(|session| to_sorted_json(&session.summary()).into());
         listing(&summaries.collect::<Vec<Bytes>>(), None).into()
     }
 
