@@ -21,7 +21,6 @@ use super::effects::{
     Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
 use super::locale::Language;
-use super::model::Target;
 use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 
@@ -71,7 +70,7 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
 
 impl Host {
     fn call(&self, call: &CallRef) -> Option<&ToolCallState> {
-        self.chats.get(&call.key)?.conversation.tool(&call.id)
+        self.channels.chats.get(&call.key)?.conversation.tool(&call.id)
     }
 
     /// An agent begins a tool call.
@@ -97,7 +96,7 @@ impl Host {
             intention: None,
             contributor: None,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// More of a call's input has come.
@@ -113,7 +112,7 @@ impl Host {
             content: Some(delta),
             invocation_message: None,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// An agent says that a call's input is complete.
@@ -143,7 +142,7 @@ impl Host {
             meta,
             content,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// An agent asks the user something.
@@ -151,7 +150,7 @@ impl Host {
         let id = request.id.clone();
         self.end_part(key);
         let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
         self.question_changed(step, key, &id);
         self.decline_if_alone(step, key, &id);
         self.decline_if_unseen(step, key, &id);
@@ -160,7 +159,7 @@ impl Host {
     /// Asks an open question once more, under another id: real clients show a question no more when they have answered
     /// it, whatever became of the answer, nor another one of its id.
     pub(super) fn ask_again(&mut self, step: &mut Step<'_>, key: ChatKey, mut request: ChatInputRequest) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let first = run.first_id(&request.id).to_owned();
         let is_free = |id: &String| !run.asked_again.contains_key(id) && !chat.conversation.has_part(id);
@@ -173,7 +172,7 @@ impl Host {
 
     /// An agent does not want to know any more what it asked, by the id that it calls that.
     pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let Some(run) = chat.run.as_ref() else { return };
         let is_open = |shown: &String| {
             let question = chat.conversation.question(shown);
@@ -191,7 +190,7 @@ impl Host {
             Question(String),
             Call(Box<ToolCallState>),
         }
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
         let open: Vec<Open> = parts
             .filter_map(|part| match part {
@@ -255,7 +254,7 @@ impl Host {
             reason_message: denial.why.map(Into::into),
             selected_option_id: denial.option,
         };
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), None);
+        self.sequence(step, key, StateAction::ChatToolCallConfirmed(action), None);
         self.tool_changed(step, key, &id);
     }
 
@@ -268,13 +267,13 @@ impl Host {
             meta: None,
             approved: false,
         };
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallResultConfirmed(action), None);
+        self.sequence(step, key, StateAction::ChatToolCallResultConfirmed(action), None);
         self.tool_changed(step, key, &id);
     }
 
     /// What the agent is told of a result that was looked at: a client's call is over only now.
     pub(super) fn reviewed(&self, key: ChatKey, run: RunId, tool_call_id: String, approved: bool) -> Command {
-        let call = self.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+        let call = self.channels.chats.get(&key).and_then(|chat| chat.conversation.tool(&tool_call_id));
         let of_client = call.is_some_and(|call| client_of_call(call).is_some());
         of_client
             .then(|| self.result_for_agent(key, run, &tool_call_id))
@@ -291,7 +290,7 @@ impl Host {
         response: ChatInputResponseKind,
     ) {
         let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
-        self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), None);
+        self.sequence(step, key, StateAction::ChatInputCompleted(action), None);
         self.question_changed(step, key, &request_id);
     }
 
@@ -306,9 +305,10 @@ impl Host {
             ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
-                let language = self.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
+                let language =
+                    self.channels.chats.get(&call.key).map(|chat| chat.language).unwrap_or_default();
                 let shown = options.iter().map(|option| shown(option, language)).collect();
-                if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.permissions.insert(id.clone(), options);
                 }
                 (None, Some(shown))
@@ -344,12 +344,12 @@ impl Host {
             confirmed,
             options,
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
     }
 
     /// Nobody can be shown the question, so the agent must not wait for an answer.
     fn refuse_unshown(&mut self, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
-        let run = self.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        let run = self.channels.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
             let option = rejection_among(&options);
             let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
@@ -400,7 +400,7 @@ impl Host {
             },
             requires_result_confirmation: review.then_some(true),
         });
-        self.sequence(step, Target::Chat(call.key), action, None);
+        self.sequence(step, call.key, action, None);
         self.tool_changed(step, call.key, &call.id);
     }
 

@@ -22,7 +22,7 @@ use ahp_types::state::{
 };
 
 use super::effects::{ChatKey, Output, Timer};
-use super::model::{activity_of, status_is, with_activity, Session, SessionKey, Target, TitleBy};
+use super::model::{activity_of, status_is, with_activity, Session, SessionKey, TitleBy};
 use super::reduce::client_of_call;
 use super::{Host, Step};
 
@@ -148,20 +148,20 @@ impl Host {
     /// Brings everything that is derived from a chat in line with it. Called after every action on a chat
     /// that may have changed its status, activity, title or time.
     pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let session_key = chat.session;
-        let Some(session) = self.sessions.get(&session_key) else { return };
+        let Some(session) = self.channels.sessions.get(&session_key) else { return };
         let row = row_of(chat.conversation.state());
         let old = session.state.chats.iter().find(|old| old.resource == row.resource);
         if let Some(action) = row_change(old, row) {
-            self.sequence(step, Target::Session(session_key), action, None);
+            self.sequence(step, session_key, action, None);
             self.sync_session(step, session_key);
         }
     }
 
     /// Brings what is derived from a session's rows in line with them.
     pub(super) fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
         let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
             (activity_of(row.status), row.activity.clone())
         });
@@ -176,14 +176,14 @@ impl Host {
         }
         if session.state.activity != activity {
             let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
-            self.sequence(step, Target::Session(key), action, None);
+            self.sequence(step, key, action, None);
         }
         self.session_changed(key);
     }
 
     /// Brings a session's list of open requests in line with a tool call of a chat.
     pub(super) fn sync_tool_request(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
         let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
         let request = turn_id.and_then(|turn_id| {
@@ -224,7 +224,7 @@ impl Host {
 
     /// Brings a session's list of open requests in line with a question of a chat.
     pub(super) fn sync_question_request(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let id = format!("{}#input/{request_id}", chat.channel.uri);
         let request = chat.conversation.question(request_id).map(|question| {
             SessionInputRequest::ChatInput(SessionChatInputRequest {
@@ -243,7 +243,7 @@ impl Host {
         id: String,
         request: Option<SessionInputRequest>,
     ) {
-        let Some(session) = self.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.get(&key) else { return };
         let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
         let action = match (old, request) {
             (Some(old), Some(request)) if *old == request => return,
@@ -253,7 +253,7 @@ impl Host {
             (Some(_), None) => StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }),
             (None, None) => return,
         };
-        self.sequence(step, Target::Session(key), action, None);
+        self.sequence(step, key, action, None);
         // The reducer judges the session's status by this list alone.
         self.sync_session(step, key);
     }
@@ -262,39 +262,40 @@ impl Host {
     /// its last modification". The reducers take it from a chat when a turn begins, and from nothing else.
     pub(super) fn mark_unread(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let session = chat.session;
         if is_read(chat.conversation.state().status) {
             let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
-            self.sequence(step, Target::Chat(key), unread, None);
+            self.sequence(step, key, unread, None);
         }
-        if self.sessions.get(&session).is_some_and(|session| is_read(session.state.status)) {
+        if self.channels.sessions.get(&session).is_some_and(|session| is_read(session.state.status)) {
             let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
-            self.sequence(step, Target::Session(session), unread, None);
+            self.sequence(step, session, unread, None);
             self.session_changed(session);
         }
     }
 
     /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_session(&mut self, step: &mut Step<'_>, key: SessionKey, title: &str, by: TitleBy) {
-        let Some(session) = self.sessions.get_mut(&key).filter(|session| session.title_by <= by) else {
+        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| session.title_by <= by)
+        else {
             return;
         };
         session.title_by = by;
         if by == TitleBy::User {
             self.begin_session(step, key);
         }
-        if self.sessions.get(&key).is_some_and(|session| session.state.title != title) {
+        if self.channels.sessions.get(&key).is_some_and(|session| session.state.title != title) {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
-            self.sequence(step, Target::Session(key), action, None);
+            self.sequence(step, key, action, None);
             self.session_changed(key);
         }
     }
 
     /// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_chat(&mut self, step: &mut Step<'_>, key: ChatKey, title: &str, by: TitleBy) {
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.title_by <= by) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.title_by <= by) else { return };
         chat.title_by = by;
         chat.conversation.set_title(title.to_owned());
         self.sync_chat(step, key);
@@ -303,7 +304,7 @@ impl Host {
     /// Something about a session has changed: it is to be told in summaries, and saved.
     pub(super) fn session_changed(&mut self, key: SessionKey) {
         self.summaries.due.insert(key);
-        self.unsaved.sessions.insert(key);
+        self.unsaved.insert(key.into());
     }
 
     /// Tells the changed summaries, except those of streaming sessions whose change can wait.
@@ -312,7 +313,7 @@ impl Host {
             return;
         }
         for key in std::mem::take(&mut self.summaries.due) {
-            let Some(session) = self.sessions.get(&key) else { continue };
+            let Some(session) = self.channels.sessions.get(&key) else { continue };
             let summary = session.summary();
             let streams = status_is(summary.status, SessionStatus::InProgress);
             let lasting = SessionSummary {
@@ -356,11 +357,13 @@ impl Host {
 
     fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
         self.summaries.held.remove(&key);
-        let Some(session) = self.sessions.get_mut(&key).filter(|session| !session.ahead) else { return };
+        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| !session.ahead) else {
+            return;
+        };
         let summary = session.summary();
         let Some(changes) = summary_changes(&session.told, &summary) else { return };
         let params = SessionSummaryChangedParams {
-            channel: self.root_channel.uri.clone(),
+            channel: self.channels.root.channel.uri.clone(),
             session: summary.resource.clone(),
             changes,
         };

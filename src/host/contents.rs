@@ -16,7 +16,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use uuid::Uuid;
 
-use super::effects::{ActionLine, Target};
+use super::effects::{ActionLine, ChannelId, ChatKey};
 use super::Host;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_json;
@@ -193,9 +193,8 @@ pub(super) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
 impl Host {
     /// Keeps the contents of an action on a chat while its turn runs: a change that was shown to be approved is in the
     /// state no more when it has been approved, and its contents are still looked at.
-    pub(super) fn note_contents(&mut self, target: Target, action: &StateAction) {
-        let Target::Chat(key) = target else { return };
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+    pub(super) fn note_contents(&mut self, key: ChatKey, action: &StateAction) {
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         match action {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => chat.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
@@ -214,8 +213,8 @@ impl Host {
     /// `-32008` when it is not there any more, or never was.
     pub(super) fn content_called(&self, uri: &str) -> Result<Option<String>, RpcError> {
         let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
-        let chat = match self.find(&chat) {
-            Some(Target::Chat(key)) => self.chats.get(&key),
+        let chat = match self.find(&chat).map(ChannelId::chat) {
+            Some(Some(key)) => self.channels.chats.get(&key),
             None if self.unreadable.contains_key(&chat) => return Err(self.not_found(&chat)),
             _ => None,
         };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::config::stand_in_model;
-use super::effects::{AgentDescription, ChatKey, ConnectionId, Output, Record, SelfDescription, Target};
+use super::effects::{AgentDescription, ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription};
 use super::{Host, Start, Step};
 use crate::wire::rpc::to_sorted_json;
 
@@ -97,9 +97,9 @@ impl Host {
         key: ChatKey,
         news: SelfDescription,
     ) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         chat.commands = news.commands.clone().or(chat.commands.take());
-        let session = self.sessions.get(&chat.session);
+        let session = self.channels.sessions.get(&chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
         self.learn_of_agent(step, &provider, news);
     }
@@ -119,9 +119,9 @@ impl Host {
         step.say(Output::Record(Record::AgentSaid { provider, said: described.kept() }));
         self.config.agents[at] = described.whole();
         let agents: Vec<_> = self.config.agents.iter().map(|agent| agent.info.clone()).collect();
-        if agents != self.root.agents {
+        if agents != self.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            self.sequence(step, Target::Root, changed, None);
+            self.sequence(step, ChannelId::ROOT, changed, None);
             self.note_agents(step);
         }
     }
@@ -156,7 +156,7 @@ impl Host {
 
     /// Keeps the checksum of what clients are told of the agents; whether it is another one than before.
     pub(super) fn note_agents(&mut self, step: &mut Step<'_>) -> bool {
-        let sum = crc32fast::hash(&to_sorted_json(&self.root.agents));
+        let sum = crc32fast::hash(&to_sorted_json(&self.channels.root.state.agents));
         let changed = self.config.start.agents.replace(sum) != Some(sum);
         if changed {
             step.say(Output::Record(Record::Agents(sum)));

@@ -15,7 +15,7 @@ use ahp_types::state::MultipleWorkingDirectoriesCapability;
 
 use super::actions::{Refusal, Verdict};
 use super::effects::{ChatKey, Command};
-use super::model::{AgentLink, SessionKey, Target};
+use super::model::{AgentLink, SessionKey};
 use super::{Host, Step};
 use crate::wire::uris::canonical_file;
 
@@ -41,7 +41,7 @@ impl Host {
         &self,
         key: SessionKey,
     ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
-        let provider = self.sessions.get(&key).map_or("", |session| session.state.provider.as_str());
+        let provider = self.channels.sessions.get(&key).map_or("", |session| session.state.provider.as_str());
         let agent = self.config.agents.iter().find(|agent| agent.info.provider == provider);
         let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
         let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
@@ -51,7 +51,7 @@ impl Host {
     }
 
     fn directories_of(&self, key: SessionKey) -> &[String] {
-        let session = self.sessions.get(&key);
+        let session = self.channels.sessions.get(&key);
         session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
     }
 
@@ -122,7 +122,7 @@ impl Host {
                 None,
             );
         }
-        self.sequence(step, Target::Session(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         self.session_changed(key);
         for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
             let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
@@ -137,8 +137,11 @@ impl Host {
     /// The chats of a session that have chosen this directory among the session's.
     fn chats_in(&self, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
         let is_in = |chat: &ChatKey| {
-            let chosen =
-                self.chats.get(chat).and_then(|chat| chat.conversation.state().working_directories.as_ref());
+            let chosen = self
+                .channels
+                .chats
+                .get(chat)
+                .and_then(|chat| chat.conversation.state().working_directories.as_ref());
             chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
         };
         self.chats_of(key).into_iter().filter(is_in).collect()
@@ -170,8 +173,11 @@ impl Host {
 
     /// Takes those directories from a chat that are none of a session's.
     pub(super) fn keep_directories_of(&mut self, step: &mut Step<'_>, key: ChatKey, session: SessionKey) {
-        let chosen =
-            self.chats.get(&key).and_then(|chat| chat.conversation.state().working_directories.clone());
+        let chosen = self
+            .channels
+            .chats
+            .get(&key)
+            .and_then(|chat| chat.conversation.state().working_directories.clone());
         let there = self.directories_of(session);
         let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
         for directory in gone {
@@ -189,7 +195,7 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let Some(session) = self.chats.get(&key).map(|chat| chat.session) else {
+        let Some(session) = self.channels.chats.get(&key).map(|chat| chat.session) else {
             return Ok(Verdict::Unchanged);
         };
         self.directories_capability(session)?;
@@ -201,6 +207,7 @@ impl Host {
                     return Err(format!("`{}` is no working directory of the chat's session", a.directory));
                 }
                 let chosen = self
+                    .channels
                     .chats
                     .get(&key)
                     .and_then(|chat| chat.conversation.state().working_directories.as_ref());
@@ -230,9 +237,10 @@ impl Host {
         action: StateAction,
         origin: Option<ActionOrigin>,
     ) -> bool {
-        let changes = self.chats.get(&key).is_some_and(|chat| chat.conversation.would_change(&action));
+        let changes =
+            self.channels.chats.get(&key).is_some_and(|chat| chat.conversation.would_change(&action));
         if changes {
-            self.sequence(step, Target::Chat(key), action, origin);
+            self.sequence(step, key, action, origin);
             self.sync_chat(step, key);
         }
         changes
@@ -240,7 +248,7 @@ impl Host {
 
     /// The directories that a chat's agent works in: those that were chosen for it, else all of the session's.
     pub(super) fn effective_directories(&self, key: ChatKey) -> Vec<String> {
-        let Some(chat) = self.chats.get(&key) else { return Vec::new() };
+        let Some(chat) = self.channels.chats.get(&key) else { return Vec::new() };
         match &chat.conversation.state().working_directories {
             Some(chosen) => chosen.clone(),
             None => self.directories_of(chat.session).to_vec(),
@@ -250,7 +258,8 @@ impl Host {
     /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
     pub(super) fn tell_directories(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let directories = self.effective_directories(key);
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        else {
             return;
         };
         if chat.directories_told != directories {

@@ -13,6 +13,7 @@ use super::missed::Missed;
 use super::model::Connection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
 use crate::wire::rpc::{to_json, Incoming, Params};
@@ -32,15 +33,20 @@ impl Host {
                     .route(connection, &name)
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
                 let result =
-                    |id, method, result| Output::Frame(connection, Frame::Result { id, method, result });
+                    |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
+                let with_states = |id, method, States { json, kinds: states }| {
+                    let frame = Frame::Result { id, method, result: json.into(), states };
+                    Output::Frame(connection, frame)
+                };
                 match answer {
                     Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
+                    Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
                         self.announce_session(step, session);
                     }
-                    Ok((method, Answer::Returned(json, missed))) => {
-                        step.say(result(id, method, json));
+                    Ok((method, Answer::Returned(states, missed))) => {
+                        step.say(with_states(id, method, states));
                         self.tell_missed(step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
@@ -100,12 +106,12 @@ impl Host {
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
-            Method::Initialize => self.initialize(connection, &params.read()?).map(json),
+            Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
             Method::Reconnect => {
-                let (result, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
-                Ok(Answer::Returned(result.into(), missed))
+                let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
+                Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
+            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Answer::States),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
@@ -187,14 +193,24 @@ impl Host {
     }
 }
 
+/// A result with states of channels.
+pub(super) struct States {
+    /// The result; JSON text.
+    pub(super) json: Vec<u8>,
+    /// The kinds of those channels, in the order of their states.
+    pub(super) kinds: Vec<ChannelKind>,
+}
+
 /// What a handler gives back.
 enum Answer {
     /// A result; JSON text.
     Json(Bytes),
+    /// A result with states of channels.
+    States(States),
     /// A session whose coming into being is told after the answer.
     Created(NewSession),
-    /// A result (JSON text), and what a client that is back is told behind it.
-    Returned(Bytes, Missed),
+    /// The same, and what a client that is back is told behind it.
+    Returned(States, Missed),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
     /// What is in a file or folder, which is answered when it has been read.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::actions::Refusal;
-use super::effects::{ChatKey, ChatRow, Target};
+use super::effects::{ChannelId, ChatKey, ChatRow};
 use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::sequence::envelope_of;
 use super::turns::Ending;
@@ -45,7 +45,7 @@ impl Default for Limits {
 impl Host {
     /// Ends a chat's turn if it has become too large.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_too_large = self.chats.get(&key).is_some_and(|chat| {
+        let is_too_large = self.channels.chats.get(&key).is_some_and(|chat| {
             chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
         });
         if is_too_large {
@@ -67,42 +67,12 @@ impl Host {
     /// When it has not.
     pub(super) fn check_state_has_room(
         &mut self,
-        target: Target,
+        target: ChannelId,
         action: &StateAction,
     ) -> Result<(), Refusal> {
-        let session = match (target, action) {
-            (
-                Target::Session(key),
-                StateAction::SessionTitleChanged(_)
-                | StateAction::SessionConfigChanged(_)
-                | StateAction::SessionActiveClientSet(_)
-                | StateAction::SessionWorkingDirectorySet(_)
-                | StateAction::SessionWorkingDirectoryReplaced(_),
-            ) => Some(key),
-            (Target::Chat(key), StateAction::SessionTitleChanged(_)) => {
-                self.chats.get(&key).map(|chat| chat.session)
-            }
-            _ => None,
-        };
-        let there = match (session, target, action) {
-            (Some(key), ..) => self.sessions.get(&key).map(|session| json_bytes(&session.state)),
-            (
-                None,
-                Target::Chat(key),
-                StateAction::ChatPendingMessageSet(_)
-                | StateAction::ChatDraftChanged(_)
-                | StateAction::ChatWorkingDirectorySet(_),
-            ) => {
-                // A draft takes the place of the one before.
-                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                self.chats.get_mut(&key).map(|chat| chat.conversation.bytes_besides_turns(with_draft))
-            }
-            _ => None,
-        };
         let max = self.config.limits.state_bytes;
-        match there {
-            Some(there) if there.saturating_add(json_bytes(action)) > max => {
-                let what = if session.is_some() { "the session" } else { "the chat, without its turns," };
+        match self.what_grows(target, action) {
+            Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
                 Err(format!("there is no room for it: {what} has {there} bytes of {}", in_words(max)))
             }
             _ => Ok(()),

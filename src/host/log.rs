@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::effects::ActionLine;
-use super::effects::Target;
+use super::effects::ChannelId;
 
 /// How far back a client can catch up.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ impl Default for Window {
 #[derive(Debug)]
 pub(super) struct Log {
     window: Window,
-    entries: VecDeque<(Target, ActionLine)>,
+    entries: VecDeque<(ChannelId, ActionLine)>,
     bytes: usize,
     /// The number before the first entry's: a client that has seen it can be told everything since.
     floor: u64,
@@ -43,7 +43,7 @@ impl Log {
         self.floor
     }
 
-    pub(super) fn push(&mut self, target: Target, line: ActionLine) {
+    pub(super) fn push(&mut self, target: ChannelId, line: ActionLine) {
         self.bytes += line.line.len();
         self.entries.push_back((target, line));
         while self.entries.len() > self.window.actions_max || self.bytes > self.window.bytes_max {
@@ -55,7 +55,7 @@ impl Log {
 
     /// Everything after `cursor`, oldest first; none when the log does not reach back to it or `cursor`
     /// lies beyond the head.
-    pub(super) fn since(&self, cursor: u64) -> Option<impl Iterator<Item = &(Target, ActionLine)>> {
+    pub(super) fn since(&self, cursor: u64) -> Option<impl Iterator<Item = &(ChannelId, ActionLine)>> {
         let skip = usize::try_from(cursor.checked_sub(self.floor)?).ok()?;
         (skip <= self.entries.len()).then(|| self.entries.range(skip..))
     }
@@ -70,7 +70,7 @@ mod tests {
         let mut log = Log::new(window, head);
         for server_seq in head + 1..=head + actions {
             let line = ActionLine { line: Bytes::from_static(&[0; 10]), server_seq, delta: None };
-            log.push(Target::Root, line);
+            log.push(ChannelId::ROOT, line);
         }
         log
     }

@@ -13,8 +13,8 @@ use ahp_types::notifications::{
 use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
-use super::effects::{ActionLine, ConnectionId, Frame, Output};
-use super::model::{SessionKey, Target};
+use super::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output};
+use super::model::SessionKey;
 use super::sequence::envelope_of;
 use super::{Host, Step};
 use crate::wire::rpc::to_sorted_json;
@@ -32,19 +32,12 @@ pub(super) struct Missed {
 
 impl Host {
     /// The sessions in which something has happened behind this cursor. `past` is what the store has of that.
-    pub(super) fn missed_since(&self, cursor: u64, past: &[(Target, ActionLine)]) -> Missed {
+    pub(super) fn missed_since(&self, cursor: u64, past: &[(ChannelId, ActionLine)]) -> Missed {
         let mut missed = Missed::default();
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
-            let key = match target {
-                Target::Root => continue,
-                Target::Session(key) => *key,
-                Target::Chat(chat) => match self.chats.get(chat) {
-                    Some(chat) => chat.session,
-                    None => continue,
-                },
-            };
-            match self.sessions.get(&key) {
+            let Some(key) = self.channels.session_of(*target) else { continue };
+            match self.channels.sessions.get(&key) {
                 Some(session) if session.ahead => {}
                 Some(session) if session.shown_at > cursor => {
                     missed.added.insert(key);
@@ -62,7 +55,7 @@ impl Host {
     /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever lists the sessions
     /// after that knows what this changes, or has it changed already.
     pub(super) fn tell_missed(&self, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
-        let channel = &self.root_channel.uri;
+        let channel = &self.channels.root.channel.uri;
         let mut notify = |method, params: Vec<u8>| {
             let params = params.into();
             step.say(Output::Frame(connection, Frame::Notification { method, params }));
@@ -71,11 +64,11 @@ impl Host {
             let params = SessionRemovedParams { channel: channel.clone(), session };
             notify("root/sessionRemoved", to_sorted_json(&params));
         }
-        for session in missed.added.iter().filter_map(|key| self.sessions.get(key)) {
+        for session in missed.added.iter().filter_map(|key| self.channels.sessions.get(key)) {
             let params = SessionAddedParams { channel: channel.clone(), summary: session.told.clone() };
             notify("root/sessionAdded", to_sorted_json(&params));
         }
-        for session in missed.changed.iter().filter_map(|key| self.sessions.get(key)) {
+        for session in missed.changed.iter().filter_map(|key| self.channels.sessions.get(key)) {
             let (session, changes) = (session.told.resource.clone(), all_of(&session.told));
             let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
             notify("root/sessionSummaryChanged", to_sorted_json(&params));

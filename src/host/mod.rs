@@ -6,12 +6,12 @@
 //! newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give the same
 //! outputs, byte for byte.
 //!
-//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), [`reduce`] and `sequence` (how
-//! state changes), `dispatch` with `handlers` (requests), `actions` (what clients may change), `turns`, `calls`,
-//! `pending` and `attached` (the life of a turn, of what is open in it, of the queue, and of chats that are attached to
-//! messages), `clients` (those that take part in a session, and what runs on them), `directories` (where agents work),
-//! `credentials` (with whose tokens), `described` (what agents are), `contents` (what stands on the sides of changes of
-//! files), `progress` (how far they are with opening),
+//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
+//! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
+//! (what clients may change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of
+//! the queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what runs
+//! on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents are),
+//! `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
@@ -24,6 +24,7 @@ mod ahead;
 mod attached;
 mod calls;
 mod catalogue;
+mod channels;
 mod clients;
 mod config;
 mod contents;
@@ -56,18 +57,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
-use ahp_types::state::RootState;
 use bytes::Bytes;
 use jiff::Timestamp;
 
 use effects::{
     AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, RunId, Timer,
 };
-use model::{Channel, Chat, Connection, Session, SessionKey, Target};
+use model::{ChannelId, Connection, SessionKey};
 
 use crate::wire::errors::RpcError;
-use crate::wire::uris;
-pub use actions::{client_actions, ClientAction, Scope};
+pub use actions::ClientAction;
+pub use channels::client_actions;
 
 pub use described::kept_of;
 pub use directories::Findings;
@@ -107,6 +107,8 @@ pub struct Start {
     pub agents: Option<u32>,
     /// What agents have said of themselves, by their provider ids; JSON text.
     pub said: Vec<(String, Bytes)>,
+    /// What is kept of channels that are there as long as the host is.
+    pub channels: Vec<effects::ChannelRow>,
 }
 
 /// How many client ids are remembered, to know a client that comes back.
@@ -128,19 +130,14 @@ pub struct Host {
     /// The last sequence number given.
     head: u64,
     log: log::Log,
-    root: RootState,
-    root_channel: Channel,
-    sessions: BTreeMap<SessionKey, Session>,
-    chats: BTreeMap<ChatKey, Chat>,
-    /// Every channel by its URI.
-    channels: HashMap<String, Target>,
+    channels: channels::Channels,
     /// How many sessions there are, in memory or not.
     session_count: u64,
     /// How often any session was used, and how often when idle ones were last looked for.
     uses: u64,
     idle_looked_for: u64,
-    /// Sessions and chats that the store does not know as they are.
-    unsaved: save::Unsaved,
+    /// Channels that the store does not know as they are.
+    unsaved: BTreeSet<ChannelId>,
     /// Set while the store takes nothing.
     failing: Option<effects::Failing>,
     /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
@@ -169,7 +166,7 @@ struct Step<'a> {
     ids: &'a mut dyn Ids,
     out: &'a mut Vec<Output>,
     /// What the store has of the actions after the cursor of the `reconnect` that is handled.
-    past: Option<Vec<(Target, effects::ActionLine)>>,
+    past: Option<Vec<(ChannelId, effects::ActionLine)>>,
     /// What was found out about the directories that the message names which is handled.
     findings: Findings,
 }
@@ -192,26 +189,14 @@ impl Host {
         let described: Vec<_> =
             config.agents.iter().map(|agent| described::Described::at_start(agent, &config.start)).collect();
         config.agents = described.iter().map(described::Described::whole).collect();
-        let root = RootState {
-            agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
-            active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
-            terminals: None,
-            config: None,
-            meta: None,
-        };
-        let uri = ahp_types::common::ROOT_RESOURCE_URI.to_owned();
         Self {
             head: config.start.head,
             log: log::Log::new(config.replay_window, config.start.head),
-            root,
-            channels: HashMap::from([(uri.clone(), Target::Root)]),
-            root_channel: Channel::new(uri, 0),
-            sessions: BTreeMap::new(),
-            chats: BTreeMap::new(),
+            channels: channels::Channels::at_start(&config),
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
-            unsaved: save::Unsaved::default(),
+            unsaved: BTreeSet::new(),
             failing: None,
             disposed: HashSet::new(),
             unreadable: HashMap::new(),
@@ -288,7 +273,8 @@ impl Host {
             self.restore(step, saved);
         }
         // What somebody else has brought back meanwhile can be read.
-        self.unreadable.extend(unreadable.into_iter().filter(|(uri, _)| !self.channels.contains_key(uri)));
+        self.unreadable
+            .extend(unreadable.into_iter().filter(|(uri, _)| !self.channels.by_uri.contains_key(uri)));
         (step.past, step.findings) = (past, findings);
     }
 
@@ -296,9 +282,9 @@ impl Host {
     /// back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
         if self.note_agents(step) && self.config.start.continues {
-            let agents = self.root.agents.clone();
+            let agents = self.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            self.sequence(step, Target::Root, changed, None);
+            self.sequence(step, ChannelId::ROOT, changed, None);
         }
     }
 
@@ -316,26 +302,19 @@ impl Host {
         RunId(self.fresh_key())
     }
 
-    /// The channel of this URI. The root channel is known in the forms that URI libraries turn it into.
-    fn find(&self, uri: &str) -> Option<Target> {
-        if uris::is_root(uri) {
-            return Some(Target::Root);
-        }
-        self.channels.get(uri).copied().or_else(|| self.find_by_provider(uri))
+    /// The channel of this URI.
+    fn find(&self, uri: &str) -> Option<ChannelId> {
+        self.channels.find(uri)
     }
 
-    /// The session that is called by its provider here, or a chat of one, where the session itself is called
-    /// `ahp-session:/<id>`: some clients know sessions by no other name.
-    fn find_by_provider(&self, uri: &str) -> Option<Target> {
-        let of_chat = uris::session_of_chat(uri);
-        let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
-        let (provider, plain) = uris::plain_session(session)?;
-        let Some(Target::Session(key)) = self.channels.get(&plain).copied() else { return None };
-        self.sessions.get(&key).filter(|session| session.state.provider == provider)?;
-        match of_chat {
-            None => Some(Target::Session(key)),
-            Some((before, _)) => self.channels.get(&uris::chat_of(before, &plain)).copied(),
-        }
+    /// The session of this URI.
+    fn find_session(&self, uri: &str) -> Option<SessionKey> {
+        self.find(uri)?.session()
+    }
+
+    /// The chat of this URI.
+    fn find_chat(&self, uri: &str) -> Option<ChatKey> {
+        self.find(uri)?.chat()
     }
 
     /// The error about a URI that names no channel in memory.
@@ -343,22 +322,6 @@ impl Host {
         match self.unreadable.get(uri) {
             Some(reason) => RpcError::unavailable(format_args!("`{uri}` cannot be read: {reason}")),
             None => RpcError::channel_not_found(uri),
-        }
-    }
-
-    fn channel(&self, target: Target) -> Option<&Channel> {
-        match target {
-            Target::Root => Some(&self.root_channel),
-            Target::Session(key) => self.sessions.get(&key).map(|session| &session.channel),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| &chat.channel),
-        }
-    }
-
-    fn channel_mut(&mut self, target: Target) -> Option<&mut Channel> {
-        match target {
-            Target::Root => Some(&mut self.root_channel),
-            Target::Session(key) => self.sessions.get_mut(&key).map(|session| &mut session.channel),
-            Target::Chat(key) => self.chats.get_mut(&key).map(|chat| &mut chat.channel),
         }
     }
 }

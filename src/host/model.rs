@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
 use super::effects::{AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TextKind, Token, Tokens};
-pub(super) use super::effects::{SessionKey, Target};
+pub(super) use super::effects::{ChannelId, SessionKey};
 use super::locale::Language;
 use super::progress::Opening;
 use super::reduce::Conversation;
@@ -50,7 +50,7 @@ pub(super) struct Connection {
     pub(super) language: Language,
     /// Its client is not shown what agents ask.
     pub(super) sees_no_questions: bool,
-    pub(super) subscriptions: BTreeMap<Target, Subscription>,
+    pub(super) subscriptions: BTreeMap<ChannelId, Subscription>,
     /// By the resources that they are for.
     pub(super) tokens: BTreeMap<String, HeldToken>,
 }

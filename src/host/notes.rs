@@ -9,7 +9,7 @@ use ahp_types::common::JsonObject;
 use serde_json::Value;
 
 use super::effects::ChatKey;
-use super::model::{SessionKey, Target};
+use super::model::SessionKey;
 use super::{Host, Step};
 
 /// The notes of one chat, by their names.
@@ -18,7 +18,7 @@ pub(super) type Notes = JsonObject;
 impl Host {
     /// Keeps a note of a chat, in place of the last one of its name.
     pub(super) fn note(&mut self, step: &mut Step<'_>, key: ChatKey, name: String, value: Option<Value>) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let (session, uri) = (chat.session, chat.channel.uri.clone());
         self.change_notes(step, session, |meta| put(meta, &uri, name, value));
     }
@@ -48,13 +48,13 @@ impl Host {
     }
 
     fn change_notes(&mut self, step: &mut Step<'_>, key: SessionKey, change: impl FnOnce(&mut JsonObject)) {
-        let Some(session) = self.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.get(&key) else { return };
         let mut meta = session.state.meta.clone().unwrap_or_default();
         change(&mut meta);
         let meta = Some(meta).filter(|meta| !meta.is_empty());
         if meta != session.state.meta {
             let action = StateAction::SessionMetaChanged(SessionMetaChangedAction { meta });
-            self.sequence(step, Target::Session(key), action, None);
+            self.sequence(step, key, action, None);
         }
     }
 }

@@ -6,22 +6,21 @@
 use ahp_types::state::ChatOrigin;
 
 use super::effects::ChatKey;
-use super::model::Target;
 use super::Host;
 
 impl Host {
     /// What the agent calls the conversation that a chat goes on from: while that is over where this chat begins,
     /// and nothing has been said here. Else what was said must be told.
     pub(super) fn copyable_origin(&self, key: ChatKey) -> Option<String> {
-        let chat = self.chats.get(&key)?;
+        let chat = self.channels.chats.get(&key)?;
         let state = chat.conversation.state();
         let (Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }), None) =
             (&state.origin, &chat.handle)
         else {
             return None;
         };
-        let Some(Target::Chat(from)) = self.find(uri) else { return None };
-        let source = self.chats.get(&from)?;
+        let from = self.find_chat(uri)?;
+        let source = self.channels.chats.get(&from)?;
         let provider = |key| self.agent_of(key).map(|agent| &agent.info.provider);
         let is_quiet = source.run.is_none() && source.settling.is_none();
         let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);

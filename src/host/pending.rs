@@ -11,14 +11,14 @@ use ahp_types::actions::{
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
 use super::effects::{ChatKey, Command};
-use super::model::{RunPhase, Target};
+use super::model::RunPhase;
 use super::turns::as_agent_hears;
 use super::{Host, Step};
 
 impl Host {
     /// A client asked for something on this chat: the queue may go on after what stopped it.
     pub(super) fn release_queue(&mut self, key: ChatKey) {
-        if let Some(chat) = self.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.get_mut(&key) {
             chat.queue_held = false;
         }
     }
@@ -29,7 +29,8 @@ impl Host {
         if self.is_cancelling(key) {
             return;
         }
-        let Some(chat) = self.chats.get(&key).filter(|chat| chat.run.is_none() && !chat.queue_held) else {
+        let Some(chat) = self.channels.chats.get(&key).filter(|chat| chat.run.is_none() && !chat.queue_held)
+        else {
             return;
         };
         let state = chat.conversation.state();
@@ -58,7 +59,8 @@ impl Host {
 
     /// An id that no turn of the chat has had: those that are counted begin anew with each process.
     pub(super) fn fresh_turn_id(&self, step: &mut Step<'_>, key: ChatKey) -> String {
-        let known = |id: &String| self.chats.get(&key).is_some_and(|chat| chat.turn_ids.contains(id));
+        let known =
+            |id: &String| self.channels.chats.get(&key).is_some_and(|chat| chat.turn_ids.contains(id));
         loop {
             let id = step.ids.fresh();
             if !known(&id) {
@@ -77,7 +79,7 @@ impl Host {
         if !self.steers(key) {
             return;
         }
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
         let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
         run.handed_over.push(pending.clone());
@@ -91,7 +93,7 @@ impl Host {
 
     /// The agent has taken a steering message in.
     pub(super) fn steering_arrived(&mut self, key: ChatKey, id: &str) {
-        if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.retain(|pending| pending.id != id);
         }
     }
@@ -106,7 +108,7 @@ impl Host {
         mut handed_over: Vec<PendingMessage>,
     ) {
         let Some(newest) = handed_over.pop() else { return };
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let newer = chat.conversation.state().steering_message.is_some();
         let lost = handed_over.len() + usize::from(newer);
         if lost > 0 {
@@ -119,14 +121,14 @@ impl Host {
         let PendingMessage { id, message } = newest;
         let kind = PendingMessageKind::Steering;
         let set = ChatPendingMessageSetAction { kind, id, message };
-        self.sequence(step, Target::Chat(key), StateAction::ChatPendingMessageSet(set), None);
+        self.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
     }
 
     fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
-        if let Some(chat) = self.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.get_mut(&key) {
             chat.consumed.insert(id.clone());
         }
         let removed = ChatPendingMessageRemovedAction { kind, id };
-        self.sequence(step, Target::Chat(key), StateAction::ChatPendingMessageRemoved(removed), None);
+        self.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);
     }
 }

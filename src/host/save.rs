@@ -25,7 +25,7 @@ use super::effects::{
 };
 use super::limits::is_output;
 use super::locale::Language;
-use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, Target, TitleBy};
+use super::model::{AgentLink, Channel, ChannelId, Chat, Run, RunPhase, Saved, Session, SessionKey, TitleBy};
 use super::reduce::Conversation;
 use super::selection::Waiting;
 use super::sequence::envelope_of;
@@ -50,13 +50,6 @@ const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 /// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
 /// that are in memory.
 const IDLE_EVERY: u64 = 16;
-
-/// Sessions and chats with something that the store does not know.
-#[derive(Debug, Default)]
-pub(super) struct Unsaved {
-    pub(super) sessions: BTreeSet<SessionKey>,
-    pub(super) chats: BTreeSet<ChatKey>,
-}
 
 /// What a session's row holds.
 #[derive(Serialize, Deserialize)]
@@ -103,19 +96,11 @@ impl Host {
     pub(super) fn note_change(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        key: ChatKey,
         action: &StateAction,
         bytes: usize,
     ) {
-        let key = match target {
-            Target::Root => return,
-            Target::Session(key) => {
-                self.unsaved.sessions.insert(key);
-                return;
-            }
-            Target::Chat(key) => key,
-        };
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let saved = &mut chat.saved;
         saved.behind_bytes += bytes;
         match action {
@@ -138,47 +123,52 @@ impl Host {
         let behind_max = (BEHIND_TIMES * saved.row_bytes).clamp(BEHIND_BYTES_MIN, BEHIND_BYTES_MAX);
         saved.row_due |= chat.run.is_none() || saved.behind_bytes > behind_max;
         if saved.row_due {
-            self.unsaved.chats.insert(key);
+            self.unsaved.insert(key.into());
         }
     }
 
     /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
         let unsaved = std::mem::take(&mut self.unsaved);
-        if !unsaved.sessions.is_empty() || !unsaved.chats.is_empty() {
+        if !unsaved.is_empty() {
             self.uses += 1;
-            let of_chats =
-                unsaved.chats.iter().filter_map(|key| self.chats.get(key).map(|chat| chat.session));
-            let used: Vec<SessionKey> = unsaved.sessions.iter().copied().chain(of_chats).collect();
-            for key in used {
-                if let Some(session) = self.sessions.get_mut(&key) {
+            for id in &unsaved {
+                let session = self.channels.session_of(*id);
+                if let Some(session) = session.and_then(|key| self.channels.sessions.get_mut(&key)) {
                     session.used = self.uses;
                 }
             }
         }
-        for key in unsaved.sessions {
-            if let Some(session) = self.sessions.get(&key).filter(|session| !session.ahead) {
-                step.say(Output::Record(Record::Session(session_row(key, session))));
-            }
-        }
-        for key in unsaved.chats {
-            let Some(chat) = self.chats.get_mut(&key) else { continue };
-            let is_kept = self.sessions.get(&chat.session).is_some_and(|session| !session.ahead);
-            if is_kept && chat.saved.row_due {
-                save_chat(step, key, chat, self.head);
-            }
+        for id in unsaved {
+            self.save_channel(step, id);
         }
         let is_due = self.uses >= self.idle_looked_for + IDLE_EVERY;
-        if is_due && self.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
+        if is_due && self.channels.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
             self.idle_looked_for = self.uses;
             self.let_idle_sessions_go(step);
         }
     }
 
+    /// Leaves a session to be saved.
+    pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        if let Some(session) = self.channels.sessions.get(&key).filter(|session| !session.ahead) {
+            step.say(Output::Record(Record::Session(session_row(key, session))));
+        }
+    }
+
+    /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
+    pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let is_kept = self.channels.sessions.get(&chat.session).is_some_and(|session| !session.ahead);
+        if is_kept && chat.saved.row_due {
+            save_chat(step, key, chat, self.head);
+        }
+    }
+
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
-        if let Some(session) = self.sessions.get(&chat.session) {
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        if let Some(session) = self.channels.sessions.get(&chat.session) {
             step.say(Output::Record(Record::Session(session_row(chat.session, session))));
         }
         save_chat(step, key, chat, self.head);
@@ -187,19 +177,19 @@ impl Host {
     /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
     /// store has all of them as they are.
     fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
-        let idle = self.sessions.iter().filter(|(key, session)| self.is_idle(**key, session));
+        let idle = self.channels.sessions.iter().filter(|(key, session)| self.is_idle(**key, session));
         let mut idle: Vec<(u64, SessionKey)> = idle.map(|(key, session)| (session.used, *key)).collect();
         let Some(surplus) = idle.len().checked_sub(self.config.idle_sessions_max) else { return };
         idle.sort_unstable();
         for (_, key) in idle.into_iter().take(surplus) {
             for chat in self.chats_of(key) {
                 self.close_conversation(step, chat);
-                if let Some(chat) = self.chats.remove(&chat) {
-                    self.channels.remove(&chat.channel.uri);
+                if let Some(chat) = self.channels.chats.remove(&chat) {
+                    self.channels.by_uri.remove(&chat.channel.uri);
                 }
             }
-            if let Some(session) = self.sessions.remove(&key) {
-                self.channels.remove(&session.channel.uri);
+            if let Some(session) = self.channels.sessions.remove(&key) {
+                self.channels.by_uri.remove(&session.channel.uri);
             }
         }
     }
@@ -207,7 +197,7 @@ impl Host {
     /// Whether nobody would notice that a session is not in memory.
     fn is_idle(&self, key: SessionKey, session: &Session) -> bool {
         let chats = self.chats_of(key);
-        let mut chats = chats.iter().filter_map(|key| self.chats.get(key));
+        let mut chats = chats.iter().filter_map(|key| self.channels.chats.get(key));
         session.channel.subscribers.is_empty()
             && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
@@ -231,7 +221,7 @@ impl Host {
 
     /// Whether these actions, read from the store, go on to those that are in memory: what memory has forgotten must
     /// have arrived there.
-    pub(super) fn reaches_memory(&self, past: &[(Target, ActionLine)]) -> bool {
+    pub(super) fn reaches_memory(&self, past: &[(ChannelId, ActionLine)]) -> bool {
         let floor = self.log.floor();
         floor == self.config.start.head || past.iter().any(|(_, line)| line.server_seq == floor)
     }
@@ -244,7 +234,7 @@ impl Host {
             .cloned()
             .collect();
         let key = saved.row.key;
-        if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.contains_key(uri)) {
+        if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.by_uri.contains_key(uri)) {
             return;
         }
         let (deaths, turn_bytes) = (saved.deaths, self.config.limits.turn_bytes);
@@ -270,25 +260,26 @@ impl Host {
             self.unreadable.remove(uri);
         }
         let mended = mend_catalogue(&mut session, &chats);
-        self.channels.insert(session.channel.uri.clone(), Target::Session(key));
+        self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         self.uses += 1;
-        self.sessions.insert(key, Session { used: self.uses, ..session });
+        self.channels.sessions.insert(key, Session { used: self.uses, ..session });
         let keys: Vec<ChatKey> = chats.iter().map(|(key, _)| *key).collect();
         for (key, mut chat) in chats {
             if cut.contains(&key) {
                 // A cursor from before does not lead to what is left.
                 chat.channel.born_at = self.head + 1;
             }
-            self.channels.insert(chat.channel.uri.clone(), Target::Chat(key));
-            self.chats.insert(key, chat);
+            self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
+            self.channels.chats.insert(key, chat);
         }
         self.await_clients(step, key);
         for chat in keys {
             self.end_interrupted_turn(step, chat, cut.contains(&chat), deaths);
         }
         if mended {
-            let default = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+            let default =
+                self.channels.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
             self.set_movable(step, &default.unwrap_or_default(), false);
             self.sync_session(step, key);
         }
@@ -301,7 +292,7 @@ impl Host {
     /// it is given up, if that is not none.
     fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
         let run = self.fresh_run();
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
         let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);

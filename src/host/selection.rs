@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::actions::{Refusal, Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
-use super::model::{Session, SessionKey, Target};
+use super::model::{ChannelId, Session, SessionKey};
 use super::{Host, Step};
 use crate::wire::asides::{Change, Selection};
 use crate::wire::errors::RpcError;
@@ -51,15 +51,12 @@ impl Host {
     pub(super) fn client_selects(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        target: ChannelId,
         asked: Asked,
         change: &Change,
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
-        let session = match target {
-            Target::Session(key) => self.sessions.get(&key).map(|session| (key, session)),
-            _ => None,
-        };
+        let session = target.session().and_then(|key| Some((key, self.channels.sessions.get(&key)?)));
         let Some((key, session)) = session else {
             return Err("a model or an agent is selected on a session's channel".to_owned());
         };
@@ -104,11 +101,11 @@ impl Host {
     }
 
     fn select_when_idle(&mut self, step: &mut Step<'_>, key: ChatKey, change: Change, asked: Option<Asked>) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         if chat.conversation.state().active_turn.is_some() {
             chat.selecting.push(Waiting { change, asked });
             chat.saved.row_due = true;
-            self.unsaved.chats.insert(key);
+            self.unsaved.insert(key.into());
         } else {
             self.select(step, key, &change, asked);
         }
@@ -116,7 +113,7 @@ impl Host {
 
     /// Selects in a chat in which no turn runs what was waiting for that.
     pub(super) fn select_what_waits(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         for waiting in std::mem::take(&mut chat.selecting) {
             self.select(step, key, &waiting.change, waiting.asked);
         }
@@ -143,7 +140,7 @@ impl Host {
         selection: &Selection,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
         let draft = Some(Message {
             model: typed(selection.model.as_ref()),
@@ -151,13 +148,13 @@ impl Host {
             ..draft
         });
         let action = StateAction::ChatDraftChanged(ChatDraftChangedAction { draft });
-        self.sequence(step, Target::Chat(key), action, origin);
+        self.sequence(step, key, action, origin);
     }
 
     /// A message that names no model or agent is for what is selected now, in its chat or else in the session's
     /// own. Where the agent has no such model any more it stays as it is.
     pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
-        let Some(session) = self.chats.get(&key).map(|chat| chat.session) else { return };
+        let Some(session) = self.channels.chats.get(&key).map(|chat| chat.session) else { return };
         let own = self.own_chat(session);
         let mut selected = self.selected_in(key);
         if selected == Selection::default() {
@@ -173,7 +170,7 @@ impl Host {
 
     /// Turns are about to be removed that say what is selected: it stays so.
     pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let state = chat.conversation.state();
         let before = selection_of(state);
         let mut turns = state.turns.iter().map(|turn| (&turn.id, &turn.message));
@@ -193,17 +190,19 @@ impl Host {
 
     /// Whether a pending message is for what is selected when its turn begins.
     pub(super) fn let_follow(&mut self, key: ChatKey, id: &str, follows: bool) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
         if changed {
             chat.saved.row_due = true;
-            self.unsaved.chats.insert(key);
+            self.unsaved.insert(key.into());
         }
     }
 
     /// Forgets messages that do not wait any more.
     pub(super) fn forget_followers(&mut self, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| !chat.following.is_empty()) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| !chat.following.is_empty()) else {
+            return;
+        };
         let state = chat.conversation.state();
         let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
         let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
@@ -234,17 +233,17 @@ impl Host {
 
     /// The chat that is its session's own: the first one, or the default one when that is gone.
     pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
-        let session: &Session = self.sessions.get(&key)?;
-        let chat = |uri: &String| match self.channels.get(uri) {
-            Some(Target::Chat(chat)) if self.chats.get(chat)?.session == key => Some(*chat),
-            _ => None,
+        let session: &Session = self.channels.sessions.get(&key)?;
+        let chat = |uri: &String| {
+            let chat = self.channels.by_uri.get(uri)?.chat()?;
+            (self.channels.chats.get(&chat)?.session == key).then_some(chat)
         };
         let first = default_chat_of(&session.channel.uri);
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
     }
 
     fn selected_in(&self, key: ChatKey) -> Selection {
-        self.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
+        self.channels.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
     }
 }
 

@@ -4,17 +4,17 @@
 //! answers that go to the sender of an action alone.
 //! Never: decides whether an action should happen.
 
-use ahp::reducers::{apply_action_to_root, apply_action_to_session, ReduceOutcome};
+use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction};
-use ahp_types::state::{Snapshot, SnapshotState};
+use ahp_types::state::Snapshot;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::contents::{tell_state, tell_turns, told_action};
-use super::effects::Target;
+use super::effects::ChannelId;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
 use super::model::Subscription;
-use super::{windows, Host, Step};
+use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::text;
@@ -37,34 +37,24 @@ impl Host {
     pub(super) fn sequence(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        target: impl Into<ChannelId>,
         action: StateAction,
         origin: Option<ActionOrigin>,
     ) -> bool {
-        self.sequence_part(step, target, action, origin, None)
+        self.sequence_part(step, target.into(), action, origin, None)
     }
 
     /// [`Host::sequence`] for an action that may be merged with others of the same part while it waits.
     pub(super) fn sequence_part(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        target: ChannelId,
         action: StateAction,
         origin: Option<ActionOrigin>,
         delta: Option<PartKey>,
     ) -> bool {
-        self.load_before(step, target, &action);
-        let (outcome, channel) = match target {
-            Target::Root => (apply_action_to_root(&mut self.root, &action), &mut self.root_channel),
-            Target::Session(key) => match self.sessions.get_mut(&key) {
-                Some(session) => (apply_action_to_session(&mut session.state, &action), &mut session.channel),
-                None => return false,
-            },
-            Target::Chat(key) => match self.chats.get_mut(&key) {
-                Some(chat) => (chat.conversation.apply(&action), &mut chat.channel),
-                None => return false,
-            },
-        };
+        self.before_action(step, target, &action);
+        let Some((outcome, channel)) = self.channels.reduce(target, &action) else { return false };
         if outcome != ReduceOutcome::Applied {
             // Its name only: what people and agents say does not belong in the log.
             let name = serde_json::to_value(&action).unwrap_or_default()["type"].take();
@@ -93,9 +83,7 @@ impl Host {
                 },
             ));
         }
-        self.note_contents(target, &action);
-        self.windows_after(target, &action);
-        self.note_change(step, target, &action, line.line.len());
+        self.after_action(step, target, &action, line.line.len());
         true
     }
 
@@ -142,9 +130,11 @@ impl Host {
     ///
     /// # Errors
     /// `-32603`, saying why not.
-    pub(super) fn check_safe(&self, target: Target) -> Result<(), RpcError> {
+    pub(super) fn check_safe(&self, target: ChannelId) -> Result<(), RpcError> {
         match &self.failing {
-            Some(failing) if self.channel(target).is_some_and(|channel| channel.last_seq > failing.safe) => {
+            Some(failing)
+                if self.channels.get(target).is_some_and(|channel| channel.last_seq > failing.safe) =>
+            {
                 Err(RpcError::unavailable(&failing.reason))
             }
             _ => Ok(()),
@@ -152,51 +142,33 @@ impl Host {
     }
 
     /// The channel's state now; a chat's with its turns from this one on.
-    pub(super) fn snapshot(&mut self, target: Target, first_turn: usize) -> Option<Snapshot> {
-        let state = match target {
-            Target::Root => SnapshotState::Root(Box::new(self.root.clone())),
-            Target::Session(key) => SnapshotState::Session(Box::new(self.sessions.get(&key)?.state.clone())),
-            Target::Chat(key) => {
-                let conversation = &mut self.chats.get_mut(&key)?.conversation;
-                let (mut state, cursor) = (
-                    conversation.state_from(first_turn),
-                    windows::cursor_before(key, &conversation.state().turns, first_turn),
-                );
-                state.turns_next_cursor = cursor;
-                SnapshotState::Chat(Box::new(state))
-            }
-        };
-        let mut state = state;
+    pub(super) fn snapshot(&mut self, target: ChannelId, first_turn: usize) -> Option<Snapshot> {
+        let mut state = self.channels.state(target, first_turn)?;
         tell_state(&mut state);
-        let resource = self.channel(target)?.uri.clone();
+        let resource = self.channels.get(target)?.uri.clone();
         Some(Snapshot { resource, state, from_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX) })
     }
 
     /// Delivers a channel to a connection from now on, like this.
-    pub(super) fn subscribe(&mut self, connection: ConnectionId, target: Target, how: Subscription) {
+    pub(super) fn subscribe(&mut self, connection: ConnectionId, target: ChannelId, how: Subscription) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let client_id = client.client_id.clone();
         if client.subscriptions.insert(target, how).is_none() {
-            if let Some(channel) = self.channel_mut(target) {
+            if let Some(channel) = self.channels.get_mut(target) {
                 channel.subscribers.push(connection);
             }
         }
-        if let Target::Session(key) = target {
-            if let Some(session) = self.sessions.get_mut(&key) {
-                session.unfollowed = None;
-            }
-            if let Some(client_id) = client_id {
-                self.client_is_back(key, &client_id);
-            }
+        if let Some(client_id) = client_id {
+            self.is_followed(target, &client_id);
         }
     }
 
     /// Delivers it no more.
-    pub(super) fn unsubscribe(&mut self, connection: ConnectionId, target: Target) {
+    pub(super) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
         if let Some(client) = self.connections.get_mut(&connection) {
             client.subscriptions.remove(&target);
         }
-        if let Some(channel) = self.channel_mut(target) {
+        if let Some(channel) = self.channels.get_mut(target) {
             channel.subscribers.retain(|&subscriber| subscriber != connection);
         }
     }
@@ -209,7 +181,7 @@ impl Host {
         params: impl serde::Serialize,
     ) {
         let params = Bytes::from(to_sorted_json(&params));
-        for &connection in &self.root_channel.subscribers {
+        for &connection in &self.channels.root.channel.subscribers {
             step.say(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
         }
     }

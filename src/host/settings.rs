@@ -13,7 +13,7 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::SessionConfigState;
 
 use super::effects::{ChatKey, Command};
-use super::model::{AgentLink, SessionKey, Target};
+use super::model::{AgentLink, SessionKey};
 use super::{Host, Step};
 
 /// What the agent of a chat was told of its session's configuration since it was opened, or is yet to be told.
@@ -41,10 +41,10 @@ impl Host {
         spreads: bool,
         heard: u64,
     ) {
-        let Some(told) = self.chats.get_mut(&chat) else { return };
+        let Some(told) = self.channels.chats.get_mut(&chat) else { return };
         let key = told.session;
         told.settings_told.unheard.retain(|_, number| *number > heard);
-        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
         // What was changed since is not the agent's to say yet.
         for name in told.settings_told.unheard.keys() {
             if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
@@ -69,7 +69,7 @@ impl Host {
         }
         session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
         let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
-        self.sequence(step, Target::Session(key), StateAction::SessionConfigChanged(action), None);
+        self.sequence(step, key, StateAction::SessionConfigChanged(action), None);
         self.tell_configuration(step, key, &before, Some((chat, spreads)));
     }
 
@@ -82,7 +82,7 @@ impl Host {
         before: &JsonObject,
         by: Option<(ChatKey, bool)>,
     ) {
-        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
         let Some(config) = &session.state.config else { return };
         session.config.clone_from(&config.values);
         let all = config.values.clone();
@@ -105,7 +105,8 @@ impl Host {
         all: &JsonObject,
         changed: &BTreeSet<String>,
     ) {
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent != AgentLink::Closed) else {
+        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent != AgentLink::Closed)
+        else {
             return;
         };
         let told = &mut chat.settings_told;
@@ -119,9 +120,11 @@ impl Host {
 
     /// Tells a chat's agent, which is open now, what has changed meanwhile.
     pub(super) fn tell_due_settings(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
-        let Some(session) = self.sessions.get(&chat.session).filter(|_| !changed.is_empty()) else { return };
+        let Some(session) = self.channels.sessions.get(&chat.session).filter(|_| !changed.is_empty()) else {
+            return;
+        };
         let all = session.config.clone();
         self.tell_settings(step, key, &all, &changed);
     }

@@ -69,7 +69,9 @@ impl Host {
         if !is_ending || !is_alone || self.is_cancelling(key) {
             return;
         }
-        let Some((chat, run)) = self.chats.get(&key).and_then(|chat| Some((chat, chat.run.as_ref()?))) else {
+        let Some((chat, run)) =
+            self.channels.chats.get(&key).and_then(|chat| Some((chat, chat.run.as_ref()?)))
+        else {
             return;
         };
         let (turn_id, run_id, id) = (run.turn_id.clone(), run.id, id.to_owned());
@@ -139,7 +141,7 @@ impl Host {
         if self.somebody_may_see_questions() {
             return;
         }
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned()))
         else {
             return;
@@ -183,12 +185,13 @@ impl Host {
     }
 
     pub(super) fn running_chats(&self) -> Vec<ChatKey> {
-        self.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
+        self.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
     }
 
     /// The ids of everything in the running turn that waits for the user.
     pub(super) fn waiting_for_user(&self, key: ChatKey) -> Vec<String> {
-        let turn = self.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+        let turn =
+            self.channels.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
         let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
         parts
             .filter_map(|part| match part {

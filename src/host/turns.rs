@@ -26,7 +26,7 @@ use super::effects::{
     Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
     TurnEnd, TurnEvent,
 };
-use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, Target, TitleBy};
+use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::wire::text;
@@ -72,7 +72,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let run = self.fresh_run();
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         action.started_at = step.timestamp();
         chat.turn_ids.insert(action.turn_id.clone());
         chat.consumed.extend(action.queued_message_id.clone());
@@ -83,11 +83,16 @@ impl Host {
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
-        self.sequence(step, Target::Chat(key), StateAction::ChatTurnStarted(action), origin);
+        self.sequence(step, key, StateAction::ChatTurnStarted(action), origin);
         match title.filter(|_| unnamed) {
             Some(title) => {
                 self.name_chat(step, key, &title, TitleBy::FirstMessage);
-                if self.sessions.get(&session).is_some_and(|session| session.title_by == TitleBy::Nobody) {
+                if self
+                    .channels
+                    .sessions
+                    .get(&session)
+                    .is_some_and(|session| session.title_by == TitleBy::Nobody)
+                {
                     self.name_session(step, session, &title, TitleBy::FirstMessage);
                 }
             }
@@ -106,8 +111,8 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let run = self.fresh_run();
-        let never_begun = self.chats.get(&key).is_some_and(|chat| self.has_failed(chat.session));
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let never_begun = self.channels.chats.get(&key).is_some_and(|chat| self.has_failed(chat.session));
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         // The end of a turn is told as its start and how long it took, so the time that it was given up
         // counts; a wall clock that was set back must not take any of it away.
         let turn = chat.conversation.state().turns.last();
@@ -128,7 +133,7 @@ impl Host {
         let session = chat.session;
         step.say(Output::Record(Record::Trial(session)));
         step.say(Output::Timer(Timer::Trial(session), TRIAL));
-        self.sequence(step, Target::Chat(key), StateAction::ChatTurnResume(action), origin);
+        self.sequence(step, key, StateAction::ChatTurnResume(action), origin);
         self.sync_chat(step, key);
         self.advance(step, key);
     }
@@ -143,8 +148,8 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
-        self.sequence(step, Target::Chat(key), StateAction::ChatTruncated(action), origin);
-        if let Some(chat) = self.chats.get_mut(&key) {
+        self.sequence(step, key, StateAction::ChatTruncated(action), origin);
+        if let Some(chat) = self.channels.chats.get_mut(&key) {
             let turns = &chat.conversation.state().turns;
             chat.progress.retain(|id, _| turns.iter().any(|turn| turn.id == *id));
             // What the agent calls by it is longer than what is left.
@@ -173,7 +178,7 @@ impl Host {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
         self.end_turn_quietly(step, key, ending, origin);
         if held {
-            if let Some(chat) = self.chats.get_mut(&key) {
+            if let Some(chat) = self.channels.chats.get_mut(&key) {
                 chat.queue_held = true;
             }
         }
@@ -188,7 +193,7 @@ impl Host {
         ending: Ending,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.take() else { return };
         self.runs -= 1;
         if !matches!(ending, Ending::Failed { resumable: true, .. }) {
@@ -214,20 +219,23 @@ impl Host {
                 meta: None,
             }),
         };
-        self.sequence(step, Target::Chat(key), action, origin);
+        self.sequence(step, key, action, origin);
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
         self.forget_followers(key);
         self.select_what_waits(step, key);
-        if let Some(chat) = self.chats.get(&key).filter(|_| !run.interrupted) {
+        if let Some(chat) = self.channels.chats.get(&key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
-        if cancelled && self.chats.get(&key).is_some_and(|chat| chat.awaits) && !self.is_creating(key) {
+        if cancelled
+            && self.channels.chats.get(&key).is_some_and(|chat| chat.awaits)
+            && !self.is_creating(key)
+        {
             // What the user is asked to do was for this turn.
             self.close_conversation(step, key);
         }
-        let open = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open);
+        let open = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open);
         if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
             // The agent does not know yet that it is over.
             chat.settling = Some(run.id);
@@ -240,8 +248,8 @@ impl Host {
         let working_directories = self.effective_directories(key);
         let tokens = self.tokens_for(step, key);
         let copy_of = self.copyable_origin(key);
-        let Some(chat) = self.chats.get_mut(&key) else { return };
-        let Some(session) = self.sessions.get(&chat.session) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.get(&chat.session) else { return };
         let client_tools = tools_of_clients(session);
         chat.agent = AgentLink::Opening;
         let state = chat.conversation.state();
@@ -270,16 +278,16 @@ impl Host {
     /// Has the agent of a session that is being created open a conversation, its default chat's: the session
     /// is ready when that is open, and turns in its other chats wait for it too.
     pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.sessions.get(&key) else { return };
-        let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.get(uri));
-        if let Some(Target::Chat(chat)) = default.copied() {
+        let Some(session) = self.channels.sessions.get(&key) else { return };
+        let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.by_uri.get(uri));
+        if let Some(chat) = default.and_then(|id| id.chat()) {
             self.open_conversation(step, chat);
         }
     }
 
     /// Has the agent forget the chat's conversation.
     pub(super) fn close_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
             chat.settling = None;
@@ -298,7 +306,7 @@ impl Host {
         self.tell_tokens(step, key);
         self.tell_tools(step, key);
         let agent = self.agent_of(key).map(|agent| agent.info.clone());
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
         if chat.settling.is_some() {
@@ -332,18 +340,22 @@ impl Host {
     }
 
     fn is_creating(&self, key: ChatKey) -> bool {
-        let session = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        let session =
+            self.channels.chats.get(&key).and_then(|chat| self.channels.sessions.get(&chat.session));
         session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Creating)
     }
 
     /// Whether no agent has started in this session yet, and one was tried.
     fn has_failed(&self, key: SessionKey) -> bool {
-        self.sessions.get(&key).is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed)
+        self.channels
+            .sessions
+            .get(&key)
+            .is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed)
     }
 
     /// Takes in what an agent reports.
     pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
-        let Some(chat) = self.chats.get_mut(&key) else {
+        let Some(chat) = self.channels.chats.get_mut(&key) else {
             tracing::debug!(?key, "an event for a chat that is gone was ignored");
             return;
         };
@@ -361,7 +373,7 @@ impl Host {
                 self.opening_is_over(step, key);
                 if self.is_creating(key) || self.has_failed(session) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
-                    self.sequence(step, Target::Session(session), ready, None);
+                    self.sequence(step, session, ready, None);
                     for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
                         self.advance(step, other);
                     }
@@ -377,7 +389,7 @@ impl Host {
                 if chat.handle != handle {
                     chat.handle = handle;
                     chat.saved.row_due = true;
-                    self.unsaved.chats.insert(key);
+                    self.unsaved.insert(key.into());
                 }
             }
             Event::Configured { config, spreads, heard } => {
@@ -416,7 +428,8 @@ impl Host {
     /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
     fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.fresh_run();
-        let Some(chat) = self.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open) else {
+        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        else {
             return;
         };
         chat.agent = AgentLink::Closed;
@@ -430,7 +443,7 @@ impl Host {
 
     /// The agent could not be started, or is gone: whatever waited for it fails.
     fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         if chat.agent == AgentLink::Closed {
             return;
         }
@@ -445,7 +458,7 @@ impl Host {
         if self.is_creating(key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
-            self.sequence(step, Target::Session(session), failed, None);
+            self.sequence(step, session, failed, None);
             for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
                 self.end_turn(step, other, gone(true), None);
             }
@@ -457,7 +470,11 @@ impl Host {
 
     /// Whether the agent can go on with what it was doing in this chat when it, or we, had ended.
     pub(super) fn can_be_taken_up(&self, key: ChatKey) -> bool {
-        self.chats.get(&key).and_then(|chat| chat.handle.as_ref()).is_some_and(|handle| handle.resumes)
+        self.channels
+            .chats
+            .get(&key)
+            .and_then(|chat| chat.handle.as_ref())
+            .is_some_and(|handle| handle.resumes)
     }
 
     fn turn_reports(
@@ -468,7 +485,8 @@ impl Host {
         event: TurnEvent,
         besides: Besides,
     ) {
-        let Some(turn_id) = self.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
+        let Some(turn_id) =
+            self.channels.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
         else {
             return;
         };
@@ -486,7 +504,7 @@ impl Host {
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::Progress(progress) => {
-                if let Some(chat) = self.chats.get_mut(&key) {
+                if let Some(chat) = self.channels.chats.get_mut(&key) {
                     chat.progress.insert(turn_id, progress);
                     step.say(Output::Record(Record::Progress(key, progress)));
                 }
@@ -497,7 +515,7 @@ impl Host {
             }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
-                self.sequence(step, Target::Chat(key), action, None);
+                self.sequence(step, key, action, None);
             }
             TurnEvent::ToolStarted { id, name, display_name } => {
                 self.start_call(step, CallRef { key, turn_id, id }, name, display_name, meta());
@@ -537,7 +555,7 @@ impl Host {
                         Ending::Failed { kind, message, resumable }
                     }
                 };
-                if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
                     run.phase = RunPhase::Over;
                 }
                 self.end_turn(step, key, ending, None);
@@ -547,7 +565,7 @@ impl Host {
 
     /// Text goes on in the part at the end if that is of its kind; else it begins one.
     fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
-        let open = self.chats.get(&key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
+        let open = self.channels.chats.get(&key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
         let Some(open) = open.filter(|open| open.kind == passage.kind) else {
             return self.open_part(step, key, passage);
         };
@@ -561,12 +579,13 @@ impl Host {
                 StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
             }
         };
-        self.sequence_part(step, Target::Chat(key), action, None, delta);
+        self.sequence_part(step, key.into(), action, None, delta);
     }
 
     /// The beginning of a new message: what shows the parts of an answer as one text would run it into the one before.
     fn set_apart(&self, key: ChatKey, kind: TextKind, content: String) -> String {
-        let turn = self.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+        let turn =
+            self.channels.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
         let before = turn.and_then(|turn| turn.response_parts.last());
         match (kind, before) {
             (TextKind::Markdown, Some(ResponsePart::Markdown(_))) => format!("\n\n{content}"),
@@ -576,7 +595,7 @@ impl Host {
 
     fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
         let Passage { turn_id, kind, content, meta } = passage;
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         // Numbered by place, so that ids stay apart in a turn that was resumed. An agent's tool call may
         // have taken the name: calls and parts are found by the same ids.
@@ -596,7 +615,7 @@ impl Host {
             TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
         };
         let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
     }
 
     fn notice(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: String, text: String) {
@@ -604,21 +623,21 @@ impl Host {
         let part = SystemNotificationResponsePart { content: text.into(), meta: None };
         let part = ResponsePart::SystemNotification(part);
         let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
-        self.sequence(step, Target::Chat(key), action, None);
+        self.sequence(step, key, action, None);
     }
 
     /// Text that follows begins a new part.
     pub(super) fn end_part(&mut self, key: ChatKey) {
-        if let Some(run) = self.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
             run.open_part = None;
         }
     }
 
     pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
-        let now = self.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
+        let now = self.channels.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
-            self.sequence(step, Target::Chat(key), action, None);
+            self.sequence(step, key, action, None);
             self.sync_chat(step, key);
         }
     }

@@ -18,7 +18,7 @@ use base64::Engine;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::effects::{ActionLine, ChatKey, ConnectionId, Frame, Output, Target};
+use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
 use super::model::{Subscription, Window};
 use super::sequence::{envelope_of, loading_line};
 use super::{Host, Step};
@@ -52,18 +52,6 @@ impl Subscription {
 }
 
 impl Host {
-    /// Where the window begins that a subscription has now that its client is given the state.
-    pub(super) fn window_of(&self, target: Target, subscription: &Subscription) -> usize {
-        match (target, subscription.turns) {
-            (Target::Chat(key), Some(turns)) => self
-                .chats
-                .get(&key)
-                .map_or(0, |chat| chat.conversation.state().turns.len())
-                .saturating_sub(turns),
-            _ => 0,
-        }
-    }
-
     /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the answer.
     ///
     /// # Errors
@@ -76,7 +64,7 @@ impl Host {
         params: &FetchTurnsParams,
     ) -> Result<Vec<u8>, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
-        let Target::Chat(key) = target else {
+        let Some(key) = target.chat() else {
             return Err(RpcError::invalid_params("`channel` must be a chat: nothing else has turns"));
         };
         self.check_keeping()?;
@@ -85,7 +73,7 @@ impl Host {
                 "`channel` is not subscribed to, so it has no window to grow",
             ));
         };
-        let Some(chat) = self.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
+        let Some(chat) = self.channels.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
         let turns = &chat.conversation.state().turns;
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
         // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
@@ -122,7 +110,7 @@ impl Host {
         key: ChatKey,
         turns: std::ops::Range<usize>,
     ) {
-        let Some(chat) = self.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let all = &chat.conversation.state().turns;
         let action = ChatTurnsLoadedAction {
             turns: all.get(turns.clone()).unwrap_or_default().to_vec(),
@@ -130,23 +118,19 @@ impl Host {
         };
         let line = loading_line(&chat.channel.uri, action, self.told_head());
         step.say(Output::Frame(connection, Frame::Answer(line)));
-        if let Some(subscription) = self.subscription_mut(connection, Target::Chat(key)) {
+        if let Some(subscription) = self.subscription_mut(connection, key.into()) {
             subscription.window = Window::From(turns.start);
         }
     }
 
     /// Loads what clients lack of a chat and must have to apply an action that is about to be sequenced.
-    pub(super) fn load_before(&mut self, step: &mut Step<'_>, target: Target, action: &StateAction) {
-        let (Target::Chat(key), StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) })) =
-            (target, action)
-        else {
-            return;
-        };
-        let Some(chat) = self.chats.get(&key) else { return };
+    pub(super) fn load_before(&mut self, step: &mut Step<'_>, key: ChatKey, action: &StateAction) {
+        let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
+        let Some(chat) = self.channels.chats.get(&key) else { return };
         let turns = &chat.conversation.state().turns;
         let (there, at) = (turns.len(), turns.iter().position(|turn| turn.id == *named));
         for connection in chat.channel.subscribers.clone() {
-            match self.subscription(connection, target).map(|subscription| subscription.window) {
+            match self.subscription(connection, key.into()).map(|subscription| subscription.window) {
                 Some(Window::From(start)) if at.is_some_and(|at| at < start) => {
                     self.load(step, connection, key, 0..start);
                 }
@@ -158,25 +142,21 @@ impl Host {
 
     /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left, every client
     /// holds all of them.
-    pub(super) fn windows_after(&mut self, target: Target, action: &StateAction) {
-        let (Target::Chat(key), StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None })) =
-            (target, action)
-        else {
-            return;
-        };
-        let subscribers = self.chats.get(&key).map(|chat| chat.channel.subscribers.clone());
+    pub(super) fn windows_after(&mut self, key: ChatKey, action: &StateAction) {
+        let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None }) = action else { return };
+        let subscribers = self.channels.chats.get(&key).map(|chat| chat.channel.subscribers.clone());
         for connection in subscribers.unwrap_or_default() {
-            if let Some(subscription) = self.subscription_mut(connection, target) {
+            if let Some(subscription) = self.subscription_mut(connection, key.into()) {
                 subscription.window = Window::From(0);
             }
         }
     }
 
-    fn subscription(&self, connection: ConnectionId, target: Target) -> Option<&Subscription> {
+    fn subscription(&self, connection: ConnectionId, target: ChannelId) -> Option<&Subscription> {
         self.connections.get(&connection)?.subscriptions.get(&target)
     }
 
-    fn subscription_mut(&mut self, connection: ConnectionId, target: Target) -> Option<&mut Subscription> {
+    fn subscription_mut(&mut self, connection: ConnectionId, target: ChannelId) -> Option<&mut Subscription> {
         self.connections.get_mut(&connection)?.subscriptions.get_mut(&target)
     }
 
@@ -187,7 +167,7 @@ impl Host {
     /// # Errors
     /// When the state must be told instead: as the turns were then, nobody knows them any more, or they would
     /// have to be told more than once.
-    pub(super) fn loading_in_replay(
+    pub(super) fn loading_of_chat(
         &self,
         key: ChatKey,
         actions: &[&ActionLine],
@@ -204,7 +184,9 @@ impl Host {
                 _ => {}
             }
         }
-        let (Some((before, named)), Some(chat)) = (cut, self.chats.get(&key)) else { return Ok(None) };
+        let (Some((before, named)), Some(chat)) = (cut, self.channels.chats.get(&key)) else {
+            return Ok(None);
+        };
         if changed_since.contains(&named) {
             return Err(StateIsNeeded);
         }
@@ -273,13 +255,13 @@ fn read_cursor(ChatKey(number): ChatKey, cursor: &str) -> Option<String> {
     (chat.parse() == Ok(number)).then(|| turn.to_owned())
 }
 
-/// The actions of a replay by the chat that they are on.
-pub(super) fn by_chat<'a>(actions: &[(Target, &'a ActionLine)]) -> BTreeMap<ChatKey, Vec<&'a ActionLine>> {
-    let mut chats: BTreeMap<ChatKey, Vec<&ActionLine>> = BTreeMap::new();
+/// The actions of a replay by the channel that they are on.
+pub(super) fn by_channel<'a>(
+    actions: &[(ChannelId, &'a ActionLine)],
+) -> BTreeMap<ChannelId, Vec<&'a ActionLine>> {
+    let mut channels: BTreeMap<ChannelId, Vec<&ActionLine>> = BTreeMap::new();
     for (target, line) in actions {
-        if let Target::Chat(key) = target {
-            chats.entry(*key).or_default().push(line);
-        }
+        channels.entry(*target).or_default().push(line);
     }
-    chats
+    channels
 }

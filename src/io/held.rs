@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::readers::{Found, Wanted};
-use crate::host::effects::{ActionLine, Output, Recalled, Record, SavedSession, Target};
+use crate::host::effects::{ActionLine, ChannelId, Output, Recalled, Record, SavedSession};
 use crate::host::{Findings, Host};
 use crate::versions::dialect::Dialect;
 use crate::wire::names::Named;
@@ -33,7 +33,7 @@ pub struct HeldMessage {
     unreadable: BTreeMap<String, String>,
     /// The actions that memory has forgotten, once they were read; none when not all of them are there. What memory
     /// forgets while they are read lies too far back for anybody to catch up with.
-    past: Option<Option<Vec<(Target, ActionLine)>>>,
+    past: Option<Option<Vec<(ChannelId, ActionLine)>>>,
 }
 
 impl HeldMessage {

@@ -12,7 +12,7 @@ use std::thread;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host;
-use crate::host::effects::{ActionLine, ConnectionId, Frame, Page, SavedSession, Target};
+use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Page, SavedSession};
 use crate::store::reader::Reader;
 use crate::store::sqlite::StoreError;
 use crate::store::Listed;
@@ -45,7 +45,7 @@ pub struct Found {
     /// The version, if it was wanted.
     pub version: Option<Option<Dialect>>,
     /// The actions, if they were wanted; none when not all of them are there.
-    pub past: Option<Option<Vec<(Target, ActionLine)>>>,
+    pub past: Option<Option<Vec<(ChannelId, ActionLine)>>>,
     /// The sessions that are there, each once.
     pub sessions: Vec<SavedSession>,
     /// The URIs of what is there and cannot be read, with the reason.
@@ -229,7 +229,7 @@ pub fn listing(id: RequestId, listed: Result<Listed, StoreError>) -> Frame {
     match listed {
         Ok(listed) => {
             let result = host::listing(&listed.summaries, listed.next.as_ref());
-            Frame::Result { id, method: Method::ListSessions, result }
+            Frame::result(id, Method::ListSessions, result)
         }
         Err(error) => {
             tracing::error!(%error, "the list of sessions cannot be read");

@@ -105,7 +105,7 @@ fn answer(id: RequestId, resource: &Resource) -> Frame {
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(meant)))),
     };
     match result {
-        Ok(result) => Frame::Result { id, method, result: Bytes::from(result) },
+        Ok(result) => Frame::result(id, method, Bytes::from(result)),
         Err(error) => Frame::Error { id: Some(id), error },
     }
 }

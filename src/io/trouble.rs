@@ -74,7 +74,7 @@ mod tests {
 
     fn result(number: u64) -> Output {
         let (id, result) = (RequestId::inner(number), Bytes::from_static(b"null"));
-        Output::Frame(CLIENT, Frame::Result { id, method: Method::CreateSession, result })
+        Output::Frame(CLIENT, Frame::result(id, Method::CreateSession, result))
     }
 
     fn outputs() -> Vec<Output> {

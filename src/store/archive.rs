@@ -14,7 +14,7 @@ use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::sqlite::StoreError;
 use super::{agents, check, mend, schema, space, trash, ways};
-use crate::host::effects::{ActionLine, ChatKey, SavedChat, SavedSession, SessionKey, Target};
+use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
 
 /// Why something cannot be done to a session.
 #[derive(Debug, thiserror::Error)]
@@ -206,7 +206,7 @@ impl Archive {
     /// When they cannot be read.
     pub fn actions(&self, key: SessionKey) -> Result<Vec<ActionLine>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
-        let targets = chats.into_iter().map(Target::Chat).chain([Target::Session(key)]);
+        let targets = chats.into_iter().map(ChannelId::from).chain([key.into()]);
         let mut lines = Vec::new();
         for target in targets {
             lines.extend(rows::actions_on(&self.connection, target, 0, &mut |_| true)?);

@@ -1,6 +1,6 @@
 //! Making again what a damaged database has twice, or can do without.
 //!
-//! Owns: indexes, which are made again from their tables; tables in which nothing that was said is, which keep the
+//! Owns: indexes, which are made again from their tables; tables in which nothing of sessions is, which keep the
 //! rows that can be read; and tables that are not there any more.
 //! Never: changes a row of a session, or gives back a page that a damaged page names: it may be in use elsewhere.
 //! Space that is lost this way comes back when the database is written anew.
@@ -12,10 +12,11 @@ use super::pack::packs;
 use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, StoreError, LEAP};
-use crate::host::effects::{ActionLine, Record, Target};
+use super::upgrade;
+use crate::host::effects::{ActionLine, ChannelId, Record};
 
-/// Tables in which nothing that was said is: a host can do without any of their rows.
-const DISPENSABLE: [&str; 5] = ["meta", "lives", "trials", "agents", "clients"];
+/// Tables in which nothing of sessions is: a host can do without any of their rows.
+const DISPENSABLE: [&str; 6] = ["meta", "lives", "trials", "agents", "channels", "clients"];
 
 /// A table or an index that belongs into the database.
 struct Object {
@@ -245,14 +246,23 @@ fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for chat in &plan.spoiled {
         last += 1;
         // With a wrong checksum.
-        let sql = match plan.version {
-            1 => "INSERT INTO actions (seq, channel, sum, line) VALUES (?1, ?2, 0, x'00')",
-            _ => {
+        let (sql, channel) = match plan.version {
+            1 => (
+                "INSERT INTO actions (seq, channel, sum, line) VALUES (?1, ?2, 0, x'00')",
+                upgrade::number_of_chat(*chat),
+            ),
+            2 | 3 => (
                 "INSERT INTO actions (last, first, channel, line_bytes, sum, packed)
-                    VALUES (?1, ?1, ?2, 0, 0, x'00')"
-            }
+                    VALUES (?1, ?1, ?2, 0, 0, x'00')",
+                upgrade::number_of_chat(*chat),
+            ),
+            _ => (
+                "INSERT INTO actions (last, first, kind, key, line_bytes, sum, packed)
+                    VALUES (?1, ?1, 'chat', ?2, 0, 0, x'00')",
+                *chat,
+            ),
         };
-        connection.execute(sql, params![signed(last), chat.saturating_mul(2)])?;
+        connection.execute(sql, params![signed(last), channel])?;
     }
     rows::put_number(connection, "reserved", last)
 }
@@ -263,7 +273,7 @@ pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
     let sql = "SELECT ifnull(max(last), 0) + 1 FROM actions";
     let server_seq = unsigned(connection.query_row(sql, [], |row| row.get(0))?);
     let line = ActionLine { line: vec![b'-'; 40_000].into(), server_seq, delta: None };
-    let record = [Record::Action(Target::Root, line)];
+    let record = [Record::Action(ChannelId::ROOT, line)];
     connection.execute_batch("SAVEPOINT probe")?;
     let appended = packs(&record).iter().try_for_each(|pack| rows::put_actions(connection, pack));
     connection.execute_batch("ROLLBACK TO probe; RELEASE probe")?;

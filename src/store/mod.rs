@@ -8,6 +8,7 @@
 
 mod agents;
 pub mod archive;
+mod channels;
 mod check;
 mod clients;
 pub mod folder;

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 
-use crate::host::effects::{ActionLine, Record, Target};
+use crate::host::effects::{ActionLine, ChannelId, Record};
 
 /// A row has at most so many actions: it is removed, or damaged, as a whole.
 const ACTIONS_MAX: u64 = 1024;
@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: u64 = 8 << 20;
 /// Actions that are being packed.
 #[derive(Debug)]
 pub(super) struct Pack<'a> {
-    pub(super) target: Target,
+    pub(super) target: ChannelId,
     pub(super) first: u64,
     pub(super) last: u64,
     /// How many bytes their lines have.
@@ -35,7 +35,7 @@ pub(super) struct Pack<'a> {
 
 impl<'a> Pack<'a> {
     /// Begins with one action.
-    fn of(target: Target, line: &'a ActionLine) -> Self {
+    fn of(target: ChannelId, line: &'a ActionLine) -> Self {
         let seq = line.server_seq;
         let mut pack = Self { target, first: seq, last: seq, line_bytes: 0, packed: Vec::new(), before: b"" };
         pack.append(line);
@@ -43,7 +43,7 @@ impl<'a> Pack<'a> {
     }
 
     /// Takes the action in, unless it belongs into another row.
-    fn take(&mut self, target: Target, line: &'a ActionLine) -> bool {
+    fn take(&mut self, target: ChannelId, line: &'a ActionLine) -> bool {
         let fits = target == self.target
             && line.server_seq == self.last + 1
             && line.server_seq - self.first < ACTIONS_MAX
@@ -163,8 +163,8 @@ mod tests {
     }
 
     fn packed(lines: &[ActionLine]) -> Pack<'_> {
-        let mut pack = Pack::of(Target::Root, &lines[0]);
-        assert!(lines[1..].iter().all(|line| pack.take(Target::Root, line)));
+        let mut pack = Pack::of(ChannelId::ROOT, &lines[0]);
+        assert!(lines[1..].iter().all(|line| pack.take(ChannelId::ROOT, line)));
         pack
     }
 
@@ -213,17 +213,17 @@ mod tests {
     fn another_channel_a_hole_and_a_full_row_begin_a_new_one() {
         let texts = vec![vec![b'x'; 3]; 2000];
         let lines = lines_of(5, &texts);
-        let mut pack = Pack::of(Target::Root, &lines[0]);
-        assert!(!pack.take(Target::Session(crate::host::effects::SessionKey(1)), &lines[1]));
-        assert!(!pack.take(Target::Root, &lines[2]), "a number is left out");
-        let taken = lines[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
+        let mut pack = Pack::of(ChannelId::ROOT, &lines[0]);
+        assert!(!pack.take(crate::host::effects::SessionKey(1).into(), &lines[1]));
+        assert!(!pack.take(ChannelId::ROOT, &lines[2]), "a number is left out");
+        let taken = lines[1..].iter().take_while(|line| pack.take(ChannelId::ROOT, line)).count();
         assert_eq!((taken as u64 + 1, pack.last), (ACTIONS_MAX, 4 + ACTIONS_MAX));
         let alike = lines_of(1, &vec![vec![b'x'; BYTES_MAX / 2]; 500]);
-        let mut pack = Pack::of(Target::Root, &alike[0]);
-        let taken = alike[1..].iter().take_while(|line| pack.take(Target::Root, line)).count();
+        let mut pack = Pack::of(ChannelId::ROOT, &alike[0]);
+        let taken = alike[1..].iter().take_while(|line| pack.take(ChannelId::ROOT, line)).count();
         let most = LINE_BYTES_MAX / (BYTES_MAX as u64 / 2);
         assert_eq!(taken as u64 + 1, most, "lines that are packed small are unpacked together");
         let long = lines_of(1, &[vec![b'x'; BYTES_MAX], vec![b'y']]);
-        assert!(!Pack::of(Target::Root, &long[0]).take(Target::Root, &long[1]));
+        assert!(!Pack::of(ChannelId::ROOT, &long[0]).take(ChannelId::ROOT, &long[1]));
     }
 }

@@ -14,7 +14,7 @@ use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
 use super::{clients, schema, trash, ways, Listed};
-use crate::host::effects::{ActionLine, ChatKey, ChatRow, Page, Place, SavedSession, SessionKey, Target};
+use crate::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, Page, Place, SavedSession, SessionKey};
 use crate::host::log::Window;
 
 /// A connection that reads what is safe.
@@ -167,7 +167,7 @@ impl Reader {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn actions_since(&self, cursor: u64) -> Result<Option<Vec<(Target, ActionLine)>>, StoreError> {
+    pub fn actions_since(&self, cursor: u64) -> Result<Option<Vec<(ChannelId, ActionLine)>>, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         if !self.knows(cursor)? {
             return Ok(None);

@@ -11,8 +11,9 @@ use super::pack::{unpack, Pack};
 use super::running;
 use super::sqlite::StoreError;
 use crate::host::effects::{
-    ActionLine, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow, Target,
+    ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow,
 };
+use crate::wire::channels::ChannelKind;
 
 /// A blob as shared bytes.
 struct Blob(Bytes);
@@ -87,40 +88,51 @@ pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, Store
 
 /// Keeps the actions of a pack.
 pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<(), StoreError> {
-    let channel = channel_of(pack.target);
-    connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(params![
-        signed(pack.last),
-        signed(pack.first),
-        channel,
-        signed(pack.line_bytes),
-        actions_sum(pack.first, pack.last, channel, &pack.packed),
-        pack.packed,
-    ])?;
+    let channel = ChannelName::of(pack.target);
+    connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(
+        params![
+            signed(pack.last),
+            signed(pack.first),
+            channel.kind,
+            channel.key,
+            signed(pack.line_bytes),
+            actions_sum(pack.first, pack.last, channel, &pack.packed),
+            pack.packed,
+        ],
+    )?;
     Ok(())
 }
 
 /// What [`actions`] reads, and for which rows: those with an action behind `?1`.
 pub(super) const ACTIONS_BEHIND: &str =
-    "SELECT last, first, channel, sum, packed FROM actions WHERE last > ?1";
+    "SELECT last, first, kind, key, sum, packed FROM actions WHERE last > ?1";
 
 /// The actions in a row, oldest first.
-pub(super) fn actions(row: &Row<'_>) -> Result<(Target, Vec<ActionLine>), StoreError> {
+pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), StoreError> {
     let last = unsigned(row.get(0)?);
     let damaged = || format!("the log up to the action {last}");
     let read = || {
-        let packed = row.get_ref(4)?.as_blob()?;
-        Ok((unsigned(row.get(1)?), row.get(2)?, row.get::<_, u32>(3)?, packed))
+        let channel = ChannelName { kind: row.get_ref(2)?.as_str()?, key: row.get(3)? };
+        Ok((unsigned(row.get(1)?), channel, row.get::<_, u32>(4)?, row.get_ref(5)?.as_blob()?))
     };
     let (first, channel, expected, packed) = read().map_err(damaged_if(damaged))?;
     if actions_sum(first, last, channel, packed) != expected {
         return Err(StoreError::Damaged(damaged()));
     }
     let lines = unpack(first, last, packed).ok_or_else(|| StoreError::Damaged(damaged()))?;
-    Ok((target_of(channel), lines))
+    let id = channel.id().ok_or_else(|| {
+        StoreError::Damaged(format!(
+            "{}, on a channel of the kind `{}`, which this program does not know,",
+            damaged(),
+            channel.kind
+        ))
+    })?;
+    Ok((id, lines))
 }
 
-pub(super) fn actions_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
-    sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
+pub(super) fn actions_sum(first: u64, last: u64, channel: ChannelName<'_>, packed: &[u8]) -> u32 {
+    let ChannelName { kind, key } = channel;
+    sum(&[&first.to_le_bytes(), &last.to_le_bytes(), kind.as_bytes(), &key.to_le_bytes(), packed])
 }
 
 /// Keeps a session: a new one is listed; one in the trash stays there.
@@ -464,7 +476,7 @@ impl Chat {
         if !chat.running {
             return Ok(Vec::new());
         }
-        let target = Target::Chat(chat.key);
+        let target = chat.key.into();
         let lines = running::check(connection, target, chat.as_of)
             .and_then(|()| actions_on(connection, target, chat.as_of, is_needed))
             .map_err(|error| error.on(|| format!("what runs in the chat {}", chat.uri)))?;
@@ -475,13 +487,14 @@ impl Chat {
 /// The actions on a channel after a number, oldest first, of those that are needed.
 pub(super) fn actions_on(
     connection: &Connection,
-    target: Target,
+    target: ChannelId,
     after: u64,
     is_needed: &mut dyn FnMut(&Bytes) -> bool,
 ) -> Result<Vec<ActionLine>, StoreError> {
-    let sql = format!("{ACTIONS_BEHIND} AND channel = ?2 ORDER BY last");
+    let sql = format!("{ACTIONS_BEHIND} AND kind = ?2 AND key = ?3 ORDER BY last");
     let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query(params![signed(after), channel_of(target)])?;
+    let channel = ChannelName::of(target);
+    let mut rows = statement.query(params![signed(after), channel.kind, channel.key])?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next()? {
         let behind = actions(row)?.1.into_iter().filter(|action| action.server_seq > after);
@@ -499,20 +512,22 @@ pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-pub(super) fn channel_of(target: Target) -> i64 {
-    match target {
-        Target::Root => 0,
-        Target::Session(SessionKey(key)) => signed(key) * 2 - 1,
-        Target::Chat(ChatKey(key)) => signed(key) * 2,
-    }
+/// A channel as rows name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChannelName<'a> {
+    pub(super) kind: &'a str,
+    pub(super) key: i64,
 }
 
-/// The channel that this number stands for.
-pub(super) fn target_of(channel: i64) -> Target {
-    match channel {
-        0 => Target::Root,
-        odd if odd % 2 != 0 => Target::Session(SessionKey(unsigned((odd + 1) / 2))),
-        even => Target::Chat(ChatKey(unsigned(even / 2))),
+impl ChannelName<'_> {
+    /// That of this channel.
+    pub(super) fn of(id: ChannelId) -> Self {
+        Self { kind: id.kind.name(), key: signed(id.key) }
+    }
+
+    /// The channel; none when this program knows no such kind.
+    pub(super) fn id(self) -> Option<ChannelId> {
+        Some(ChannelId { kind: ChannelKind::from_name(self.kind)?, key: unsigned(self.key) })
     }
 }
 

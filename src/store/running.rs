@@ -8,34 +8,34 @@
 
 use rusqlite::{params, Connection, OptionalExtension};
 
-use super::rows::{self, signed, unsigned};
+use super::rows::{self, signed, unsigned, ChannelName};
 use super::sqlite::StoreError;
-use crate::host::effects::Target;
+use crate::host::effects::ChannelId;
 
 /// A row of the log, as it says of itself.
 struct Row<'a> {
     last: u64,
     first: u64,
-    channel: i64,
+    channel: ChannelName<'a>,
     sum: i64,
     packed: &'a [u8],
 }
 
 impl Row<'_> {
     /// Whether its checksum is that of a row which begins with this number, on this channel.
-    fn was(&self, first: u64, channel: i64) -> bool {
+    fn was(&self, first: u64, channel: ChannelName<'_>) -> bool {
         i64::from(rows::actions_sum(first, self.last, channel, self.packed)) == self.sum
     }
 }
 
 /// Checks that every action on a channel behind this number is in the log, of those that have ever been. What is
 /// damaged of other channels' alone is none of its business.
-pub(super) fn check(connection: &Connection, target: Target, after: u64) -> Result<(), StoreError> {
+pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> Result<(), StoreError> {
     let damaged = |number: u64| StoreError::Damaged(format!("the log behind the action {number}"));
-    let ours = rows::channel_of(target);
+    let ours = ChannelName::of(target);
     // Numbers up to this one may be missing: nobody needs them any more.
     let pruned = rows::number(connection, "pruned")?.unwrap_or(0);
-    let sql = "SELECT last, first, channel, sum, packed FROM actions WHERE last >= ?1 ORDER BY last";
+    let sql = "SELECT last, first, kind, key, sum, packed FROM actions WHERE last >= ?1 ORDER BY last";
     let mut statement = connection.prepare_cached(sql)?;
     let mut found = statement.query(params![signed(after)])?;
     let mut before = None;
@@ -43,9 +43,12 @@ pub(super) fn check(connection: &Connection, target: Target, after: u64) -> Resu
         let row = Row {
             last: unsigned(row.get(0)?),
             first: row.get(1).map(unsigned).unwrap_or_default(),
-            channel: row.get(2).unwrap_or_default(),
-            sum: row.get(3).unwrap_or_default(),
-            packed: row.get_ref(4)?.as_blob().unwrap_or_default(),
+            channel: ChannelName {
+                kind: row.get_ref(2)?.as_str().unwrap_or_default(),
+                key: row.get(3).unwrap_or_default(),
+            },
+            sum: row.get(4).unwrap_or_default(),
+            packed: row.get_ref(5)?.as_blob().unwrap_or_default(),
         };
         if before.is_some_and(|before| row.last <= before) {
             return Err(damaged(after));

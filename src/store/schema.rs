@@ -34,7 +34,12 @@ enum Step {
 }
 
 /// The steps from each version to the next; the first one is from nothing to version 1.
-const STEPS: &[Step] = &[Step::Sql(VERSION_1), Step::Code(upgrade::to_version_2), Step::Sql(VERSION_3)];
+const STEPS: &[Step] = &[
+    Step::Sql(VERSION_1),
+    Step::Code(upgrade::to_version_2),
+    Step::Sql(VERSION_3),
+    Step::Code(upgrade::to_version_4),
+];
 
 // In each table what is small stands before what is large, so that it is read without it. The sums are over
 // everything in a row that must not change unseen; `sqlite` and `rows` say what of.

@@ -24,10 +24,11 @@ use super::archive::Archive;
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
-use super::{agents, clients, mend, pack, schema, space, trash, trials, StoreOptions};
+use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
+use crate::wire::channels::ChannelKind;
 
 /// The database's name in the state folder.
 pub const FILE_NAME: &str = "sessions.sqlite";
@@ -490,13 +491,16 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
         );
     }
     let head = reserved.max(told);
+    let channels = channels::all(&transaction);
+    let of_channels = channels.iter().map(|row| row.id.key).max().unwrap_or(0);
     let start = Start {
         head,
-        last_key: last_key(&transaction)?,
+        last_key: last_key(&transaction)?.max(of_channels),
         sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
         continues: version > 0,
         agents: last_agents(&transaction)?,
         said: agents::all(&transaction),
+        channels,
     };
     rows::put_life(&transaction, head)?;
     trials::begin_life(&transaction, options.deaths_max)?;
@@ -600,6 +604,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Recovered(session) => trials::pause(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
+        Record::Channel(row) => channels::put(connection, row),
         Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Actions are kept in packs.
@@ -631,9 +636,9 @@ fn remove_old_actions(connection: &mut Connection, window: &Window) -> Result<()
         // When the old number is damaged, this one mends it.
         let pruned = rows::number(&transaction, "pruned").ok().flatten().unwrap_or(0).max(horizon);
         rows::put_number(&transaction, "pruned", pruned)?;
-        let sql = "DELETE FROM actions WHERE last <= ?1 AND NOT (channel % 2 = 0 AND EXISTS
-            (SELECT 1 FROM chats WHERE key = channel / 2 AND running AND as_of < last))";
-        transaction.execute(sql, params![signed(pruned)])?;
+        let sql = "DELETE FROM actions WHERE last <= ?1 AND NOT (kind = ?2 AND EXISTS
+            (SELECT 1 FROM chats WHERE chats.key = actions.key AND running AND as_of < last))";
+        transaction.execute(sql, params![signed(pruned), ChannelKind::Chat.name()])?;
         transaction.execute("DELETE FROM lives WHERE start < ?1", params![signed(pruned)])?;
     }
     Ok(transaction.commit()?)

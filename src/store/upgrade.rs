@@ -6,9 +6,9 @@
 use rusqlite::{params, Connection};
 
 use super::pack::packs;
-use super::rows::{self, unsigned};
+use super::rows::{self, signed, unsigned, ChannelName};
 use super::sqlite::StoreError;
-use crate::host::effects::{ActionLine, Record};
+use crate::host::effects::{ActionLine, ChannelId, ChatKey, Record, SessionKey};
 
 const VERSION_2: &str = "
     ALTER TABLE actions RENAME TO actions_one_by_one;
@@ -33,18 +33,91 @@ pub(super) fn to_version_2(connection: &Connection) -> Result<(), StoreError> {
         let line: Vec<u8> = row.get(3)?;
         let sound = rows::sum(&[&server_seq.to_le_bytes(), &channel.to_le_bytes(), &line]) == expected;
         let line = ActionLine { line: line.into(), server_seq, delta: None };
-        let record = [Record::Action(rows::target_of(channel), line)];
-        for pack in packs(&record) {
-            rows::put_actions(connection, &pack)?;
-        }
-        if !sound {
-            let spoil = "UPDATE actions SET sum = sum + 1 WHERE last = ?1";
-            connection.execute(spoil, params![rows::signed(server_seq)])?;
+        // Which channel's they are makes no difference to how they are packed.
+        for pack in packs(&[Record::Action(ChannelId::ROOT, line)]) {
+            let sum = numbered_sum(pack.first, pack.last, channel, &pack.packed);
+            connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(
+                params![
+                    signed(pack.last),
+                    signed(pack.first),
+                    channel,
+                    signed(pack.line_bytes),
+                    if sound { sum } else { sum.wrapping_add(1) },
+                    pack.packed,
+                ],
+            )?;
         }
     }
     drop(old);
     drop(statement);
     Ok(connection.execute_batch("DROP TABLE actions_one_by_one")?)
+}
+
+const VERSION_4: &str = "
+    ALTER TABLE actions RENAME TO actions_by_number;
+    -- Each row has the actions of one channel from one number to another; they had so many bytes on the wire. A channel
+    -- is named by its kind and by its key among those of that kind.
+    CREATE TABLE actions (
+        last INTEGER PRIMARY KEY, first INTEGER NOT NULL, kind TEXT NOT NULL, key INTEGER NOT NULL,
+        line_bytes INTEGER NOT NULL, sum INTEGER NOT NULL, packed BLOB NOT NULL
+    );
+    -- Channels of the kinds that have no table of their own.
+    CREATE TABLE channels (
+        kind TEXT NOT NULL, key INTEGER NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, key)
+    ) WITHOUT ROWID;
+";
+
+/// To version 4, whose log names channels by their kinds and keys. Before, each had a number.
+pub(super) fn to_version_4(connection: &Connection) -> Result<(), StoreError> {
+    connection.execute_batch(VERSION_4)?;
+    let sql = "SELECT last, first, channel, line_bytes, sum, packed FROM actions_by_number ORDER BY last";
+    let mut statement = connection.prepare(sql)?;
+    let mut old = statement.query([])?;
+    while let Some(row) = old.next()? {
+        // What cannot be read of a row that is damaged is lost; the row stays, so that its actions are missed.
+        let last = unsigned(row.get(0)?);
+        let first = row.get(1).map(unsigned).unwrap_or(last);
+        let channel: i64 = row.get(2).unwrap_or_default();
+        let line_bytes: i64 = row.get(3).unwrap_or_default();
+        let packed = row.get_ref(5)?.as_blob().unwrap_or_default();
+        let sound = row.get(4) == Ok(numbered_sum(first, last, channel, packed));
+        let channel = ChannelName::of(channel_of_number(channel));
+        let sum = rows::actions_sum(first, last, channel, packed);
+        connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(
+            params![
+                signed(last),
+                signed(first),
+                channel.kind,
+                channel.key,
+                line_bytes,
+                if sound { sum } else { sum.wrapping_add(1) },
+                packed,
+            ],
+        )?;
+    }
+    drop(old);
+    drop(statement);
+    Ok(connection.execute_batch("DROP TABLE actions_by_number")?)
+}
+
+/// The checksum of actions before version 4.
+fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
+    rows::sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
+}
+
+/// The channel that a number stood for before version 4: 0 for the root channel, an odd one for a session, an even one
+/// for a chat.
+fn channel_of_number(number: i64) -> ChannelId {
+    match number {
+        0 => ChannelId::ROOT,
+        odd if odd % 2 != 0 => SessionKey(unsigned(odd.saturating_add(1) / 2)).into(),
+        even => ChatKey(unsigned(even / 2)).into(),
+    }
+}
+
+/// The number that stood for a chat before version 4.
+pub(super) fn number_of_chat(key: i64) -> i64 {
+    key.saturating_mul(2)
 }
 
 #[cfg(test)]
@@ -89,7 +162,7 @@ mod tests {
         }
         let sound = |at: usize| {
             let (seq, channel, line) = LINES[at];
-            (rows::target_of(channel), vec![(seq, line.to_owned())])
+            (channel_of_number(channel), vec![(seq, line.to_owned())])
         };
         assert_eq!(lines.len(), LINES.len());
         assert_eq!(lines[0].as_ref().unwrap(), &sound(0));

@@ -25,6 +25,7 @@ use super::step::{Call, Reply};
 use super::Line;
 use crate::host::effects::{ConnectionId, Record};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::names::Named;
@@ -81,6 +82,15 @@ struct Peer {
     said: VecDeque<(i64, Object)>,
 }
 
+/// An answer of the core.
+#[derive(Debug)]
+struct Answered {
+    /// The result; JSON text.
+    result: Bytes,
+    /// The kinds of the channels whose states are in it, in their order.
+    states: Vec<ChannelKind>,
+}
+
 /// A client's request, and the requests that the core gets instead of it.
 #[derive(Debug)]
 struct Batch {
@@ -98,7 +108,7 @@ struct Batch {
     /// What of that was given up before it was answered.
     given_up: BTreeSet<String>,
     /// What the core has answered so far, in the order of asking.
-    answers: Vec<Result<Bytes, RpcError>>,
+    answers: Vec<Result<Answered, RpcError>>,
     wants: usize,
     /// What the core has told behind its first answer, and the client is to be told behind its own.
     behind: Vec<Line>,

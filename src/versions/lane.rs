@@ -21,6 +21,7 @@ use super::Line;
 use crate::host::effects::ActionLine;
 use crate::host::envelope_of;
 use crate::host::reduce::Conversation;
+use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{notification_line, to_json};
 use crate::wire::uris;
 
@@ -171,9 +172,9 @@ impl Lane {
             return;
         }
         for shot in shots {
-            match node::Node::of_state(&shot.state) {
-                node::Node::Chat => {}
-                node::Node::Session => {
+            match shot.kind {
+                ChannelKind::Chat => {}
+                ChannelKind::Session => {
                     let status = shot.state.get("status").and_then(Value::as_u64).unwrap_or_default();
                     let list =
                         |name| shot.state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();

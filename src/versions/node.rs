@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::wire::channels::ChannelKind;
+
 /// A JSON object.
 pub type Object = Map<String, Value>;
 
@@ -37,14 +39,15 @@ pub enum Node {
 }
 
 impl Node {
-    /// What kind of state this is.
-    pub fn of_state(state: &Object) -> Self {
-        if state.contains_key("agents") {
-            Self::Root
-        } else if state.contains_key("lifecycle") {
-            Self::Session
-        } else {
-            Self::Chat
+    /// What the state of a channel of this kind is; none where every version has the same.
+    pub fn of_state(kind: ChannelKind) -> Option<Self> {
+        match kind {
+            ChannelKind::Root => Some(Self::Root),
+            ChannelKind::Session => Some(Self::Session),
+            ChannelKind::Chat => Some(Self::Chat),
+            // A kind is added without a word here, unless a version has it otherwise.
+            #[allow(unreachable_patterns)]
+            _ => None,
         }
     }
 }

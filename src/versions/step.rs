@@ -16,6 +16,7 @@ use super::{
     draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
 };
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
 /// What a client asks: a request or a notification on its way up.
@@ -88,6 +89,8 @@ impl Told {
 /// A channel's state on its way down.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shot {
+    /// Of what kind the channel is.
+    pub kind: ChannelKind,
     /// Which channel, as the core names it.
     pub channel: String,
     /// Which channel, as the client names it.
@@ -243,9 +246,10 @@ impl Chain {
     pub fn shots_down(self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
         for step in self.0 {
             for shot in &mut *shots {
-                let node = Node::of_state(&shot.state);
                 let visit = &mut |node, object: &mut Object| step.node_down(node, object);
-                node::each(node, &mut shot.state, visit);
+                if let Some(node) = Node::of_state(shot.kind) {
+                    node::each(node, &mut shot.state, visit);
+                }
                 if let Some(summary) = &mut shot.summary {
                     node::each(Node::SessionSummary, summary, visit);
                 }

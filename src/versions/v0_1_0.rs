@@ -15,6 +15,7 @@ use super::names::Names;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Shot, Step, Told};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -137,7 +138,7 @@ impl Step for V0_1_0 {
     }
 
     fn shots_down(&self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
-        for shot in shots.iter_mut().filter(|shot| Node::of_state(&shot.state) == Node::Session) {
+        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
             let provider = node::text(&shot.state, "provider");
             shot.resource = scene.names.down(&shot.channel, provider);
             if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {

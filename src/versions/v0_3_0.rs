@@ -7,6 +7,7 @@ use super::dialect::Dialect;
 use super::names::rename_in;
 use super::node::{self, Node, Object};
 use super::step::{Call, Said, Scene, Shot, Step, Told};
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -122,8 +123,8 @@ impl Step for V0_3_0 {
 
     fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
         let (mut chats, mut rest): (Vec<Shot>, Vec<Shot>) =
-            std::mem::take(shots).into_iter().partition(|shot| Node::of_state(&shot.state) == Node::Chat);
-        for shot in rest.iter_mut().filter(|shot| Node::of_state(&shot.state) == Node::Session) {
+            std::mem::take(shots).into_iter().partition(|shot| shot.kind == ChannelKind::Chat);
+        for shot in rest.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
             for member in ["chats", "defaultChat"] {
                 shot.state.remove(member);
             }

@@ -12,6 +12,7 @@ use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Chain, Notice, Said, Scene, Shot, Step, Told};
 use crate::wire::asides::{Aside, Change, Selection};
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -104,10 +105,10 @@ impl Step for V0_4_0 {
     fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
         let choices: Vec<(String, Selection)> = shots
             .iter()
-            .filter(|shot| Node::of_state(&shot.state) == Node::Chat)
+            .filter(|shot| shot.kind == ChannelKind::Chat)
             .map(|shot| (shot.channel.clone(), selection_in(&shot.state)))
             .collect();
-        for shot in shots.iter_mut().filter(|shot| Node::of_state(&shot.state) == Node::Session) {
+        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
             let Some(mut summary) = shot.summary.clone() else { continue };
             let chat = uris::default_chat_of(&shot.channel);
             if let Some((_, choice)) = choices.iter().find(|(channel, _)| *channel == chat) {

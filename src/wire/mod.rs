@@ -1,12 +1,13 @@
 //! Shapes on the wire, and nothing that acts.
 //!
 //! Owns: what a line is ([`rpc`]), which methods exist ([`methods`]), which errors we give
-//! ([`errors`]), what a message means besides its params ([`asides`]), how channels are called ([`uris`]), what a message
-//! names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
+//! ([`errors`]), what a message means besides its params ([`asides`]), which kinds of channels there are ([`channels`]), how they are
+//! called ([`uris`]), what a message names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
 //! of the crate `ahp-types`.
 //! Never: decides anything about state, does I/O, or knows another module of ours.
 
 pub mod asides;
+pub mod channels;
 pub mod errors;
 pub mod methods;
 pub mod names;

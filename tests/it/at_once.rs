@@ -44,7 +44,7 @@ impl World {
                     Output::List(_, id, _) => {
                         let result = ahp_sidecar::host::listing(&[], None);
                         let method = ahp_sidecar::wire::methods::Method::ListSessions;
-                        self.frames.push(Frame::Result { id, method, result });
+                        self.frames.push(Frame::result(id, method, result));
                     }
                     _ => {}
                 }

@@ -112,7 +112,7 @@ impl World {
                     chat = Some(row.clone());
                 }
                 Output::Record(Record::Turn(_, _, turn)) => turns.push(turn.clone()),
-                Output::Record(Record::Action(ahp_sidecar::host::effects::Target::Chat(_), line)) => {
+                Output::Record(Record::Action(channel, line)) if channel.chat().is_some() => {
                     actions.push(line.clone());
                 }
                 _ => {}

@@ -24,6 +24,7 @@ mod home;
 mod judges;
 mod keeping;
 mod laws;
+mod layouts;
 mod leaving;
 mod limits;
 mod listen;

@@ -15,16 +15,17 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use ahp_sidecar::host::effects::{ActionLine, Target};
+use ahp_sidecar::host::effects::{ActionLine, ChannelId};
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::store::reader::Reader;
+use ahp_sidecar::wire::channels::ChannelKind;
 use ahp_sidecar::wire::uris::default_chat_of;
 use rusqlite::{params, Connection};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::keeping::{Client, DATABASE};
-use crate::store::mending::{spoil, Dice};
+use crate::store::mending::{number_channels, spoil, Dice};
 use crate::support::{program, sidecar_on, Process};
 
 /// Sessions whose turns are all over; one more has a turn that runs.
@@ -97,8 +98,10 @@ fn left_behind() -> Vec<(&'static str, Files)> {
     without_log(folder.path());
     let closed = files_of(folder.path());
     let mut all = vec![("killed", killed), ("closed", closed)];
-    for (name, layout) in [("layout 2", 2), ("layout 1", 1)] {
-        to_layout(folder.path(), layout);
+    let log = Reader::open(&folder.path().join(DATABASE), Window::default()).unwrap();
+    let log = log.actions_since(0).unwrap().unwrap();
+    for (name, layout) in [("layout 3", 3), ("layout 2", 2), ("layout 1", 1)] {
+        to_layout(folder.path(), layout, &log);
         all.push((name, files_of(folder.path())));
     }
     all
@@ -112,11 +115,13 @@ fn without_log(folder: &Path) {
         .unwrap();
 }
 
-/// Makes a store as an earlier version has left it.
-fn to_layout(folder: &Path, layout: u32) {
-    let path = folder.join(DATABASE);
-    let lines = Reader::open(&path, Window::default()).unwrap().actions_since(0).unwrap().unwrap();
-    let database = Connection::open(&path).unwrap();
+/// Makes a store that has this log as an earlier version has left it.
+fn to_layout(folder: &Path, layout: u32, log: &[(ChannelId, ActionLine)]) {
+    let database = Connection::open(folder.join(DATABASE)).unwrap();
+    if layout == 3 {
+        number_channels(&database);
+        return;
+    }
     fs::remove_file(folder.join("sessions.made")).ok();
     if layout == 2 {
         database.execute_batch("DROP TABLE agents; PRAGMA user_version = 2").unwrap();
@@ -130,17 +135,17 @@ fn to_layout(folder: &Path, layout: u32) {
             PRAGMA user_version = 1",
         )
         .unwrap();
-    for (target, ActionLine { line, server_seq, .. }) in lines {
-        let channel = match target {
-            Target::Root => 0,
-            Target::Session(key) => key.0 * 2 - 1,
-            Target::Chat(key) => key.0 * 2,
+    for (target, ActionLine { line, server_seq, .. }) in log {
+        let channel = match (target.kind, target.key) {
+            (ChannelKind::Root, _) => 0,
+            (ChannelKind::Session, key) => key * 2 - 1,
+            (ChannelKind::Chat, key) => key * 2,
         };
         let mut sum = crc32fast::Hasher::new();
-        [&server_seq.to_le_bytes()[..], &channel.to_le_bytes(), &line]
+        [&server_seq.to_le_bytes()[..], &channel.to_le_bytes(), line]
             .iter()
             .for_each(|part| sum.update(part));
-        let row = params![server_seq as i64, channel as i64, sum.finalize(), &line[..]];
+        let row = params![*server_seq as i64, channel as i64, sum.finalize(), &line[..]];
         database.execute("INSERT INTO actions VALUES (?1, ?2, ?3, ?4)", row).unwrap();
     }
 }

@@ -93,9 +93,9 @@ fn the_readme_lists_every_action_of_the_host_and_says_which_are_not_told() {
 
 #[test]
 fn the_readme_lists_every_client_action_and_says_which_are_refused() {
-    let known: BTreeSet<String> = client_actions().iter().map(|action| action.name.to_owned()).collect();
+    let known: BTreeSet<String> = client_actions().map(|action| action.name.to_owned()).collect();
     assert_eq!(first_column("What clients may change"), known);
-    for action in client_actions().iter().filter(|action| action.not_served.is_some()) {
+    for action in client_actions().filter(|action| action.not_served.is_some()) {
         let row = format!("| `{}` | refused:", action.name);
         assert!(readme().contains(&row), "{} is refused, and the README does not say so", action.name);
     }
@@ -203,6 +203,65 @@ fn the_pure_modules_name_nothing_impure() {
             }
         }
     }
+}
+
+/// What each layer may use of the others: a whole module, or one thing in it.
+const LAYERS: [(&str, &[&str]); 6] = [
+    ("wire", &[]),
+    ("host", &["wire"]),
+    ("versions", &["wire", "host::effects"]),
+    ("store", &["wire", "places", "host::effects", "host::log", "host::Start"]),
+    ("backend", &["wire", "host::effects"]),
+    ("io", &["wire", "versions", "host", "store", "backend", "status"]),
+];
+
+/// What layers still use although they should not. None is added.
+const BETWEEN_LAYERS: [(&str, &str); 5] = [
+    ("versions", "host::envelope_of"),
+    ("versions", "host::reduce"),
+    ("backend", "host::reduce"),
+    ("backend", "io::codec"),
+    ("backend", "io::resources"),
+];
+
+/// What a source names of the crate: the first two names of each path, and of each in a group.
+fn named_of_the_crate(source: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
+    };
+    let paths = source.split("crate::").skip(1);
+    paths
+        .flat_map(|path| {
+            let module = name(path);
+            let Some(rest) = path[module.len()..].strip_prefix("::") else { return vec![module] };
+            let group = rest.strip_prefix('{').and_then(|group| group.split('}').next());
+            let names = group.unwrap_or(rest).split(',').take(if group.is_some() { usize::MAX } else { 1 });
+            let names = names.map(|it| name(it.trim())).filter(|it| !it.is_empty());
+            names.map(|it| format!("{module}::{it}")).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn no_layer_uses_one_that_it_must_not() {
+    let mut between = BTreeSet::new();
+    for (layer, may_use) in LAYERS {
+        for file in files_under(&format!("src/{layer}")) {
+            if file.extension().is_none_or(|it| it != "rs") {
+                continue;
+            }
+            for named in named_of_the_crate(&fs::read_to_string(&file).unwrap()) {
+                let module = named.split("::").next().unwrap();
+                if module == layer || may_use.iter().any(|may| *may == module || *may == named) {
+                    continue;
+                }
+                let known = BETWEEN_LAYERS.iter().find(|(of, what)| *of == layer && *what == named);
+                assert!(known.is_some(), "{} uses {named}", file.display());
+                between.extend(known);
+            }
+        }
+    }
+    assert_eq!(between, BETWEEN_LAYERS.iter().collect(), "take out of the list what is not there any more");
 }
 
 #[test]

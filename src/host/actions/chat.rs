@@ -20,7 +20,7 @@ use super::{Refusal, Verdict};
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::limits::check_id;
-use crate::host::model::{status_is, Chat, SessionKey, Target};
+use crate::host::model::{status_is, Chat, SessionKey};
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
 
@@ -75,7 +75,7 @@ impl Host {
     }
 
     pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
-        self.chats.get(&key).ok_or_else(|| "the chat is gone".to_owned())
+        self.channels.chats.get(&key).ok_or_else(|| "the chat is gone".to_owned())
     }
 
     /// Sequences an action that has no effect besides the state, if it has one there.
@@ -89,7 +89,7 @@ impl Host {
         if !self.chat(key)?.conversation.would_change(&action) {
             return Ok(Verdict::Unchanged);
         }
-        self.sequence(step, Target::Chat(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
 
@@ -131,7 +131,7 @@ impl Host {
         session: SessionKey,
         message: &Message,
     ) -> Result<(), Refusal> {
-        let provider = self.sessions.get(&session).map(|session| &session.state.provider);
+        let provider = self.channels.sessions.get(&session).map(|session| &session.state.provider);
         let agent = self.config.agents.iter().find(|agent| Some(&agent.info.provider) == provider);
         match (agent, &message.model) {
             (Some(agent), Some(model)) => check_model(&agent.info, model),
@@ -144,7 +144,7 @@ impl Host {
         let mut clients = self.connections.values();
         let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
         let language = client.map(|client| client.language).unwrap_or_default();
-        if let Some(chat) = self.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.get_mut(&key) {
             chat.language = language;
         }
     }
@@ -249,7 +249,7 @@ impl Host {
         let tool_call_id = action.tool_call_id.clone();
         let approved = action.approved;
         let run = run.map(|run| run.id);
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallConfirmed(action), Some(origin));
+        self.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
         self.tool_changed(step, key, &tool_call_id);
         if let Some(run) = run {
             self.tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
@@ -275,7 +275,7 @@ impl Host {
         let tool_call_id = action.tool_call_id.clone();
         let approved = action.approved;
         let action = StateAction::ChatToolCallResultConfirmed(action);
-        self.sequence(step, Target::Chat(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         self.tool_changed(step, key, &tool_call_id);
         if let Some(run) = run {
             let command = self.reviewed(key, run, tool_call_id, approved);
@@ -322,7 +322,7 @@ impl Host {
         answers.retain(|_, answer| !matches!(answer, ChatInputAnswer::Draft(_)));
         let answers = answers.into_iter().map(|(id, answer)| (id.clone(), answer.clone())).collect();
         let (shown_id, response) = (action.request_id.clone(), action.response);
-        self.sequence(step, Target::Chat(key), StateAction::ChatInputCompleted(action), Some(origin));
+        self.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
         self.question_changed(step, key, &shown_id);
         if let Some((run, request_id)) = run {
             self.tell_agent(step, key, Command::Answer { run, request_id, response, answers });
@@ -366,7 +366,7 @@ impl Host {
         let action = StateAction::ChatPendingMessageSet(action);
         let verdict = if fixed {
             // An acknowledgement would show the message as it was said, not as it is.
-            self.sequence(step, Target::Chat(key), action, Some(origin));
+            self.sequence(step, key, action, Some(origin));
             Verdict::Done
         } else {
             self.change_plainly(step, key, action, origin)?
@@ -404,7 +404,7 @@ impl Host {
             let order =
                 StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });
             if self.chat(key)?.conversation.would_change(&order) {
-                self.sequence(step, Target::Chat(key), order, None);
+                self.sequence(step, key, order, None);
             }
         }
         self.release_queue(key);

@@ -1,8 +1,8 @@
-//! What clients may ask to be changed: the table, and the way of an action through it.
+//! What clients may ask to be changed, and the way of an action to what it changes.
 //!
-//! Owns: the table of client-dispatchable actions of the root, session and chat channels, reading an
-//! action, and the answer to its sender: the echo to all, a refusal with its reason, or an acknowledgement
-//! of what changes nothing. The conditions are those of the tables "Server Validation of Client Actions"
+//! Owns: what an action is that clients may dispatch (each kind of channels has the table of its own, in `channels`),
+//! reading an action, and the answer to its sender: the echo to all, a refusal with its reason, or an acknowledgement of
+//! what changes nothing. The conditions are those of the tables "Server Validation of Client Actions"
 //! on the session and chat channel pages of the specification, and of the rulings in the README.
 //! Never: changes state other than through `sequence`; never lets a refused action have an effect.
 
@@ -17,25 +17,16 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::effects::{ChatKey, ConnectionId, Target};
+use super::channels::{called, client_actions, Kind};
+use super::effects::{ChannelId, ChatKey, ConnectionId};
 use super::model::TitleBy;
 use super::selection::Asked;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
 use crate::wire::rpc::nesting_fits;
-
-/// A channel kind that an action belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// The root channel.
-    Root,
-    /// A session's channel.
-    Session,
-    /// A chat's channel.
-    Chat,
-}
 
 /// An action that the protocol lets clients dispatch.
 #[derive(Debug, Clone, Copy)]
@@ -43,72 +34,28 @@ pub struct ClientAction {
     /// Its name on the wire.
     pub name: &'static str,
     /// Where it belongs.
-    pub scope: Scope,
+    pub kind: ChannelKind,
     /// Why it is refused whatever it says; none when it is served.
     pub not_served: Option<&'static str>,
     /// Why its payload does not parse, naming the member; none when it does.
-    problem: fn(&Value) -> Option<String>,
+    pub(super) problem: fn(&Value) -> Option<String>,
 }
 
-/// Every client-dispatchable action of the root, session and chat channels.
-pub fn client_actions() -> &'static [ClientAction] {
-    TABLE
-}
-
-macro_rules! table {
-    ($($scope:ident $name:literal => $payload:ident $(, refused: $reason:expr)?;)*) => {
-        const TABLE: &[ClientAction] = &[$(ClientAction {
+/// The actions that clients may dispatch on channels of one kind, each with its payload, and with why it is refused where
+/// it is not served.
+macro_rules! actions_of {
+    ($kind:ident; $($name:literal => $payload:ident $(, refused: $reason:expr)?;)*) => {
+        &[$($crate::host::actions::ClientAction {
             name: $name,
-            scope: Scope::$scope,
-            not_served: table!(@reason $($reason)?),
-            problem: problem_with::<ahp_types::actions::$payload>,
-        }),*];
+            kind: $crate::wire::channels::ChannelKind::$kind,
+            not_served: $crate::host::actions::actions_of!(@reason $($reason)?),
+            problem: $crate::host::actions::problem_with::<ahp_types::actions::$payload>,
+        }),*]
     };
     (@reason) => { None };
     (@reason $reason:expr) => { Some($reason) };
 }
-
-const NO_CONFIG: &str = "this host has no configuration of its own";
-const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
-const NO_MCP_SERVERS: &str = "no agent of this host shows MCP servers of its own";
-
-table! {
-    Root "root/configChanged" => RootConfigChangedAction, refused: NO_CONFIG;
-
-    Session "session/titleChanged" => SessionTitleChangedAction;
-    Session "session/isReadChanged" => SessionIsReadChangedAction;
-    Session "session/isArchivedChanged" => SessionIsArchivedChangedAction;
-    Session "session/defaultChatChanged" => SessionDefaultChatChangedAction;
-    Session "session/configChanged" => SessionConfigChangedAction;
-    Session "session/activeClientSet" => SessionActiveClientSetAction;
-    Session "session/activeClientRemoved" => SessionActiveClientRemovedAction;
-    Session "session/workingDirectorySet" => SessionWorkingDirectorySetAction;
-    Session "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction;
-    Session "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction;
-    Session "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
-    Session "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_MCP_SERVERS;
-    Session "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_MCP_SERVERS;
-    Session "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_MCP_SERVERS;
-
-    Chat "chat/turnStarted" => ChatTurnStartedAction;
-    Chat "chat/turnCancelled" => ChatTurnCancelledAction;
-    Chat "chat/turnResume" => ChatTurnResumeAction;
-    Chat "chat/truncated" => ChatTruncatedAction;
-    Chat "chat/toolCallConfirmed" => ChatToolCallConfirmedAction;
-    Chat "chat/toolCallResultConfirmed" => ChatToolCallResultConfirmedAction;
-    Chat "chat/toolCallComplete" => ChatToolCallCompleteAction;
-    Chat "chat/toolCallContentChanged" => ChatToolCallContentChangedAction;
-    Chat "chat/inputAnswerChanged" => ChatInputAnswerChangedAction;
-    Chat "chat/inputCompleted" => ChatInputCompletedAction;
-    Chat "chat/pendingMessageSet" => ChatPendingMessageSetAction;
-    Chat "chat/pendingMessageRemoved" => ChatPendingMessageRemovedAction;
-    Chat "chat/queuedMessagesReordered" => ChatQueuedMessagesReorderedAction;
-    Chat "chat/draftChanged" => ChatDraftChangedAction;
-    Chat "chat/isReadChanged" => ChatIsReadChangedAction;
-    Chat "chat/isArchivedChanged" => ChatIsArchivedChangedAction;
-    Chat "chat/workingDirectorySet" => ChatWorkingDirectorySetAction;
-    Chat "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction;
-}
+pub(super) use actions_of;
 
 /// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action puts into a
 /// state lies up to seven levels deeper in a snapshot, and clients that read no more than
@@ -171,13 +118,8 @@ impl Host {
             Ok(Verdict::Unchanged) => answer(None),
             Err(refusal) => answer(Some(refusal.as_str())),
         }
-        if let Some(Target::Chat(chat)) = target {
-            self.end_if_too_large(step, chat);
-        }
-        // What a queue waited for may have come. Only now: an acknowledgement after what follows would put
-        // a message back that was just taken up, where its sender applies it.
-        if let (Some(Target::Chat(chat)), None) = (target, &self.failing) {
-            self.take_next_queued(step, chat);
+        if let Some(target) = target {
+            self.after_answer(step, target);
         }
         Ok(())
     }
@@ -185,54 +127,19 @@ impl Host {
     fn carry_out(
         &mut self,
         step: &mut Step<'_>,
-        target: Target,
+        target: ChannelId,
         asked: Asked,
         aside: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
         if let Some(Aside::Selects { change, for_all_chats }) = aside {
             return self.client_selects(step, target, asked, change, *for_all_chats);
         }
-        let action = self.meant(target, &asked, aside)?;
-        let origin = asked.origin;
+        let action = self.read_action(target, &asked, aside)?;
         self.check_state_has_room(target, &action)?;
-        match (target, action) {
-            (Target::Session(key), action) => self.change_session(step, key, action, origin),
-            // Real clients rename a chat this way, and a session, which they show by its default chat.
-            (Target::Chat(key), StateAction::SessionTitleChanged(a)) => {
-                self.name_chat(step, key, &a.title, TitleBy::User);
-                let session = self.chats.get(&key).map(|chat| chat.session);
-                if let Some(session) = session.filter(|_| self.is_default(key)) {
-                    self.name_session(step, session, &a.title, TitleBy::User);
-                }
-                Ok(Verdict::Unchanged)
-            }
-            (Target::Chat(key), action) => self.change_chat_as_meant(step, key, action, origin, aside),
-            (Target::Root, _) => Err("nothing on the root channel can be changed by clients".to_owned()),
-        }
-    }
-}
-
-impl Host {
-    /// The action that a client dispatches, made of what it says, what that means besides, and the state now.
-    fn meant(&self, target: Target, asked: &Asked, aside: Option<&Aside>) -> Result<StateAction, Refusal> {
-        match (target, aside) {
-            (Target::Session(key), Some(Aside::OffersTools(tools))) => {
-                self.offer_of_tools(key, &asked.origin.client_id, tools)
-            }
-            (Target::Session(key), Some(Aside::KnowsOneClient)) => {
-                let action = read_action(target, &asked.action, None)?;
-                self.check_one_client(key, &asked.origin.client_id, &action)?;
-                Ok(action)
-            }
-            (Target::Chat(key), Some(Aside::InRunningTurn)) => {
-                let turn = self.chats.get(&key).and_then(|chat| chat.run.as_ref()).map(|run| &*run.turn_id);
-                read_action(target, &asked.action, Some(turn.unwrap_or_default()))
-            }
-            _ => read_action(target, &asked.action, None),
-        }
+        self.change(step, target, action, asked.origin, aside)
     }
 
-    fn change_chat_as_meant(
+    pub(super) fn change_chat_as_meant(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -240,6 +147,15 @@ impl Host {
         origin: ActionOrigin,
         aside: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
+        // Real clients name a chat this way, and a session, which they show by its default chat.
+        if let StateAction::SessionTitleChanged(a) = &action {
+            self.name_chat(step, key, &a.title, TitleBy::User);
+            let session = self.channels.chats.get(&key).map(|chat| chat.session);
+            if let Some(session) = session.filter(|_| self.is_default(key)) {
+                self.name_session(step, session, &a.title, TitleBy::User);
+            }
+            return Ok(Verdict::Unchanged);
+        }
         let follows = aside == Some(&Aside::Follows);
         let pending = match &mut action {
             StateAction::ChatTurnStarted(action) if follows => {
@@ -262,9 +178,12 @@ impl Host {
     }
 }
 
-/// Reads an action and checks that clients may dispatch it on this channel and that it is served. One
-/// about a turn that does not say which is about `turn`, where there is such.
-fn read_action(target: Target, raw: &RawValue, turn: Option<&str>) -> Result<StateAction, Refusal> {
+/// Reads an action and checks that clients may dispatch it on a channel of this kind and that it is served. `complete`
+/// adds what the action of this name may lack.
+pub(super) fn read_action<K: Kind>(
+    raw: &RawValue,
+    complete: impl FnOnce(&str, &mut Map<String, Value>),
+) -> Result<StateAction, Refusal> {
     if !nesting_fits(raw.get().as_bytes(), ACTION_NESTING_MAX) {
         return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
     }
@@ -274,34 +193,20 @@ fn read_action(target: Target, raw: &RawValue, turn: Option<&str>) -> Result<Sta
         Some(Value::String(name)) => name.clone(),
         _ => return Err("`action` has no `type`".to_owned()),
     };
-    let Some(entry) = TABLE.iter().find(|entry| entry.name == name) else {
+    let mut known = K::ACTIONS.iter().chain(client_actions());
+    let Some(entry) = known.find(|entry| entry.name == name) else {
         return Err(match serde_json::from_value(Value::String(name.clone())) {
             Ok(ahp_types::actions::ActionType::Unknown(_)) | Err(_) => format!("`{name}` is no known action"),
             Ok(_) => format!("`{name}` is not for clients to dispatch on this host"),
         });
     };
-    let scope = match target {
-        Target::Root => Scope::Root,
-        Target::Session(_) => Scope::Session,
-        Target::Chat(_) => Scope::Chat,
-    };
-    let renames_chat = scope == Scope::Chat && name == "session/titleChanged";
-    if entry.scope != scope && !renames_chat {
-        let (belongs, here) = (entry.scope.name(), scope.name());
-        return Err(format!("`{name}` belongs on {belongs}, and this is {here}"));
+    if !K::takes(entry) {
+        return Err(format!("`{name}` belongs on {}, and this is {}", called(entry.kind), K::CALLED));
     }
     if let Some(reason) = entry.not_served {
         return Err(reason.to_owned());
     }
-    if let Some(turn) = turn {
-        members.entry("turnId").or_insert_with(|| Value::from(turn));
-    }
-    // These two are the host's clock's to say: it replaces them, so a client may leave them out.
-    match name.as_str() {
-        "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| Value::from("")),
-        "chat/turnCancelled" => members.entry("duration").or_insert_with(|| Value::from(0)),
-        _ => &mut Value::Null,
-    };
+    complete(&name, &mut members);
     let value = Value::Object(members);
     match StateAction::deserialize(&value) {
         Ok(StateAction::Unknown(_)) | Err(_) => {
@@ -312,19 +217,9 @@ fn read_action(target: Target, raw: &RawValue, turn: Option<&str>) -> Result<Sta
     }
 }
 
-fn problem_with<T: DeserializeOwned>(value: &Value) -> Option<String> {
+pub(super) fn problem_with<T: DeserializeOwned>(value: &Value) -> Option<String> {
     let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
     let path = error.path().to_string();
     let cause = error.into_inner();
     Some(if path == "." { cause.to_string() } else { format!("`{path}`: {cause}") })
-}
-
-impl Scope {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Root => "the root channel",
-            Self::Session => "a session's channel",
-            Self::Chat => "a chat's channel",
-        }
-    }
 }

@@ -8,11 +8,11 @@ use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAct
 
 use super::{Refusal, Verdict};
 use crate::host::config::check_change;
-use crate::host::model::{SessionKey, Target, TitleBy};
+use crate::host::model::{SessionKey, TitleBy};
 use crate::host::{Host, Step};
 
 impl Host {
-    pub(super) fn change_session(
+    pub(in crate::host) fn change_session(
         &mut self,
         step: &mut Step<'_>,
         key: SessionKey,
@@ -27,7 +27,7 @@ impl Host {
         ) {
             return self.client_changes_directories(step, key, action, origin);
         }
-        let Some(session) = self.sessions.get_mut(&key) else { return Ok(Verdict::Unchanged) };
+        let Some(session) = self.channels.sessions.get_mut(&key) else { return Ok(Verdict::Unchanged) };
         match &action {
             StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
             StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
@@ -68,7 +68,7 @@ impl Host {
         }
         let offers = matches!(action, StateAction::SessionActiveClientSet(_));
         let names = matches!(action, StateAction::SessionTitleChanged(_));
-        self.sequence(step, Target::Session(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         if offers {
             self.tell_tools_in(step, key);
         }

@@ -11,7 +11,7 @@ use ahp_types::state::{ToolCallRunningState, ToolCallState};
 use super::chat::active_turn;
 use super::{Refusal, Verdict};
 use crate::host::effects::ChatKey;
-use crate::host::model::{Chat, Target};
+use crate::host::model::Chat;
 use crate::host::reduce::client_of_call;
 use crate::host::{Host, Step};
 
@@ -28,7 +28,7 @@ impl Host {
         call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
         let run = chat.run.as_ref().map(|run| run.id);
         let id = action.tool_call_id.clone();
-        self.sequence(step, Target::Chat(key), StateAction::ChatToolCallComplete(action), Some(origin));
+        self.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
         self.tool_changed(step, key, &id);
         if let Some(command) = run.and_then(|run| self.result_for_agent(key, run, &id)) {
             self.tell_agent(step, key, command);
@@ -52,7 +52,7 @@ impl Host {
             return Ok(Verdict::Unchanged);
         }
         let action = StateAction::ChatToolCallContentChanged(action);
-        self.sequence(step, Target::Chat(key), action, Some(origin));
+        self.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
 }

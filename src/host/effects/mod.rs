@@ -12,6 +12,7 @@ use ahp_types::commands::ContentEncoding;
 use bytes::Bytes;
 
 use super::Findings;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, RequestId};
@@ -32,13 +33,50 @@ pub struct SessionKey(pub u64);
 
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Target {
+pub struct ChannelId {
+    /// Its kind.
+    pub kind: ChannelKind,
+    /// Which of its kind.
+    pub key: u64,
+}
+
+impl ChannelId {
     /// The root channel.
-    Root,
-    /// A session's.
-    Session(SessionKey),
-    /// A chat's.
-    Chat(ChatKey),
+    pub const ROOT: Self = Self { kind: ChannelKind::Root, key: 0 };
+
+    /// The session that it is, if it is one.
+    pub fn session(self) -> Option<SessionKey> {
+        (self.kind == ChannelKind::Session).then_some(SessionKey(self.key))
+    }
+
+    /// The chat that it is, if it is one.
+    pub fn chat(self) -> Option<ChatKey> {
+        (self.kind == ChannelKind::Chat).then_some(ChatKey(self.key))
+    }
+}
+
+impl From<u64> for SessionKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<u64> for ChatKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<SessionKey> for ChannelId {
+    fn from(SessionKey(key): SessionKey) -> Self {
+        Self { kind: ChannelKind::Session, key }
+    }
+}
+
+impl From<ChatKey> for ChannelId {
+    fn from(ChatKey(key): ChatKey) -> Self {
+        Self { kind: ChannelKind::Chat, key }
+    }
 }
 
 /// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
@@ -137,7 +175,7 @@ impl Input {
 pub struct Recalled {
     /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
     /// from there.
-    pub past: Option<Vec<(Target, ActionLine)>>,
+    pub past: Option<Vec<(ChannelId, ActionLine)>>,
     /// What was found out about the directories.
     pub findings: Findings,
     /// The sessions that the channels belong to.
@@ -288,6 +326,8 @@ pub enum Frame {
         method: Method,
         /// The result.
         result: Bytes,
+        /// The kinds of the channels whose states are in it, in their order.
+        states: Vec<ChannelKind>,
     },
     /// A request, or a line that was none, is answered with an error.
     Error {
@@ -311,6 +351,13 @@ pub enum Frame {
         /// Its params.
         params: Bytes,
     },
+}
+
+impl Frame {
+    /// An answer in which no channel's state is; `result` is JSON text.
+    pub fn result(id: RequestId, method: Method, result: Bytes) -> Self {
+        Self::Result { id, method, result, states: Vec::new() }
+    }
 }
 
 /// A sequenced action as a whole line of the newest version, its newline included.
@@ -337,7 +384,7 @@ pub struct PartKey {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// An action was sequenced.
-    Action(Target, ActionLine),
+    Action(ChannelId, ActionLine),
     /// A session is new or has changed.
     Session(SessionRow),
     /// A session is gone.
@@ -351,6 +398,8 @@ pub enum Record {
         /// Its URI.
         uri: String,
     },
+    /// A channel of a kind that has no records of its own is new or has changed.
+    Channel(ChannelRow),
     /// A chat has a completed turn at this place, counted from 0; JSON text.
     Turn(ChatKey, u64, Bytes),
     /// A chat has no more completed turns than so many.
@@ -390,6 +439,7 @@ impl Record {
             Self::Action(_, action) => action.line.len(),
             Self::Session(row) => row.summary.len() + row.body.len(),
             Self::Chat(row) => row.body.len(),
+            Self::Channel(row) => row.body.len(),
             Self::Turn(_, _, turn) => turn.len(),
             Self::AgentSaid { said, .. } => said.len(),
             _ => 0,
@@ -409,6 +459,15 @@ pub struct SessionRow {
     /// What `listSessions` says of it; JSON text.
     pub summary: Bytes,
     /// Everything else; JSON text.
+    pub body: Bytes,
+}
+
+/// What is kept of a channel whose kind has no rows of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChannelRow {
+    /// Which it is.
+    pub id: ChannelId,
+    /// What its kind keeps of it; JSON text.
     pub body: Bytes,
 }
 

@@ -19,7 +19,7 @@ use crate::host::directories::usable_directory;
 use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{
-    activity_of, creating_session, empty_chat, Channel, Chat, Session, SessionKey, Target,
+    activity_of, creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey,
 };
 use crate::host::progress::Opening;
 use crate::host::{Findings, Host, Step};
@@ -62,7 +62,8 @@ impl Host {
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
-        let is_known = |uri: &str| self.channels.contains_key(uri) || self.unreadable.contains_key(uri);
+        let is_known =
+            |uri: &str| self.channels.by_uri.contains_key(uri) || self.unreadable.contains_key(uri);
         let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) {
             return Err(RpcError::session_already_exists(&uri));
@@ -106,17 +107,17 @@ impl Host {
             ..creating_session(provider, directories, row)
         };
         state.active_clients.extend(params.active_client);
-        self.channels.insert(uri.clone(), Target::Session(session));
-        self.channels.insert(chat_uri, Target::Chat(chat));
+        self.channels.by_uri.insert(uri.clone(), session.into());
+        self.channels.by_uri.insert(chat_uri, chat.into());
         let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
         let first = Chat { sponsor, opening, ..first };
-        self.chats.insert(chat, first);
+        self.channels.chats.insert(chat, first);
         if !ahead {
-            self.unsaved.sessions.insert(session);
-            self.unsaved.chats.insert(chat);
+            self.unsaved.insert(session.into());
+            self.unsaved.insert(chat.into());
         }
-        self.sessions.insert(
+        self.channels.sessions.insert(
             session,
             Session {
                 told: summary_of(&uri, &state, &now, &now),
@@ -155,7 +156,7 @@ impl Host {
 
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
-        if self.sessions.get(&new.session).is_some_and(|session| !session.ahead) {
+        if self.channels.sessions.get(&new.session).is_some_and(|session| !session.ahead) {
             self.show_session(step, new.session);
         }
         self.open_session(step, new.session);
@@ -167,28 +168,30 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeSessionParams,
     ) -> Result<(), RpcError> {
-        let key = match self.find(&params.channel) {
-            Some(Target::Session(key)) => key,
+        let key = match self.find(&params.channel).map(ChannelId::session) {
+            Some(Some(key)) => key,
             // It is gone already, which is what the client wants; one that heard of a failure would ask again for ever.
             None if !self.unreadable.contains_key(&params.channel) => return Ok(()),
             _ => return Err(self.not_found(&params.channel)),
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.
-            if let Some(run) = self.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+            if let Some(run) = self.channels.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
             self.opening_is_over(step, chat);
-            let Some(uri) = self.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else { continue };
+            let Some(uri) = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else {
+                continue;
+            };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
-            self.sequence(step, Target::Session(key), removed, None);
+            self.sequence(step, key, removed, None);
             self.close_conversation(step, chat);
-            self.remove_channel(Target::Chat(chat));
-            self.chats.remove(&chat);
+            self.remove_channel(chat.into());
+            self.channels.chats.remove(&chat);
         }
-        self.remove_channel(Target::Session(key));
-        let Some(session) = self.sessions.remove(&key) else { return Ok(()) };
+        self.remove_channel(key.into());
+        let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
         self.summaries.forget(key);
         if session.ahead {
@@ -198,19 +201,15 @@ impl Host {
         self.session_count = self.session_count.saturating_sub(1);
         step.say(Output::Record(Record::SessionRemoved(key)));
         self.count_sessions(step);
-        let params = SessionRemovedParams { channel: self.root_channel.uri.clone(), session: uri };
+        let params = SessionRemovedParams { channel: self.channels.root.channel.uri.clone(), session: uri };
         self.notify_root(step, "root/sessionRemoved", params);
         Ok(())
     }
 
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
-        let summaries = uris.iter().filter_map(|uri| match self.find(uri) {
-            Some(Target::Session(key)) => {
-                self.sessions.get(&key).map(|session| to_sorted_json(&session.summary()).into())
-            }
-            _ => None,
-        });
+        let sessions = uris.iter().filter_map(|uri| self.channels.sessions.get(&self.find_session(uri)?));
+        let summaries = sessions.map(|session| to_sorted_json(&session.summary()).into());
         listing(&summaries.collect::<Vec<Bytes>>(), None).into()
     }
 
@@ -234,28 +233,27 @@ impl Host {
 
     /// The chats of a session, in the order of its catalogue.
     pub(in crate::host) fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
-        let rows = self.sessions.get(&key).map(|session| session.state.chats.as_slice()).unwrap_or_default();
-        let target = |uri: &str| self.channels.get(uri).copied();
-        rows.iter()
-            .filter_map(|row| match target(&row.resource) {
-                Some(Target::Chat(chat)) => Some(chat),
-                _ => None,
-            })
-            .collect()
+        let rows = self
+            .channels
+            .sessions
+            .get(&key)
+            .map(|session| session.state.chats.as_slice())
+            .unwrap_or_default();
+        rows.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat()).collect()
     }
 
     pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>) {
         let active_sessions = i64::try_from(self.session_count).unwrap_or(i64::MAX);
         let action =
             StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
-        self.sequence(step, Target::Root, action, None);
+        self.sequence(step, ChannelId::ROOT, action, None);
     }
 
     /// Takes a channel out of reach, with all subscriptions to it.
-    pub(in crate::host) fn remove_channel(&mut self, target: Target) {
-        let Some(channel) = self.channel(target) else { return };
+    pub(in crate::host) fn remove_channel(&mut self, target: ChannelId) {
+        let Some(channel) = self.channels.get(target) else { return };
         let (uri, subscribers) = (channel.uri.clone(), channel.subscribers.clone());
-        self.channels.remove(&uri);
+        self.channels.by_uri.remove(&uri);
         for connection in subscribers {
             self.unsubscribe(connection, target);
         }

@@ -20,7 +20,7 @@ use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
-use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, Target, TitleBy};
+use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
 use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
 use crate::wire::asides::Aside;
@@ -59,7 +59,7 @@ impl Host {
         mut params: CreateChatParams,
         aside: Option<&Aside>,
     ) -> Result<(), RpcError> {
-        let Some(Target::Session(key)) = self.find(&params.channel) else {
+        let Some(key) = self.find_session(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
         let session = self.usable_session(key)?;
@@ -98,7 +98,7 @@ impl Host {
             beginning.directories = directories?;
         }
         if let Some(Aside::Begins { selection, .. }) = aside {
-            let provider = self.sessions.get(&key).map(|session| session.state.provider.clone());
+            let provider = self.channels.sessions.get(&key).map(|session| session.state.provider.clone());
             beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
         }
         let chat = self.add_chat(step, key, params.chat, beginning);
@@ -125,14 +125,14 @@ impl Host {
     fn take_charge(&mut self, chat: ChatKey, connection: ConnectionId) {
         let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         self.speak_as(chat, client_id.as_deref().unwrap_or_default());
-        if let Some(chat) = self.chats.get_mut(&chat) {
+        if let Some(chat) = self.channels.chats.get_mut(&chat) {
             chat.sponsor = client_id;
         }
     }
 
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
-        let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.get(&key) else { return Err(RpcError::internal()) };
         if session.state.lifecycle == SessionLifecycle::Failed {
             let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
             return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
@@ -216,10 +216,8 @@ impl Host {
 
     /// The chat of a session that another one comes from.
     fn source_chat(&self, key: SessionKey, uri: &str) -> Result<(ChatKey, &Chat), RpcError> {
-        let found = match self.find(uri) {
-            Some(Target::Chat(chat)) => self.chats.get(&chat).map(|it| (chat, it)),
-            _ => None,
-        };
+        let chat = self.find_chat(uri);
+        let found = chat.and_then(|key| self.channels.chats.get(&key).map(|chat| (key, chat)));
         found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
             RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
         })
@@ -234,11 +232,11 @@ impl Host {
         let channel = Channel::new(uri.clone(), self.head + 1);
         let new = self.beginning_chat(channel, key, state, from);
         let summary = row_of(new.conversation.state());
-        self.channels.insert(uri, Target::Chat(chat));
-        self.chats.insert(chat, new);
-        self.unsaved.chats.insert(chat);
+        self.channels.by_uri.insert(uri, chat.into());
+        self.channels.chats.insert(chat, new);
+        self.unsaved.insert(chat.into());
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
-        self.sequence(step, Target::Session(key), added, None);
+        self.sequence(step, key, added, None);
         self.sync_session(step, key);
         chat
     }
@@ -257,7 +255,7 @@ impl Host {
         let mut title_by = TitleBy::Nobody;
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
         if let Some((source, turns)) = from.copied {
-            if let Some(source) = self.chats.get(&source) {
+            if let Some(source) = self.channels.chats.get(&source) {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
                 progress = source.progress.clone();
@@ -282,13 +280,13 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeChatParams,
     ) -> Result<(), RpcError> {
-        let Some(Target::Chat(chat)) = self.find(&params.channel) else {
+        let Some(chat) = self.find_chat(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
-        let Some(key) = self.chats.get(&chat).map(|chat| chat.session) else {
+        let Some(key) = self.channels.chats.get(&chat).map(|chat| chat.session) else {
             return Err(RpcError::internal());
         };
-        let Some(session) = self.sessions.get(&key) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.get(&key) else { return Err(RpcError::internal()) };
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(
@@ -296,7 +294,7 @@ impl Host {
             ));
         };
         // There is no next turn for what the agent has not taken in.
-        if let Some(run) = self.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.channels.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.clear();
         }
         self.cancel_turn(step, chat);
@@ -305,9 +303,9 @@ impl Host {
         }
         self.take_from_catalogue(step, key, &params.channel);
         self.close_conversation(step, chat);
-        self.remove_channel(Target::Chat(chat));
-        self.chats.remove(&chat);
-        self.unsaved.chats.remove(&chat);
+        self.remove_channel(chat.into());
+        self.channels.chats.remove(&chat);
+        self.unsaved.remove(&chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
         self.reopen_session(step, key);
@@ -317,17 +315,18 @@ impl Host {
     /// Takes a chat's row away, and with it its part in what the session says of itself.
     pub(super) fn take_from_catalogue(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str) {
         let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
-        self.sequence(step, Target::Session(key), removed, None);
+        self.sequence(step, key, removed, None);
         self.take_notes(step, key, chat);
         self.sync_session(step, key);
     }
 
     /// When the conversation is gone that a session's creation waited for, it waits for another one.
     pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let opens =
-            |chat: &ChatKey| self.chats.get(chat).is_some_and(|chat| chat.agent == AgentLink::Opening);
+        let opens = |chat: &ChatKey| {
+            self.channels.chats.get(chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
+        };
         let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
-        if self.sessions.get(&key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
+        if self.channels.sessions.get(&key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
             self.open_session(step, key);
         }
     }
@@ -340,7 +339,7 @@ impl Host {
         chat: String,
         origin: Option<ActionOrigin>,
     ) {
-        let before = self.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+        let before = self.channels.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
         self.appoint_default_chat(step, key, chat, origin);
         if let Some(before) = before {
             self.set_movable(step, &before, true);
@@ -357,24 +356,24 @@ impl Host {
     ) {
         self.set_movable(step, &chat, false);
         let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
-        self.sequence(step, Target::Session(key), StateAction::SessionDefaultChatChanged(changed), origin);
+        self.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
         self.sync_session(step, key);
     }
 
     pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
-        let Some(Target::Chat(chat)) = self.find(uri) else { return };
+        let Some(chat) = self.find_chat(uri) else { return };
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
-        if self.chats.get(&chat).is_some_and(changes) {
+        if self.channels.chats.get(&chat).is_some_and(changes) {
             let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
-            self.sequence(step, Target::Chat(chat), action, None);
+            self.sequence(step, chat, action, None);
             self.sync_chat(step, chat);
         }
     }
 
     /// Whether a chat is its session's default one.
     pub(in crate::host) fn is_default(&self, key: ChatKey) -> bool {
-        let Some(chat) = self.chats.get(&key) else { return false };
-        let session = self.sessions.get(&chat.session);
+        let Some(chat) = self.channels.chats.get(&key) else { return false };
+        let session = self.channels.sessions.get(&chat.session);
         session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
 }

@@ -7,7 +7,7 @@ use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams,
 use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
 
-use crate::host::effects::{AgentCommand, ChatKey, FilesMeant, Target};
+use crate::host::effects::{AgentCommand, ChatKey, FilesMeant};
 use crate::host::model::Session;
 use crate::host::Host;
 use crate::wire::errors::RpcError;
@@ -32,23 +32,13 @@ impl Host {
     /// What may be meant by what the user has typed: a command of the session's agent, or a file where it works.
     pub(in crate::host) fn completions(&self, params: &CompletionsParams) -> Result<Meant, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
-        let session = match target {
-            Target::Session(key) => Some(key),
-            Target::Chat(key) => self.chats.get(&key).map(|chat| chat.session),
-            Target::Root => None,
-        };
-        let session = session.and_then(|key| self.sessions.get(&key)).ok_or_else(|| {
+        let session = self.channels.session_of(target);
+        let session = session.and_then(|key| self.channels.sessions.get(&key)).ok_or_else(|| {
             RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
-        let chat = match target {
-            Target::Session(_) => session.state.default_chat.as_ref().and_then(|uri| self.find(uri)),
-            chat => Some(chat),
-        };
-        let chat = match chat {
-            Some(Target::Chat(key)) => Some(key),
-            _ => None,
-        };
+        let default = || self.find_chat(session.state.default_chat.as_deref()?);
+        let chat = target.chat().or_else(default);
         let items = match params.kind {
             CompletionItemKind::UserMessage => {
                 let directories = chat.map(|key| self.effective_directories(key)).unwrap_or_default();
@@ -65,7 +55,8 @@ impl Host {
     /// What an agent offers: as it said in this chat, which may be of its folder; else as it said last anywhere.
     fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
         let agent = self.config.agents.iter().find(|agent| agent.info.provider == session.state.provider);
-        let of_chat = chat.and_then(|key| self.chats.get(&key)).and_then(|chat| chat.commands.as_ref());
+        let of_chat =
+            chat.and_then(|key| self.channels.chats.get(&key)).and_then(|chat| chat.commands.as_ref());
         of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
     }
 

@@ -11,14 +11,16 @@ use ahp_types::state::Snapshot;
 use serde_json::json;
 
 use crate::host::contents::told_envelope;
+use crate::host::dispatch::States;
 use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
-use crate::host::model::{Subscription, Target, Window};
+use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::sequence::envelope_of;
-use crate::host::windows::by_chat;
+use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
 use crate::wire::rpc::{to_json, to_sorted_json};
@@ -29,7 +31,7 @@ impl Host {
         &mut self,
         connection: ConnectionId,
         params: &InitializeParams,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<States, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
@@ -45,7 +47,7 @@ impl Host {
             ),
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
-        let (snapshots, _) = self.take_up(connection, wanted);
+        let (snapshots, kinds) = self.take_up(connection, wanted);
         let client = self.connections.get(&connection);
         let mut result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
@@ -63,7 +65,7 @@ impl Host {
         if let Some(members) = result.as_object_mut() {
             members.remove("protocolVersion");
         }
-        Ok(to_json(&result))
+        Ok(States { json: to_json(&result), kinds })
     }
 
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
@@ -75,7 +77,7 @@ impl Host {
         connection: ConnectionId,
         params: &ReconnectParams,
         aside: Option<&Aside>,
-    ) -> Result<(Vec<u8>, Missed), RpcError> {
+    ) -> Result<(States, Missed), RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -96,10 +98,12 @@ impl Host {
         // One that was beyond the head is none of ours, whatever has moved the head since.
         let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
         let cursor = cursor.filter(|&cursor| {
-            wanted.iter().all(|&target| self.channel(target).is_some_and(|channel| channel.born_at <= cursor))
+            wanted
+                .iter()
+                .all(|&target| self.channels.get(target).is_some_and(|channel| channel.born_at <= cursor))
         });
         let past = step.past.take();
-        let missed = cursor.filter(|_| wanted.contains(&Target::Root));
+        let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
         let missed = missed.map(|cursor| self.missed_since(cursor, past.as_deref().unwrap_or_default()));
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
@@ -110,19 +114,19 @@ impl Host {
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
             self.go_on(connection, wanted);
-            return Ok((result, missed.unwrap_or_default()));
+            return Ok((States { json: result, kinds: Vec::new() }, missed.unwrap_or_default()));
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
-        let (snapshots, _) = self.take_up(connection, &params.subscriptions);
+        let (snapshots, kinds) = self.take_up(connection, &params.subscriptions);
         if aside == Some(&Aside::OnlyLooks) {
             self.go_on(connection, wanted);
         }
         let result = to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots }));
-        Ok((result, Missed::default()))
+        Ok((States { json: result, kinds }, Missed::default()))
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.
-    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<Target>) {
+    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<ChannelId>) {
         for target in wanted {
             let how = Subscription { window: Window::Unknown, ..Subscription::default() };
             self.subscribe(connection, target, how);
@@ -135,8 +139,8 @@ impl Host {
     fn replay(
         &self,
         cursor: u64,
-        past: Option<Vec<(Target, ActionLine)>>,
-        wanted: &[Target],
+        past: Option<Vec<(ChannelId, ActionLine)>>,
+        wanted: &[ChannelId],
     ) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let floor = self.log.floor();
@@ -156,8 +160,8 @@ impl Host {
             .map(|(target, line)| (*target, line))
             .collect();
         let mut loadings = BTreeMap::new();
-        for (chat, lines) in by_chat(&actions) {
-            let loading = self.loading_in_replay(chat, &lines).ok()?;
+        for (channel, lines) in by_channel(&actions) {
+            let loading = self.loading_in_replay(channel, &lines).ok()?;
             loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
         }
         let mut told = Vec::new();
@@ -179,13 +183,15 @@ impl Host {
         &mut self,
         connection: ConnectionId,
         params: &SubscribeParams,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<States, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         self.check_safe(target)?;
         let how = Subscription::asked_for(params)?;
-        let first_turn = self.window_of(target, &how);
+        let first_turn = self.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
-        Ok(to_sorted_json(&SubscribeResult { snapshot: self.snapshot(target, first_turn) }))
+        let snapshot = self.snapshot(target, first_turn);
+        let kinds = snapshot.iter().map(|_| target.kind).collect();
+        Ok(States { json: to_sorted_json(&SubscribeResult { snapshot }), kinds })
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
@@ -200,8 +206,8 @@ impl Host {
         let client = client.filter(|client| client.subscriptions.contains_key(&target));
         let client_id = client.and_then(|client| client.client_id.clone());
         self.unsubscribe(connection, target);
-        if let (Target::Session(session), Some(client_id)) = (target, client_id) {
-            self.leave_session(step, session, &client_id);
+        if let Some(client_id) = client_id {
+            self.is_left(step, target, &client_id);
         }
         self.watch_unfollowed(step);
         Ok(())
@@ -232,18 +238,19 @@ impl Host {
         Ok(before)
     }
 
-    /// Subscribes to those channels that exist; returns their states and the URIs that name none.
-    fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<String>) {
-        let (targets, missing) = self.resolve(uris);
-        let snapshots = targets.iter().filter_map(|&target| self.snapshot(target, 0)).collect();
+    /// Subscribes to those channels that exist; returns their states, and the kind of each.
+    fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<ChannelKind>) {
+        let (targets, _) = self.resolve(uris);
+        let states = targets.iter().filter_map(|&target| Some((self.snapshot(target, 0)?, target.kind)));
+        let states = states.unzip();
         for target in targets {
             self.subscribe(connection, target, Subscription::default());
         }
-        (snapshots, missing)
+        states
     }
 
     /// The channels of these URIs, each once, and the URIs that name none.
-    fn resolve(&self, uris: &[String]) -> (Vec<Target>, Vec<String>) {
+    fn resolve(&self, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
         let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
         for uri in uris {
             match self.find(uri) {

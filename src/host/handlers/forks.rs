@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::chats::{turns_through, Beginning};
-use crate::host::model::Target;
 use crate::host::Host;
 use crate::wire::errors::RpcError;
 
@@ -35,7 +34,7 @@ impl Host {
     ) -> Result<Beginning, RpcError> {
         let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
         let source = Source::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
-        let Some(Target::Session(key)) = self.find(&source.session) else {
+        let Some(key) = self.find_session(&source.session) else {
             return Err(self.not_found(&source.session));
         };
         let session = self.usable_session(key)?;
@@ -48,7 +47,7 @@ impl Host {
             params.working_directories.clone_from(&session.state.working_directories);
         }
         let from = self.own_chat(key);
-        let chat = from.and_then(|from| Some((from, self.chats.get(&from)?)));
+        let chat = from.and_then(|from| Some((from, self.channels.chats.get(&from)?)));
         let Some((from, chat)) = chat else { return Err(RpcError::internal()) };
         let Some(turns) = turns_through(chat.conversation.state(), &source.turn_id) else {
             return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));

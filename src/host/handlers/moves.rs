@@ -12,7 +12,7 @@ use ahp_types::state::{SessionLifecycle, SessionStatus};
 use super::chats::CHATS_MAX;
 use crate::host::catalogue::{row_of, summary_of};
 use crate::host::effects::ChatKey;
-use crate::host::model::{creating_session, Channel, Session, SessionKey, Target};
+use crate::host::model::{creating_session, Channel, Session, SessionKey};
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 
@@ -23,13 +23,13 @@ impl Host {
         step: &mut Step<'_>,
         params: MoveChatParams,
     ) -> Result<MoveChatResult, RpcError> {
-        let Some(Target::Chat(key)) = self.find(&params.channel) else {
+        let Some(key) = self.find_chat(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
         let from = self.movable_from(key)?;
         match params.destination {
             ChatMoveDestination::Session(to) => {
-                let Some(Target::Session(session)) = self.find(&to.session) else {
+                let Some(session) = self.find_session(&to.session) else {
                     return Err(self.not_found(&to.session));
                 };
                 self.check_anchor(session, &params.channel, to.after.as_deref())?;
@@ -52,7 +52,7 @@ impl Host {
 
     /// The session of a chat that may be moved at all.
     fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
-        let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
+        let Some(chat) = self.channels.chats.get(&key) else { return Err(RpcError::internal()) };
         if chat.conversation.state().movable != Some(true) {
             return Err(RpcError::invalid_params(
                 "`channel`: this chat is not movable; a session's default chat stays with it",
@@ -66,7 +66,7 @@ impl Host {
         if after == chat {
             return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
         }
-        let Some(session) = self.sessions.get(&session) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.get(&session) else { return Err(RpcError::internal()) };
         if session.state.chats.iter().any(|row| row.resource == after) {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Host {
     }
 
     fn check_at_rest(&self, key: ChatKey) -> Result<(), RpcError> {
-        match self.chats.get(&key) {
+        match self.channels.chats.get(&key) {
             Some(chat) if chat.run.is_some() => Err(RpcError::turn_in_progress(&chat.channel.uri)),
             Some(_) => Ok(()),
             None => Err(RpcError::internal()),
@@ -89,7 +89,7 @@ impl Host {
         self.check_at_rest(key)?;
         let to = self.usable_session(session)?;
         self.chats_capability(to)?;
-        let from = self.chats.get(&key).and_then(|chat| self.sessions.get(&chat.session));
+        let from = self.channels.chats.get(&key).and_then(|chat| self.channels.sessions.get(&chat.session));
         if from.is_none_or(|from| from.state.provider != to.state.provider) {
             return Err(RpcError::invalid_params(format_args!(
                 "`destination.session`: `{}` is a session of another agent",
@@ -110,15 +110,20 @@ impl Host {
         self.begin_session(step, to);
         self.close_conversation(step, key);
         self.keep_directories_of(step, key, to);
-        let Some(chat) = self.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
         let notes = self.take_notes(step, from, &uri);
         self.take_from_catalogue(step, from, &uri);
         self.reopen_session(step, from);
-        if self.sessions.get(&to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri)) {
+        if self
+            .channels
+            .sessions
+            .get(&to)
+            .is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
+        {
             let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
-            self.sequence(step, Target::Session(to), added, None);
+            self.sequence(step, to, added, None);
         }
         self.keep_notes(step, to, &uri, notes);
         self.sync_session(step, to);
@@ -128,7 +133,7 @@ impl Host {
 
     /// Puts a chat behind another one of its session, or before all of them.
     fn place_behind(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str, after: Option<&str>) {
-        let Some(session) = self.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.get(&key) else { return };
         let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
         let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
         let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
@@ -136,14 +141,14 @@ impl Host {
         if order != before {
             let chats = order.into_iter().map(str::to_owned).collect();
             let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
-            self.sequence(step, Target::Session(key), reordered, None);
+            self.sequence(step, key, reordered, None);
             self.session_changed(key);
         }
     }
 
     /// Makes a session like the chat's own, of which the chat is the only one.
     fn move_to_new_session(&mut self, step: &mut Step<'_>, key: ChatKey) -> Result<String, RpcError> {
-        let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
+        let Some(chat) = self.channels.chats.get(&key) else { return Err(RpcError::internal()) };
         let from = self.usable_session(chat.session)?;
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
@@ -153,7 +158,7 @@ impl Host {
             }
         };
         self.set_movable(step, &chat.channel.uri.clone(), false);
-        let Some(chat) = self.chats.get(&key) else { return Err(RpcError::internal()) };
+        let Some(chat) = self.channels.chats.get(&key) else { return Err(RpcError::internal()) };
         let from = self.usable_session(chat.session)?;
         let row = row_of(chat.conversation.state());
         let is_read = row.status & SessionStatus::IsRead.bits();
@@ -178,16 +183,18 @@ impl Host {
             unfollowed: None,
         };
         let to = SessionKey(self.fresh_key());
-        self.channels.insert(uri.clone(), Target::Session(to));
-        self.sessions.insert(to, session);
+        self.channels.by_uri.insert(uri.clone(), to.into());
+        self.channels.sessions.insert(to, session);
         self.session_count += 1;
-        self.unsaved.sessions.insert(to);
+        self.unsaved.insert(to.into());
         self.count_sessions(step);
         self.hand_over(step, key, to);
-        let Some(session) = self.sessions.get_mut(&to) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.get_mut(&to) else { return Err(RpcError::internal()) };
         session.told = session.summary();
-        let params =
-            SessionAddedParams { channel: self.root_channel.uri.clone(), summary: session.told.clone() };
+        let params = SessionAddedParams {
+            channel: self.channels.root.channel.uri.clone(),
+            summary: session.told.clone(),
+        };
         self.notify_root(step, "root/sessionAdded", params);
         Ok(uri)
     }

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod departing;
+mod kinds;
 mod sharing;
 mod stalling;
 

@@ -5,10 +5,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{message_of, Batch, Edges, Peer};
+use super::{message_of, Answered, Batch, Edges, Peer};
 use crate::host::effects::ConnectionId;
 use crate::versions::lane::{Envelope, Lane};
 use crate::versions::names::Names;
@@ -16,6 +15,7 @@ use crate::versions::node::{self, Object};
 use crate::versions::quirks::called_otherwise;
 use crate::versions::step::{Reply, Shot};
 use crate::versions::Line;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, result_line, to_json, Params};
@@ -40,7 +40,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         inner: u64,
-        answer: Result<Bytes, RpcError>,
+        answer: Result<Answered, RpcError>,
         lines: &mut Vec<Line>,
     ) {
         let peer = self.peers.entry(connection).or_default();
@@ -70,18 +70,17 @@ impl Edges {
     fn answer(&mut self, connection: ConnectionId, inner: u64, batch: &Batch) -> Result<Value, RpcError> {
         let mut results = batch.answers.iter();
         let first = match results.next() {
-            Some(Ok(result)) => serde_json::from_slice(result).unwrap_or_default(),
+            Some(Ok(answered)) => (read(answered), answered.states.as_slice()),
             Some(Err(error)) => return Err(error.clone()),
             None => return Err(RpcError::internal()),
         };
-        let rest: Vec<Value> =
-            results.flatten().filter_map(|result| serde_json::from_slice(result).ok()).collect();
+        let rest: Vec<(Value, &[ChannelKind])> =
+            results.flatten().map(|answered| (read(answered), answered.states.as_slice())).collect();
         let subscribes = matches!(batch.method.as_str(), "initialize" | "subscribe" | "reconnect");
         let fetches = matches!(batch.reply, Reply::Turns { .. });
-        let mut result = first;
-        if subscribes && !fetches {
+        let mut result = if subscribes && !fetches {
             let summaries = summaries_in(&rest);
-            let shots = shots_in(&result, &rest, &summaries);
+            let shots = shots_in(&first, &rest, &summaries);
             let mut meant = self.meant(connection, batch, &shots, &summaries)?;
             meant.number = inner;
             let peer = self.peers.get(&connection);
@@ -93,8 +92,10 @@ impl Edges {
                     *uri = other;
                 }
             }
-            result = self.take_up(connection, &meant, std::mem::take(&mut result), shots);
-        }
+            self.take_up(connection, &meant, first.0, shots)
+        } else {
+            first.0
+        };
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Err(RpcError::internal()) };
         let mut method = batch.method.as_str();
@@ -268,9 +269,13 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
     Some(told)
 }
 
+fn read(answered: &Answered) -> Value {
+    serde_json::from_slice(&answered.result).unwrap_or_default()
+}
+
 /// The summaries of sessions that are among the core's answers.
-fn summaries_in(answers: &[Value]) -> HashMap<String, Object> {
-    let summaries = answers.iter().filter_map(|result| result.get("items")?.as_array()).flatten();
+fn summaries_in(answers: &[(Value, &[ChannelKind])]) -> HashMap<String, Object> {
+    let summaries = answers.iter().filter_map(|(result, _)| result.get("items")?.as_array()).flatten();
     summaries
         .filter_map(Value::as_object)
         .filter_map(|summary| Some((node::text(summary, "resource")?.to_owned(), summary.clone())))
@@ -278,17 +283,22 @@ fn summaries_in(answers: &[Value]) -> HashMap<String, Object> {
 }
 
 /// The states that are among the core's answers.
-fn shots_in(first: &Value, rest: &[Value], summaries: &HashMap<String, Object>) -> Vec<Shot> {
-    let snapshots = std::iter::once(first).chain(rest).flat_map(|result| {
+fn shots_in(
+    first: &(Value, &[ChannelKind]),
+    rest: &[(Value, &[ChannelKind])],
+    summaries: &HashMap<String, Object>,
+) -> Vec<Shot> {
+    let snapshots = std::iter::once(first).chain(rest).flat_map(|(result, kinds)| {
         let several = result.get("snapshots").and_then(Value::as_array);
-        several.into_iter().flatten().chain(result.get("snapshot"))
+        several.into_iter().flatten().chain(result.get("snapshot")).zip(*kinds)
     });
-    snapshots.filter_map(|snapshot| shot_of(snapshot, summaries)).collect()
+    snapshots.filter_map(|(snapshot, kind)| shot_of(snapshot, *kind, summaries)).collect()
 }
 
-fn shot_of(snapshot: &Value, summaries: &HashMap<String, Object>) -> Option<Shot> {
+fn shot_of(snapshot: &Value, kind: ChannelKind, summaries: &HashMap<String, Object>) -> Option<Shot> {
     let resource = snapshot.get("resource")?.as_str()?.to_owned();
     Some(Shot {
+        kind,
         summary: summaries.get(&resource).cloned(),
         channel: resource.clone(),
         resource,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{Batch, Edges, Peer};
+use super::{Answered, Batch, Edges, Peer};
 use crate::host::effects::{ConnectionId, Frame};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
@@ -42,7 +42,9 @@ impl Edges {
         };
         if let Some(inner) = inner {
             let answer = match frame {
-                Frame::Result { result, .. } => Ok(result.clone()),
+                Frame::Result { result, states, .. } => {
+                    Ok(Answered { result: result.clone(), states: states.clone() })
+                }
                 Frame::Error { error, .. } => Err(error.clone()),
                 _ => return,
             };
@@ -117,7 +119,7 @@ fn plain(frame: &Frame, version: &Value) -> Line {
         Frame::Answer(line) => Line::of(line.clone()),
         Frame::Notification { method, params } => Line::of(notification_line(method, params)),
         Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),
-        Frame::Result { id, method: Method::Initialize, result } => {
+        Frame::Result { id, method: Method::Initialize, result, .. } => {
             let mut result: Object = serde_json::from_slice(result).unwrap_or_default();
             result.insert("protocolVersion".to_owned(), version.clone());
             Line::of(result_line(id, &to_json(&result)))

@@ -244,7 +244,7 @@ fn any_action(which: u8, turn: &str) -> Value {
         "chat/turnsLoaded",
     ];
     let unknown = ["", "chat/", "chat/noSuchThing", "session/Ready"];
-    let table = client_actions().iter().map(|action| action.name);
+    let table = client_actions().map(|action| action.name);
     let names: Vec<&str> = table.chain(server_only).chain(unknown).collect();
     json!({
         "type": names[usize::from(which) % names.len()], "turnId": turn, "partId": "part-0", "content": "x",

@@ -880,7 +880,7 @@ impl World {
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(page);
                 let result = listing(&listed.summaries, listed.next.as_ref());
-                let frame = Frame::Result { id: id.clone(), method: Method::ListSessions, result };
+                let frame = Frame::result(id.clone(), Method::ListSessions, result);
                 self.take_frame(*connection, &frame, seen)?;
             }
             // What agents are is told by their conversations here.

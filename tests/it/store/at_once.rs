@@ -136,7 +136,7 @@ fn a_small_step_goes_out_at_once_but_never_before_one_that_waits() {
     assert!(keeper.may_be_overtaken() && keeper.has_room_for_agents(0));
     assert!(keeper.keep(step(actions([last + 2])), true).is_empty());
     assert!(!keeper.may_be_overtaken(), "a client has caused it");
-    let much = (last + 3..last + 73).map(|seq| action(Target::Root, seq, 60_000)).collect();
+    let much = (last + 3..last + 73).map(|seq| action(ChannelId::ROOT, seq, 60_000)).collect();
     assert!(keeper.keep(step(much), false).is_empty());
     assert!(!keeper.has_room_for_agents(0), "what clients say would wait behind it");
     other.execute_batch("COMMIT").unwrap();

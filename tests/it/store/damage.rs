@@ -226,7 +226,7 @@ fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
     use super::{action, chat, session};
     let on_chat = |key: u64, seq| {
         let key = ahp_sidecar::host::effects::ChatKey(1000 + key);
-        action(ahp_sidecar::host::effects::Target::Chat(key), seq, 10)
+        action(key.into(), seq, 10)
     };
     for sql in [
         "UPDATE actions SET packed = x'00' WHERE last = 3",

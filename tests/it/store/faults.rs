@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ahp_sidecar::host::effects::{ActionLine, Record, Target};
+use ahp_sidecar::host::effects::{ActionLine, ChannelId, Record};
 use ahp_sidecar::store::sqlite::StoreError;
 
 use super::{assert_whole, beside, load, numbers, open, place, reader, titles, whole, FILE_NAME};
@@ -17,7 +17,7 @@ fn a_full_store_keeps_all_of_a_commit_or_nothing() {
     // Lines that share no beginning, so that none of them gets small.
     let large = |seq: u64| {
         let line = format!("{seq}{}", "x".repeat(4000)).into();
-        Record::Action(Target::Root, ActionLine { line, server_seq: seq, delta: None })
+        Record::Action(ChannelId::ROOT, ActionLine { line, server_seq: seq, delta: None })
     };
     let large: Vec<Record> = (1..=50).map(large).collect();
     let records = [whole(2), large, vec![Record::Sync]].concat();

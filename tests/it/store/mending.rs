@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use ahp_sidecar::host::effects::{ActionLine, ChatKey, Output, Record, SessionKey, Target};
+use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChannelRow, ChatKey, Output, Record, SessionKey};
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::io::keeper::Keeper;
 use ahp_sidecar::store::archive::Archive;
@@ -33,7 +33,7 @@ fn try_open(path: &Path) -> Result<(Writer, ahp_sidecar::host::Start), StoreErro
 }
 
 fn on_running(seq: u64) -> Record {
-    action(Target::Chat(ChatKey(1000 + RUNNING)), seq, 10)
+    action(ChannelId::from(ChatKey(1000 + RUNNING)), seq, 10)
 }
 
 /// Fills a store: six sessions of three turns, one of them with a large one besides, one with a turn that runs, and
@@ -44,13 +44,14 @@ fn fill(writer: &mut Writer) {
     }
     let said = bytes::Bytes::from_static(b"{}");
     let client = Record::Client { id: "me".to_owned(), version: "1.0.0" };
-    let agent = Record::AgentSaid { provider: "script".to_owned(), said };
-    writer.commit(&[client, agent, Record::Agents(7), Record::Trial(SessionKey(3))]).unwrap();
+    let agent = Record::AgentSaid { provider: "script".to_owned(), said: said.clone() };
+    let channel = Record::Channel(ChannelRow { id: ChannelId::ROOT, body: said });
+    writer.commit(&[client, agent, channel, Record::Agents(7), Record::Trial(SessionKey(3))]).unwrap();
     writer.commit(&super::actions(1..=20)).unwrap();
     writer.commit(&[session(RUNNING), chat(RUNNING, true, 20), on_running(21), on_running(22)]).unwrap();
     let large = (23..60).map(|seq| {
         let line = bytes::Bytes::from(format!("{seq}{}", "x".repeat(2000)));
-        Record::Action(Target::Root, ActionLine { line, server_seq: seq, delta: None })
+        Record::Action(ChannelId::ROOT, ActionLine { line, server_seq: seq, delta: None })
     });
     writer.commit(&large.collect::<Vec<_>>()).unwrap();
 }
@@ -60,6 +61,9 @@ const LAST: u64 = 59;
 
 /// Makes a store look as one of an earlier version.
 fn to_layout(path: &Path, layout: usize) {
+    if layout < 4 {
+        number_channels(&::rusqlite::Connection::open(path).unwrap());
+    }
     if layout < 3 {
         sql(path, "DROP TABLE IF EXISTS agents; PRAGMA user_version = 2");
     }
@@ -75,19 +79,57 @@ fn to_layout(path: &Path, layout: usize) {
         for seq in 1..=22_i64 {
             let channel = if seq > 20 { i64::try_from(1000 + RUNNING).unwrap() * 2 } else { 0 };
             let line = format!("{seq:010}");
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(&seq.to_le_bytes());
-            hasher.update(&channel.to_le_bytes());
-            hasher.update(line.as_bytes());
+            let sum = sum(&[&seq.to_le_bytes(), &channel.to_le_bytes(), line.as_bytes()]);
             connection
                 .execute(
                     "INSERT INTO actions VALUES (?1, ?2, ?3, ?4)",
-                    ::rusqlite::params![seq, channel, hasher.finalize(), line.as_bytes()],
+                    ::rusqlite::params![seq, channel, sum, line.as_bytes()],
                 )
                 .unwrap();
         }
     }
     fs::remove_file(path.with_file_name("sessions.made")).ok();
+}
+
+fn sum(parts: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| hasher.update(part));
+    hasher.finalize()
+}
+
+/// Has the log of a store call channels by numbers, as it did before version 4: 0 is the root, an odd number a session
+/// and an even one a chat.
+pub fn number_channels(connection: &::rusqlite::Connection) {
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    if version < 4 {
+        return;
+    }
+    let create = "ALTER TABLE actions RENAME TO named;
+        CREATE TABLE actions (
+            last INTEGER PRIMARY KEY, first INTEGER NOT NULL, channel INTEGER NOT NULL, line_bytes INTEGER NOT NULL,
+            sum INTEGER NOT NULL, packed BLOB NOT NULL
+        );";
+    connection.execute_batch(create).unwrap();
+    let mut named =
+        connection.prepare("SELECT last, first, kind, key, line_bytes, packed FROM named").unwrap();
+    let mut rows = named.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let (last, first): (i64, i64) = (row.get(0).unwrap(), row.get(1).unwrap());
+        let (kind, key): (String, i64) = (row.get(2).unwrap(), row.get(3).unwrap());
+        let (line_bytes, packed): (i64, Vec<u8>) = (row.get(4).unwrap(), row.get(5).unwrap());
+        let channel = match kind.as_str() {
+            "root" => 0,
+            "session" => key * 2 - 1,
+            "chat" => key * 2,
+            other => panic!("before version 4 there was no channel of the kind {other}"),
+        };
+        let sum = sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), &packed]);
+        let values = ::rusqlite::params![last, first, channel, line_bytes, sum, packed];
+        connection.execute("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6)", values).unwrap();
+    }
+    drop(rows);
+    drop(named);
+    connection.execute_batch("DROP TABLE named; DROP TABLE channels; PRAGMA user_version = 3").unwrap();
 }
 
 /// Puts a closed store back.
@@ -162,6 +204,7 @@ fn what_can_be_made_again_is_made_again() {
         "trials",
         "lives",
         "agents",
+        "channels",
         "sqlite_autoindex_agents_1",
         "clients",
         "sqlite_autoindex_clients_1",
@@ -207,7 +250,7 @@ fn what_cannot_be_made_again_can_still_be_read_by_people() {
     put_back(&path, &sound);
     sql(&path, "DROP TABLE sessions");
     let refused = try_open(&path).unwrap_err().to_string();
-    assert!(refused.contains("sessions list"), "{refused}");
+    assert!(refused.contains("no session can be found"), "{refused}");
 }
 
 #[test]
@@ -358,7 +401,7 @@ fn looking_into_a_store_changes_nothing() {
         files.sort();
         files
     };
-    for layout in [3, 2, 1] {
+    for layout in [4, 3, 2, 1] {
         to_layout(&path, layout);
         assert!(!beside(&path, "-wal").exists());
         let before = files();
@@ -389,7 +432,7 @@ impl Dice {
 
 /// Takes something away from a closed store, or changes it. Returns what was done.
 pub fn spoil(path: &Path, dice: &mut Dice) -> String {
-    const OBJECTS: [&str; 15] = [
+    const OBJECTS: [&str; 16] = [
         "meta",
         "lives",
         "trials",
@@ -399,6 +442,7 @@ pub fn spoil(path: &Path, dice: &mut Dice) -> String {
         "chats",
         "sessions",
         "agents",
+        "channels",
         "sessions_by_uri",
         "sessions_by_time",
         "sessions_removed",
@@ -511,12 +555,12 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
     });
     println!("DAMAGE_SEED={seed}");
     let mut layouts = Vec::new();
-    for layout in [3, 2, 1] {
+    for layout in [4, 3, 2, 1] {
         let (_folder, path) = place();
         fill(&mut open(&path).0);
         let mark = fs::read(path.with_file_name("sessions.made")).unwrap();
         to_layout(&path, layout);
-        layouts.push((fs::read(&path).unwrap(), (layout == 3).then_some(mark)));
+        layouts.push((fs::read(&path).unwrap(), (layout == 4).then_some(mark)));
     }
     let mut unseen = 0;
     for case in 0..cases {
@@ -529,7 +573,7 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
             fs::write(path.with_file_name("sessions.made"), mark).unwrap();
         }
         let what = spoil(&path, &mut dice);
-        let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 3 - layout);
+        let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 4 - layout);
         if assert_honest(&path, &what) > 0 {
             println!("not seen any more: {what}");
             unseen += 1;
@@ -598,7 +642,6 @@ fn a_session_that_one_of_table_and_indexes_names_is_not_taken_for_one_that_was_n
 
 #[test]
 fn what_ran_misses_no_row_of_the_log_unseen() {
-    let channel = i64::try_from((1000 + RUNNING) * 2).unwrap();
     let damages = [
         "DELETE FROM actions WHERE last = 21".to_owned(),
         "DELETE FROM actions WHERE last = 22".to_owned(),
@@ -606,7 +649,9 @@ fn what_ran_misses_no_row_of_the_log_unseen() {
         // What its row knows of is gone with it.
         "DELETE FROM actions".to_owned(),
         // It seems to be another channel's.
-        format!("UPDATE actions SET channel = 0 WHERE channel = {channel}"),
+        format!("UPDATE actions SET kind = 'root', key = 0 WHERE kind = 'chat' AND key = {}", 1000 + RUNNING),
+        format!("UPDATE actions SET kind = 'session' WHERE kind = 'chat' AND key = {}", 1000 + RUNNING),
+        format!("UPDATE actions SET kind = 'other' WHERE kind = 'chat' AND key = {}", 1000 + RUNNING),
     ];
     for damage in damages {
         let (_folder, path) = place();

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
-    ActionLine, ChatKey, ChatRow, Page, Record, SavedSession, SessionKey, SessionRow, Target,
+    ActionLine, ChannelId, ChatKey, ChatRow, Page, Record, SavedSession, SessionKey, SessionRow,
 };
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::host::Start;
@@ -110,14 +110,14 @@ fn whole(key: u64) -> Vec<Record> {
     vec![session(key), turn(key, 0), turn(key, 1), turn(key, 2), chat(key, false, 0)]
 }
 
-fn action(target: Target, seq: u64, size: usize) -> Record {
+fn action(target: ChannelId, seq: u64, size: usize) -> Record {
     let line = Bytes::from(format!("{seq:0size$}"));
     Record::Action(target, ActionLine { line, server_seq: seq, delta: None })
 }
 
 /// Consecutive actions on the root channel, ten bytes each.
 fn actions(numbers: impl IntoIterator<Item = u64>) -> Vec<Record> {
-    numbers.into_iter().map(|seq| action(Target::Root, seq, 10)).collect()
+    numbers.into_iter().map(|seq| action(ChannelId::ROOT, seq, 10)).collect()
 }
 
 fn everything() -> Page {

@@ -1,6 +1,6 @@
 //! Sequence numbers: reserved before they are told, never used twice; and what a cursor gets.
 
-use ahp_sidecar::host::effects::{ChatKey, Record, SessionKey, Target};
+use ahp_sidecar::host::effects::{ChannelId, ChatKey, Record, SessionKey};
 
 use super::{action, actions, chat, copy, numbers, open, open_with, place, reader, session, whole};
 
@@ -76,7 +76,7 @@ fn a_cursor_gets_what_followed_it_or_nothing() {
 fn actions_of_one_row_come_back_one_by_one() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
-    let on_chat = |seq| action(Target::Chat(ChatKey(1001)), seq, 10);
+    let on_chat = |seq| action(ChannelId::from(ChatKey(1001)), seq, 10);
     let mixed = [actions(1..=3), vec![on_chat(4), on_chat(5)], actions(6..=3000)].concat();
     writer.commit(&mixed).unwrap();
     let reader = reader(&path);
@@ -158,7 +158,7 @@ fn short_lives_do_not_add_up() {
 fn what_a_running_chat_needs_is_not_removed() {
     let (_folder, path) = place();
     let (mut writer, _) = open_with(&path, 10, 10_000);
-    let on_chat = |seq| action(Target::Chat(ChatKey(1001)), seq, 10);
+    let on_chat = |seq| action(ChannelId::from(ChatKey(1001)), seq, 10);
     writer.commit(&[session(1), chat(1, true, 2), on_chat(1), on_chat(2), on_chat(3)]).unwrap();
     // Every eleventh action, old ones are removed: the last of these is one.
     commit_singly(&mut writer, 4..=50);

@@ -397,7 +397,7 @@ impl Stage {
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(&page);
                 let result = listing(&listed.summaries, listed.next.as_ref());
-                self.tell(connection, &Frame::Result { id, method: Method::ListSessions, result });
+                self.tell(connection, &Frame::result(id, Method::ListSessions, result));
             }
             Output::Agent(chat, command) => {
                 let _inside = self.runtime.enter();

@@ -1,0 +1,373 @@
+//! The channels of the host, and what tells their kinds apart.
+//!
+//! Owns: every channel, by its URI and by its kind, and the questions that each kind answers ([`Kind`]). Whatever is the
+//! same for all kinds asks them here and knows none of them.
+//! Never: changes a state other than by the reducer of its kind, which `sequence` alone asks for.
+//!
+//! To add a kind, write a module here that answers the questions for a type of its own, declare it below, and add its
+//! line to the list in `wire::channels`. `sample`, which only tests have, is one that needed nothing else: its channels
+//! are subscribed to, changed, replayed, kept, and there again in the next host.
+
+mod chat;
+mod root;
+#[cfg(test)]
+mod sample;
+mod session;
+
+use std::collections::{BTreeMap, HashMap};
+
+use ahp::reducers::ReduceOutcome;
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::SnapshotState;
+
+use super::actions::{read_action, ClientAction, Refusal, Verdict};
+use super::effects::{ActionLine, ChannelId, SessionKey};
+use super::model::{Channel, Chat, Session, Subscription};
+use super::selection::Asked;
+use super::windows::{Loading, StateIsNeeded};
+use super::{Config, Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::channels::{with_channel_kinds, ChannelKind};
+pub(super) use root::Root;
+#[cfg(test)]
+use sample::Sample;
+
+/// What a kind of channels is to everything that is the same for all kinds. What a kind does not answer itself is as it
+/// is for most.
+pub(super) trait Kind: Sized {
+    /// Which kind it is.
+    const KIND: ChannelKind;
+
+    /// What people are told of one of its channels.
+    const CALLED: &'static str;
+
+    /// The actions that clients may dispatch on its channels.
+    const ACTIONS: &'static [ClientAction];
+
+    /// What tells its channels from each other.
+    type Key: Copy + From<u64> + Into<ChannelId>;
+
+    /// All its channels that are in memory.
+    type All: Keyed<Self>;
+
+    /// Its channels that are there when a host starts.
+    fn at_start(config: &Config) -> Self::All;
+
+    fn channel(&self) -> &Channel;
+
+    fn channel_mut(&mut self) -> &mut Channel;
+
+    /// Changes the state as clients do.
+    fn reduce(&mut self, action: &StateAction) -> ReduceOutcome;
+
+    /// The state as clients are given it, of a conversation from this turn on; none where there is nothing to give.
+    fn snapshot(&mut self, key: Self::Key, first_turn: usize) -> Option<SnapshotState>;
+
+    /// The turn from which on a client is given the state that follows the channel like this.
+    fn first_turn(&self, _how: &Subscription) -> usize {
+        0
+    }
+
+    /// The channel that some clients call by this URI, which is not its own.
+    fn called_otherwise(_channels: &Channels, _uri: &str) -> Option<Self::Key> {
+        None
+    }
+
+    /// Whether this is one of the actions that clients may dispatch on its channels.
+    fn takes(action: &ClientAction) -> bool {
+        action.kind == Self::KIND
+    }
+
+    /// The session that the channel is or belongs to.
+    fn session_of(_channels: &Channels, _key: Self::Key) -> Option<SessionKey> {
+        None
+    }
+
+    /// The action that a client dispatches.
+    ///
+    /// # Errors
+    /// When it is none that clients may dispatch here.
+    fn read_action(
+        _host: &Host,
+        _key: Self::Key,
+        asked: &Asked,
+        _aside: Option<&Aside>,
+    ) -> Result<StateAction, Refusal> {
+        read_action::<Self>(&asked.action, |_, _| ())
+    }
+
+    /// What this action makes larger: its name, and how many bytes of JSON text it has; none when there is no limit to
+    /// it.
+    fn grows(_host: &mut Host, _key: Self::Key, _action: &StateAction) -> Option<(&'static str, usize)> {
+        None
+    }
+
+    /// Carries out an action that a client dispatches.
+    ///
+    /// # Errors
+    /// When it may not be; nothing has happened then.
+    fn change(
+        host: &mut Host,
+        step: &mut Step<'_>,
+        key: Self::Key,
+        action: StateAction,
+        origin: ActionOrigin,
+        aside: Option<&Aside>,
+    ) -> Result<Verdict, Refusal>;
+
+    /// What follows when a client has been answered about its action.
+    fn after_answer(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key) {}
+
+    /// What must be told before an action that is about to be sequenced.
+    fn before_action(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key, _action: &StateAction) {}
+
+    /// Takes note of an action that was sequenced, which has so many bytes on the wire.
+    fn after_action(
+        host: &mut Host,
+        step: &mut Step<'_>,
+        key: Self::Key,
+        action: &StateAction,
+        line_bytes: usize,
+    );
+
+    /// Leaves the channel to be kept as it is now.
+    fn save(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key) {}
+
+    /// A client follows the channel.
+    fn is_followed(_host: &mut Host, _key: Self::Key, _client_id: &str) {}
+
+    /// A client has said that it does not follow the channel any more on one of its connections.
+    fn is_left(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key, _client_id: &str) {}
+
+    /// What a client that comes back, with a window that nobody knows, must be told within a replay to apply these
+    /// actions, which are all of the channel's in it.
+    ///
+    /// # Errors
+    /// When it must be given the state instead.
+    fn loading_in_replay(
+        _host: &Host,
+        _key: Self::Key,
+        _actions: &[&ActionLine],
+    ) -> Result<Option<Loading>, StateIsNeeded> {
+        Ok(None)
+    }
+}
+
+/// Channels of one kind.
+pub(super) trait Keyed<K> {
+    fn at(&self, key: u64) -> Option<&K>;
+
+    fn at_mut(&mut self, key: u64) -> Option<&mut K>;
+
+    /// Each of them by its key.
+    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a K)>
+    where
+        K: 'a;
+}
+
+impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for BTreeMap<Key, K> {
+    fn at(&self, key: u64) -> Option<&K> {
+        self.get(&key.into())
+    }
+
+    fn at_mut(&mut self, key: u64) -> Option<&mut K> {
+        self.get_mut(&key.into())
+    }
+
+    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a K)>
+    where
+        K: 'a,
+    {
+        self.iter().map(|(key, of_kind)| (Into::<ChannelId>::into(*key).key, of_kind))
+    }
+}
+
+/// Where the channels of a kind are.
+trait Placed: Kind {
+    fn all(channels: &Channels) -> &Self::All;
+
+    fn all_mut(channels: &mut Channels) -> &mut Self::All;
+}
+
+macro_rules! make_channels {
+    ({} $($(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $Kind:ident, $channels:ident, $name:literal;)+) => {
+        /// Every channel that is in memory.
+        #[derive(Debug)]
+        pub(super) struct Channels {
+            /// Each of them by its URI.
+            pub(super) by_uri: HashMap<String, ChannelId>,
+            $($(#[cfg($cfg)])? pub(super) $channels: <$Kind as Kind>::All,)+
+        }
+
+        impl Channels {
+            /// Those of a host that starts.
+            pub(super) fn at_start(config: &Config) -> Self {
+                let mut channels = Self {
+                    by_uri: HashMap::new(),
+                    $($(#[cfg($cfg)])? $channels: $Kind::at_start(config),)+
+                };
+                $($(#[cfg($cfg)])? channels.by_uri.extend(channels.$channels.each().map(|(key, of_kind)| {
+                    (of_kind.channel().uri.clone(), ChannelId { kind: $Kind::KIND, key })
+                }));)+
+                channels
+            }
+        }
+
+        $($(#[cfg($cfg)])?
+        impl Placed for $Kind {
+            fn all(channels: &Channels) -> &Self::All {
+                &channels.$channels
+            }
+
+            fn all_mut(channels: &mut Channels) -> &mut Self::All {
+                &mut channels.$channels
+            }
+        })+
+
+    };
+}
+with_channel_kinds!(make_channels);
+
+macro_rules! match_kind {
+    (
+        { $of:expr, $K:ident => $does:expr }
+        $($(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $Kind:ident, $channels:ident, $name:literal;)+
+    ) => {
+        match $of {
+            $($(#[cfg($cfg)])? ChannelKind::$Kind => {
+                type $K = $Kind;
+                $does
+            })+
+        }
+    };
+}
+
+/// What an expression that names a kind's type comes to for this kind: `by_kind!(id.kind, K => K::CALLED)`.
+macro_rules! by_kind {
+    ($of:expr, $K:ident => $does:expr) => {
+        with_channel_kinds!(match_kind $of, $K => $does)
+    };
+}
+
+/// Every action that clients may dispatch, on whichever channels.
+pub fn client_actions() -> impl Iterator<Item = &'static ClientAction> {
+    ChannelKind::ALL.iter().flat_map(|kind| by_kind!(*kind, K => K::ACTIONS))
+}
+
+/// What people are told of a channel of this kind.
+pub(super) fn called(kind: ChannelKind) -> &'static str {
+    by_kind!(kind, K => K::CALLED)
+}
+
+impl Channels {
+    /// The channel of this URI, as it calls itself or as some clients call it.
+    pub(super) fn find(&self, uri: &str) -> Option<ChannelId> {
+        let otherwise = |kind: &ChannelKind| by_kind!(*kind, K => K::called_otherwise(self, uri).map(Into::<ChannelId>::into));
+        self.by_uri.get(uri).copied().or_else(|| ChannelKind::ALL.iter().find_map(otherwise))
+    }
+
+    /// What all channels have, of this one; none when it is not in memory.
+    pub(super) fn get(&self, id: ChannelId) -> Option<&Channel> {
+        by_kind!(id.kind, K => K::all(self).at(id.key).map(K::channel))
+    }
+
+    pub(super) fn get_mut(&mut self, id: ChannelId) -> Option<&mut Channel> {
+        by_kind!(id.kind, K => K::all_mut(self).at_mut(id.key).map(K::channel_mut))
+    }
+
+    /// Applies an action to a channel's state; none when it is not in memory.
+    pub(super) fn reduce(
+        &mut self,
+        id: ChannelId,
+        action: &StateAction,
+    ) -> Option<(ReduceOutcome, &mut Channel)> {
+        by_kind!(id.kind, K => {
+            let of_kind = K::all_mut(self).at_mut(id.key)?;
+            Some((of_kind.reduce(action), of_kind.channel_mut()))
+        })
+    }
+
+    /// A channel's state as clients are given it, of a conversation from this turn on.
+    pub(super) fn state(&mut self, id: ChannelId, first_turn: usize) -> Option<SnapshotState> {
+        by_kind!(id.kind, K => K::all_mut(self).at_mut(id.key)?.snapshot(id.key.into(), first_turn))
+    }
+
+    /// The turn from which on a client is given the state that follows a channel like this.
+    pub(super) fn first_turn(&self, id: ChannelId, how: &Subscription) -> usize {
+        by_kind!(id.kind, K => K::all(self).at(id.key).map_or(0, |of_kind| of_kind.first_turn(how)))
+    }
+
+    /// The session that a channel is or belongs to.
+    pub(super) fn session_of(&self, id: ChannelId) -> Option<SessionKey> {
+        by_kind!(id.kind, K => K::session_of(self, id.key.into()))
+    }
+}
+
+/// What the kind of a channel answers; see the functions of [`Kind`] that are called alike.
+impl Host {
+    pub(super) fn read_action(
+        &self,
+        id: ChannelId,
+        asked: &Asked,
+        aside: Option<&Aside>,
+    ) -> Result<StateAction, Refusal> {
+        by_kind!(id.kind, K => K::read_action(self, id.key.into(), asked, aside))
+    }
+
+    pub(super) fn what_grows(
+        &mut self,
+        id: ChannelId,
+        action: &StateAction,
+    ) -> Option<(&'static str, usize)> {
+        by_kind!(id.kind, K => K::grows(self, id.key.into(), action))
+    }
+
+    pub(super) fn change(
+        &mut self,
+        step: &mut Step<'_>,
+        id: ChannelId,
+        action: StateAction,
+        origin: ActionOrigin,
+        aside: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        by_kind!(id.kind, K => K::change(self, step, id.key.into(), action, origin, aside))
+    }
+
+    pub(super) fn after_answer(&mut self, step: &mut Step<'_>, id: ChannelId) {
+        by_kind!(id.kind, K => K::after_answer(self, step, id.key.into()));
+    }
+
+    pub(super) fn before_action(&mut self, step: &mut Step<'_>, id: ChannelId, action: &StateAction) {
+        by_kind!(id.kind, K => K::before_action(self, step, id.key.into(), action));
+    }
+
+    pub(super) fn after_action(
+        &mut self,
+        step: &mut Step<'_>,
+        id: ChannelId,
+        action: &StateAction,
+        line_bytes: usize,
+    ) {
+        by_kind!(id.kind, K => K::after_action(self, step, id.key.into(), action, line_bytes));
+    }
+
+    pub(super) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
+        by_kind!(id.kind, K => K::save(self, step, id.key.into()));
+    }
+
+    pub(super) fn is_followed(&mut self, id: ChannelId, client_id: &str) {
+        by_kind!(id.kind, K => K::is_followed(self, id.key.into(), client_id));
+    }
+
+    pub(super) fn is_left(&mut self, step: &mut Step<'_>, id: ChannelId, client_id: &str) {
+        by_kind!(id.kind, K => K::is_left(self, step, id.key.into(), client_id));
+    }
+
+    pub(super) fn loading_in_replay(
+        &self,
+        id: ChannelId,
+        actions: &[&ActionLine],
+    ) -> Result<Option<Loading>, StateIsNeeded> {
+        by_kind!(id.kind, K => K::loading_in_replay(self, id.key.into(), actions))
+    }
+}

@@ -1,0 +1,148 @@
+//! The channels of sessions.
+//!
+//! Owns: what a session's channel is: which of the host's functions answer for sessions what every kind is asked.
+//! Never: holds what those functions do.
+
+use std::collections::BTreeMap;
+
+use ahp::reducers::{apply_action_to_session, ReduceOutcome};
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::SnapshotState;
+
+use super::{Channels, Kind};
+use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
+use crate::host::effects::SessionKey;
+use crate::host::limits::json_bytes;
+use crate::host::model::{Channel, Session};
+use crate::host::selection::Asked;
+use crate::host::{Config, Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
+use crate::wire::uris;
+
+const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
+const NO_MCP_SERVERS: &str = "no agent of this host shows MCP servers of its own";
+
+impl Kind for Session {
+    const KIND: ChannelKind = ChannelKind::Session;
+    const CALLED: &'static str = "a session's channel";
+    const ACTIONS: &'static [ClientAction] = actions_of! {
+        Session;
+        "session/titleChanged" => SessionTitleChangedAction;
+        "session/isReadChanged" => SessionIsReadChangedAction;
+        "session/isArchivedChanged" => SessionIsArchivedChangedAction;
+        "session/defaultChatChanged" => SessionDefaultChatChangedAction;
+        "session/configChanged" => SessionConfigChangedAction;
+        "session/activeClientSet" => SessionActiveClientSetAction;
+        "session/activeClientRemoved" => SessionActiveClientRemovedAction;
+        "session/workingDirectorySet" => SessionWorkingDirectorySetAction;
+        "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction;
+        "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction;
+        "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
+        "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_MCP_SERVERS;
+        "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_MCP_SERVERS;
+        "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_MCP_SERVERS;
+    };
+    type Key = SessionKey;
+    type All = BTreeMap<SessionKey, Self>;
+
+    fn at_start(_: &Config) -> Self::All {
+        BTreeMap::new()
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn channel_mut(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
+        apply_action_to_session(&mut self.state, action)
+    }
+
+    fn snapshot(&mut self, _: SessionKey, _: usize) -> Option<SnapshotState> {
+        Some(SnapshotState::Session(Box::new(self.state.clone())))
+    }
+
+    /// By its provider.
+    fn called_otherwise(channels: &Channels, uri: &str) -> Option<SessionKey> {
+        called_by_provider(channels, uri).map(|(key, _)| key)
+    }
+
+    fn session_of(_: &Channels, key: SessionKey) -> Option<SessionKey> {
+        Some(key)
+    }
+
+    fn read_action(
+        host: &Host,
+        key: SessionKey,
+        asked: &Asked,
+        aside: Option<&Aside>,
+    ) -> Result<StateAction, Refusal> {
+        let client_id = &asked.origin.client_id;
+        match aside {
+            Some(Aside::OffersTools(tools)) => host.offer_of_tools(key, client_id, tools),
+            Some(Aside::KnowsOneClient) => {
+                let action = read_action::<Self>(&asked.action, |_, _| ())?;
+                host.check_one_client(key, client_id, &action)?;
+                Ok(action)
+            }
+            _ => read_action::<Self>(&asked.action, |_, _| ()),
+        }
+    }
+
+    fn grows(host: &mut Host, key: SessionKey, action: &StateAction) -> Option<(&'static str, usize)> {
+        match action {
+            StateAction::SessionTitleChanged(_)
+            | StateAction::SessionConfigChanged(_)
+            | StateAction::SessionActiveClientSet(_)
+            | StateAction::SessionWorkingDirectorySet(_)
+            | StateAction::SessionWorkingDirectoryReplaced(_) => {
+                let session = host.channels.sessions.get(&key)?;
+                Some(("the session", json_bytes(&session.state)))
+            }
+            _ => None,
+        }
+    }
+
+    fn change(
+        host: &mut Host,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        action: StateAction,
+        origin: ActionOrigin,
+        _: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        host.change_session(step, key, action, origin)
+    }
+
+    fn after_action(host: &mut Host, _: &mut Step<'_>, key: SessionKey, _: &StateAction, _: usize) {
+        host.unsaved.insert(key.into());
+    }
+
+    fn save(host: &mut Host, step: &mut Step<'_>, key: SessionKey) {
+        host.save_session(step, key);
+    }
+
+    fn is_followed(host: &mut Host, key: SessionKey, client_id: &str) {
+        if let Some(session) = host.channels.sessions.get_mut(&key) {
+            session.unfollowed = None;
+        }
+        host.client_is_back(key, client_id);
+    }
+
+    fn is_left(host: &mut Host, step: &mut Step<'_>, key: SessionKey, client_id: &str) {
+        host.leave_session(step, key, client_id);
+    }
+}
+
+/// The session that is called by its provider here, and its own URI, `ahp-session:/<id>`: some clients know sessions by
+/// no other name.
+pub(super) fn called_by_provider(channels: &Channels, uri: &str) -> Option<(SessionKey, String)> {
+    let (provider, plain) = uris::plain_session(uri)?;
+    let key = channels.by_uri.get(&plain)?.session()?;
+    let session = channels.sessions.get(&key)?;
+    (session.state.provider == provider).then_some((key, plain))
+}

@@ -1,0 +1,88 @@
+//! The channels that have no table of their own: each with what its kind keeps of it.
+//!
+//! Owns: keeping it, by the channel's kind and key, and giving all of it back at the start.
+//! Never: knows what it means, or keeps a host from starting. What is damaged is told and left out.
+
+use bytes::Bytes;
+use rusqlite::{params, Connection};
+
+use super::rows::{self, ChannelName};
+use super::sqlite::StoreError;
+use crate::host::effects::ChannelRow;
+
+/// Keeps a channel.
+pub(super) fn put(connection: &Connection, row: &ChannelRow) -> Result<(), StoreError> {
+    let name = ChannelName::of(row.id);
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO channels (kind, key, sum, body) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![name.kind, name.key, sum(name, &row.body), &row.body[..]])?;
+    Ok(())
+}
+
+/// Every channel that is kept, of the kinds that this program knows, as far as they can be read.
+pub(super) fn all(connection: &Connection) -> Vec<ChannelRow> {
+    let read = || -> rusqlite::Result<Vec<_>> {
+        let mut statement =
+            connection.prepare("SELECT kind, key, sum, body FROM channels ORDER BY kind, key")?;
+        let rows = statement.query_map([], |row| {
+            let body: Vec<u8> = row.get(3)?;
+            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?, Bytes::from(body)))
+        })?;
+        Ok(rows.collect())
+    };
+    let rows = read().unwrap_or_else(|error| vec![Err(error)]);
+    let sound = rows.into_iter().filter_map(|row| match row {
+        Ok((kind, key, expected, body)) => {
+            let name = ChannelName { kind: &kind, key };
+            if sum(name, &body) != expected {
+                tracing::error!(kind, key, "what is kept of a channel is damaged: it begins anew");
+                return None;
+            }
+            match name.id() {
+                Some(id) => Some(ChannelRow { id, body }),
+                None => {
+                    tracing::warn!(kind, key, "a channel is kept of a kind that this program does not know");
+                    None
+                }
+            }
+        }
+        Err(error) => {
+            tracing::error!(%error, "what is kept of a channel cannot be read: it begins anew");
+            None
+        }
+    });
+    sound.collect()
+}
+
+fn sum(name: ChannelName<'_>, body: &[u8]) -> u32 {
+    rows::sum(&[name.kind.as_bytes(), &[0], &name.key.to_le_bytes(), body])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::ChannelId;
+
+    #[test]
+    fn what_was_kept_last_comes_back_and_what_is_damaged_or_unknown_does_not() {
+        let connection = Connection::open_in_memory().unwrap();
+        crate::store::schema::migrate(&connection).unwrap();
+        let row = |key, body: &'static str| ChannelRow {
+            id: ChannelId { key, ..ChannelId::ROOT },
+            body: Bytes::from(body),
+        };
+        for row in [row(1, "first"), row(2, "other"), row(1, "second"), row(3, "third")] {
+            put(&connection, &row).unwrap();
+        }
+        assert_eq!(all(&connection), [row(1, "second"), row(2, "other"), row(3, "third")]);
+        connection.execute("UPDATE channels SET body = x'00' WHERE key = 2", []).unwrap();
+        let unknown = ChannelName { kind: "of tomorrow", key: 3 };
+        connection
+            .execute(
+                "UPDATE channels SET kind = ?1, sum = ?2 WHERE key = 3",
+                params![unknown.kind, sum(unknown, b"third")],
+            )
+            .unwrap();
+        assert_eq!(all(&connection), [row(1, "second")]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Which kinds of channels there are.
+//!
+//! Owns: the list of the kinds and their names. Everything that differs by kind is made from this list, so a new kind is
+//! a line in it and a module beside those of the others, `host::channels`, which says what the kind is.
+//! Never: knows what any kind means.
+
+/// Hands the list of the kinds to a macro, behind what that is told besides. Each line has what the kind is called in
+/// the code, what all its channels are called there, and what the kind is called in the store, which never changes.
+macro_rules! with_channel_kinds {
+    ($make:ident $($besides:tt)*) => {
+        $make! {
+            { $($besides)* }
+            /// What concerns the whole host; there is one.
+            Root, root, "root";
+            /// A session.
+            Session, sessions, "session";
+            /// A chat.
+            Chat, chats, "chat";
+            /// What no program has: the kind of the tests.
+            #[cfg(test)]
+            Sample, samples, "sample";
+        }
+    };
+}
+pub(crate) use with_channel_kinds;
+
+macro_rules! make_channel_kind {
+    ({} $($(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $Kind:ident, $channels:ident, $name:literal;)+) => {
+        /// A kind of channels.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ChannelKind {
+            $($(#[doc = $doc])+ $(#[cfg($cfg)])? $Kind,)+
+        }
+
+        impl ChannelKind {
+            /// Every kind.
+            pub const ALL: &'static [Self] = &[$($(#[cfg($cfg)])? Self::$Kind,)+];
+
+            /// What it is called in the store.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$Kind => $name,)+
+                }
+            }
+        }
+    };
+}
+with_channel_kinds!(make_channel_kind);
+
+impl ChannelKind {
+    /// The kind of this name; none when there is no such.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+}

@@ -1,0 +1,88 @@
+//! Stores that earlier programs have written, as text.
+//!
+//! Owns: what a client is told by a program that finds such a store.
+//! Never: writes one anew: what an earlier program has left is only ever added to.
+//!
+//! The layout 3 was left by a process that was killed: in `kept` a turn with a tool call was over, `removed` was disposed
+//! of, and in `running` one turn was over and the next one had said 48 bytes.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use rusqlite::Connection;
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use crate::keeping::{chat_of, Client, DATABASE, ROOT};
+use crate::support::Process;
+
+const KEPT: &str = "ahp-session:/kept";
+const RUNNING: &str = "ahp-session:/running";
+
+/// The last number that its client may have seen.
+const LAST: u64 = 46;
+
+fn put(folder: &Path, layout: &str) {
+    Connection::open(folder.join(DATABASE)).unwrap().execute_batch(layout).unwrap();
+}
+
+fn version(folder: &Path) -> i64 {
+    let database = Connection::open(folder.join(DATABASE)).unwrap();
+    database.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap()
+}
+
+/// The text of a turn's Markdown.
+fn text(turn: &Value) -> String {
+    let parts = turn["responseParts"].as_array().unwrap().iter();
+    parts.filter(|part| part["kind"] == "markdown").filter_map(|part| part["content"].as_str()).collect()
+}
+
+/// What comes after each number is replayed on the channels that it was on, and the states are what they were.
+#[test]
+fn a_store_of_layout_3_goes_on_where_it_was_left() {
+    let folder = TempDir::new().unwrap();
+    put(folder.path(), include_str!("layouts/3.sql"));
+    assert_eq!(version(folder.path()), 3);
+    let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &[]));
+    let (kept_chat, running_chat) = (chat_of(KEPT), chat_of(RUNNING));
+    let channels = [ROOT, KEPT, &kept_chat, RUNNING, &running_chat];
+    for cursor in [6, 12, 30, 40] {
+        let params = json!({ "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": channels });
+        let answer = client.ask("reconnect", params);
+        let actions = answer["result"]["actions"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        let before = actions.iter().filter(|it| it["serverSeq"].as_u64().unwrap() <= LAST);
+        let mut seqs = BTreeSet::new();
+        for envelope in before {
+            let (channel, name) = (&envelope["channel"], envelope["action"]["type"].as_str().unwrap());
+            let of_kind = match channel.as_str().unwrap() {
+                ROOT => "root",
+                KEPT | RUNNING => "session",
+                _ => "chat",
+            };
+            assert!(name.starts_with(of_kind), "{envelope}");
+            assert!(channels.contains(&channel.as_str().unwrap()), "{envelope}");
+            seqs.insert(envelope["serverSeq"].as_u64().unwrap());
+        }
+        // All but what was told of the session that is gone.
+        let of_removed = [4, 17, 18, 19, 20, 21, 22, 23, 24];
+        let expected: BTreeSet<u64> = (cursor + 1..=LAST).collect();
+        let gone: BTreeSet<u64> = expected.difference(&seqs).copied().collect();
+        assert!(gone.iter().all(|seq| of_removed.contains(seq)), "after {cursor}: {gone:?}");
+    }
+    let kept = client.state(&kept_chat);
+    assert_eq!(kept["turns"].as_array().unwrap().iter().map(text).collect::<Vec<_>>(), ["one"]);
+    let running = client.state(&running_chat);
+    let told: Vec<String> = running["turns"].as_array().unwrap().iter().map(text).collect();
+    assert_eq!(told[0], "three");
+    assert_eq!(told[1].len(), 48, "{running}");
+    assert_eq!(running["turns"][1]["state"], "error");
+    assert_eq!(client.sessions(), [KEPT, RUNNING]);
+    client.turn(&kept_chat, "turn-2", "/say four");
+    client.end();
+    assert!(version(folder.path()) > 3);
+
+    let mut client = Client::start(folder.path());
+    let turns = client.state(&kept_chat)["turns"].as_array().unwrap().iter().map(text).collect::<Vec<_>>();
+    assert_eq!(turns, ["one", "four"]);
+    client.end();
+}
