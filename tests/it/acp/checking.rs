@@ -124,7 +124,10 @@ fn a_client_that_wants_to_know_what_can_be_chosen_has_the_agent_asked_in_the_bac
     let checked = Checked::new(&["--has", "options"]);
     let (mut process, root) = checked.host(&["--ephemeral"]);
     // None is known: one stands for whatever the agent takes.
-    assert_eq!(root["agents"][0]["models"], json!([{ "id": "default", "name": "Default", "provider": "a0" }]));
+    assert_eq!(
+        root["agents"][0]["models"],
+        json!([{ "id": "default", "name": "Default", "provider": "a0" }])
+    );
     let resolve = |id: u64| {
         json!({ "jsonrpc": "2.0", "id": id, "method": "resolveSessionConfig", "params":
             { "channel": "ahp-root://", "provider": "a0", "config": {} } })
