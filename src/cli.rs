@@ -295,7 +295,7 @@ impl Serving {
 
     /// Whether this process serves its client by itself.
     pub fn is_alone(&self) -> bool {
-        self.exclusive || self.ephemeral || self.deterministic || self.listen.is_asked()
+        self.exclusive || self.ephemeral || self.deterministic || self.listen.is_asked_for()
     }
 
     /// What a host of a state folder runs with, each under the name that people know it by, so that it can be compared.

@@ -195,8 +195,9 @@ fn start_host(
     };
     drop(held);
     // When it ends before us, nothing is left of it.
-    if let Err(error) = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait()) {
-        tracing::debug!(%error, "the host is left to the system when it ends before us");
+    let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
+    if let Err(error) = waits {
+        tracing::debug!(%error, "the end of the host is not waited for");
     }
     Ok(say_hello(stream, hello, begin)?.map(|host| Joined::Host(Box::new(host))))
 }
@@ -315,8 +316,7 @@ impl Ears {
         catch_signals(&losses)?;
         drop(entered);
         if parent.is_some() {
-            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())
-                .context("a thread cannot be started (see `ulimit -u`)")?;
+            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())?;
         }
         Ok(Self { runtime, lost })
     }

@@ -62,8 +62,8 @@ fn read_address(said: &str) -> Result<Address, String> {
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 impl ListenArgs {
-    /// Whether others are to be let in.
-    pub fn is_asked(&self) -> bool {
+    /// Whether anything is to be listened on.
+    pub fn is_asked_for(&self) -> bool {
         !self.listen.is_empty()
     }
 

@@ -111,9 +111,9 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let (serving, stays) = match &cli.command {
-        Some(Command::Serve(serving)) => (&**serving, true),
-        _ => (&cli.serving, false),
+    let (serving, stays) = match cli.command {
+        Some(Command::Serve(serving)) => (*serving, true),
+        _ => (cli.serving, false),
     };
     let ((filter, complaint), options, agents) = match serving
         .log_filter()
@@ -126,19 +126,22 @@ fn main() -> ExitCode {
         }
     };
     if serving.is_host() {
-        return be_host(serving, filter, options, agents);
+        return be_host(&serving, filter, options, agents);
     }
     let log = match log::start(filter.clone()) {
         Ok(log) => log,
-        Err(error) => return without_log(&error),
+        Err(error) => {
+            complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
+            return ExitCode::from(EXIT_FAILURE);
+        }
     };
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
     let status = if stays || serving.is_alone() {
-        status_of(serve(options, backends(serving, agents), None))
+        status_of(serve(options, backends(&serving, agents), None))
     } else {
-        join(serving, &filter, options, agents, &log)
+        join(&serving, &filter, options, agents, &log)
     };
     log.flush_briefly();
     ExitCode::from(status)
@@ -271,11 +274,6 @@ fn own_path() -> PathBuf {
 /// This program as a guard.
 fn this_program() -> GuardProgram {
     GuardProgram::new(own_path(), vec![GUARD.to_owned()]).adopting()
-}
-
-fn without_log(error: &std::io::Error) -> ExitCode {
-    complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
-    ExitCode::from(EXIT_FAILURE)
 }
 
 fn print(text: &str) -> ExitCode {

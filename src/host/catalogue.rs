@@ -308,7 +308,6 @@ impl Host {
         if self.failing.is_some() {
             return;
         }
-        self.tell_missed(step);
         for key in std::mem::take(&mut self.summaries.due) {
             let Some(session) = self.sessions.get(&key) else { continue };
             let summary = session.summary();

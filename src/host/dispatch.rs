@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
+use super::missed::Missed;
 use super::model::Connection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
@@ -36,6 +37,10 @@ impl Host {
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
                         self.announce_session(step, session);
+                    }
+                    Ok((method, Answer::Returned(json, missed))) => {
+                        step.say(result(id, method, json));
+                        self.tell_missed(step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Resource(resource))) => {
@@ -95,7 +100,10 @@ impl Host {
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(json),
-            Method::Reconnect => self.reconnect(step, connection, &params.read()?, aside).map(json),
+            Method::Reconnect => {
+                let (result, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
+                Ok(Answer::Returned(result.into(), missed))
+            }
             Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(json),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
@@ -180,6 +188,8 @@ enum Answer {
     Json(Bytes),
     /// A session whose coming into being is told after the answer.
     Created(NewSession),
+    /// A result (JSON text), and what a client that is back is told behind it.
+    Returned(Bytes, Missed),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
     /// What is in a file or folder, which is answered when it has been read.

@@ -13,7 +13,7 @@ use ahp_types::notifications::{
 use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
-use super::effects::{ActionLine, Frame, Output};
+use super::effects::{ActionLine, ConnectionId, Frame, Output};
 use super::model::{SessionKey, Target};
 use super::sequence::envelope_of;
 use super::{Host, Step};
@@ -58,30 +58,26 @@ impl Host {
         missed
     }
 
-    /// Tells clients that are back what they have missed.
-    pub(super) fn tell_missed(&mut self, step: &mut Step<'_>) {
-        for (connection, missed) in std::mem::take(&mut self.returned) {
-            if !self.root_channel.subscribers.contains(&connection) {
-                continue;
-            }
-            let channel = self.root_channel.uri.clone();
-            let mut notify = |method, params: Vec<u8>| {
-                let params = params.into();
-                step.say(Output::Frame(connection, Frame::Notification { method, params }));
-            };
-            for session in missed.removed {
-                let params = SessionRemovedParams { channel: channel.clone(), session };
-                notify("root/sessionRemoved", to_sorted_json(&params));
-            }
-            for session in missed.added.iter().filter_map(|key| self.sessions.get(key)) {
-                let params = SessionAddedParams { channel: channel.clone(), summary: session.told.clone() };
-                notify("root/sessionAdded", to_sorted_json(&params));
-            }
-            for session in missed.changed.iter().filter_map(|key| self.sessions.get(key)) {
-                let (session, changes) = (session.told.resource.clone(), all_of(&session.told));
-                let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
-                notify("root/sessionSummaryChanged", to_sorted_json(&params));
-            }
+    /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever lists the sessions
+    /// after that knows what this changes, or has it changed already.
+    pub(super) fn tell_missed(&self, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
+        let channel = &self.root_channel.uri;
+        let mut notify = |method, params: Vec<u8>| {
+            let params = params.into();
+            step.say(Output::Frame(connection, Frame::Notification { method, params }));
+        };
+        for session in missed.removed {
+            let params = SessionRemovedParams { channel: channel.clone(), session };
+            notify("root/sessionRemoved", to_sorted_json(&params));
+        }
+        for session in missed.added.iter().filter_map(|key| self.sessions.get(key)) {
+            let params = SessionAddedParams { channel: channel.clone(), summary: session.told.clone() };
+            notify("root/sessionAdded", to_sorted_json(&params));
+        }
+        for session in missed.changed.iter().filter_map(|key| self.sessions.get(key)) {
+            let (session, changes) = (session.told.resource.clone(), all_of(&session.told));
+            let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
+            notify("root/sessionSummaryChanged", to_sorted_json(&params));
         }
     }
 }

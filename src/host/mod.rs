@@ -156,8 +156,6 @@ pub struct Host {
     runs: usize,
     last_key: u64,
     summaries: catalogue::Summaries,
-    /// Clients that are back in this step, and what they are still to be told.
-    returned: Vec<(ConnectionId, missed::Missed)>,
     shutdown: Option<shutdown::State>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
@@ -221,7 +219,6 @@ impl Host {
             runs: 0,
             last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
-            returned: Vec::new(),
             shutdown: None,
             departures: BTreeMap::new(),
             met: BTreeMap::new(),

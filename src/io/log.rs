@@ -50,7 +50,7 @@ pub fn start(filter: Targets) -> io::Result<Log> {
 /// the file, too.
 ///
 /// # Errors
-/// As in [`start`].
+/// When the system gives us no thread to write it.
 pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Result<Log> {
     start_to(filter, Sink::open(file), audience)
 }

@@ -118,8 +118,8 @@ pub fn serve(
         }
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?.into();
-            watch::start(Some(watched), parent, None, move |loss| losses.send(loss).is_ok())
-                .context(NO_THREAD)?;
+            let tell = move |loss| losses.send(loss).is_ok();
+            watch::start(Some(watched), parent, None, tell).context(NO_THREAD)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
             let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
             stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
@@ -136,6 +136,30 @@ pub fn serve(
     // A thread may be stuck in a read or a write for ever.
     runtime.shutdown_background();
     exit
+}
+
+/// What tells where is listened, until it is dropped: in the state folder, and to an editor.
+type Posted = (Option<PutUp>, Option<Announced>);
+
+/// Begins to listen where that is asked for, and tells where: on stderr, in the state folder, and to an editor.
+async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Posted)> {
+    let Some(listening) = options.listening.clone() else { return Ok((None, (None, None))) };
+    let reveals = !listening.token_is_known;
+    let bound = listen::bind(listening).await?;
+    let announced = bound.announce()?;
+    for url in bound.urls(reveals)? {
+        // It is no line of the log: that never has the token.
+        writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
+    }
+    let notice = Notice { process: std::process::id(), listening: bound.urls(true)? };
+    let put_up = match &options.state {
+        StatePlace::Folder(asked) => {
+            let folder = folder::chosen(asked.as_deref())?;
+            Some(notice.put_up(&folder).context("the state folder cannot tell where is listened")?)
+        }
+        StatePlace::Memory => None,
+    };
+    Ok((Some(bound), (put_up, announced)))
 }
 
 /// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.
@@ -175,30 +199,6 @@ pub fn serve_fronts(
     // With it go the fronts of the last clients, which wait for that.
     runtime.shutdown_background();
     exit
-}
-
-/// What tells where is listened, until it is dropped: in the state folder, and to an editor.
-type Posted = (Option<PutUp>, Option<Announced>);
-
-/// Begins to listen where that is asked for, and tells where: on stderr, in the state folder, and to an editor.
-async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Posted)> {
-    let Some(listening) = options.listening.clone() else { return Ok((None, (None, None))) };
-    let reveals = !listening.token_is_known;
-    let bound = listen::bind(listening).await?;
-    let announced = bound.announce()?;
-    for url in bound.urls(reveals)? {
-        // It is no line of the log: that never has the token.
-        writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
-    }
-    let notice = Notice { process: std::process::id(), listening: bound.urls(true)? };
-    let put_up = match &options.state {
-        StatePlace::Folder(asked) => {
-            let folder = folder::chosen(asked.as_deref())?;
-            Some(notice.put_up(&folder).context("the state folder cannot tell where is listened")?)
-        }
-        StatePlace::Memory => None,
-    };
-    Ok((Some(bound), (put_up, announced)))
 }
 
 /// Why a host cannot begin to serve: its state folder cannot be used.
@@ -377,8 +377,8 @@ impl Sidecar {
             due: timers
                 .chain(self.leave_by)
                 .chain(over)
-                .chain(nobody_comes)
                 .chain(self.next_cut())
+                .chain(nobody_comes)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
             unheard: self.leave_by.is_none() && self.has_clients_to_hear(),

@@ -22,6 +22,7 @@ use super::names;
 use super::node::{self, Object};
 use super::quirks::{self, Ahead, Quirks, Spelling};
 use super::step::Reply;
+use super::Line;
 use crate::host::effects::{ConnectionId, Record};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -102,6 +103,8 @@ struct Batch {
     /// What the core has answered so far, in the order of asking.
     answers: Vec<Result<Bytes, RpcError>>,
     wants: usize,
+    /// What the core has told behind its first answer, and the client is to be told behind its own.
+    behind: Vec<Line>,
 }
 
 impl Default for Peer {

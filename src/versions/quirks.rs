@@ -299,9 +299,10 @@ impl Ahead {
             Some("root/sessionSummaryChanged") => {
                 let name = params["session"].as_str().unwrap_or_default().to_owned();
                 let Some(Some(summary)) = self.sessions.get_mut(&name) else { return Some(line) };
+                let before = summary.clone();
                 summary.extend(params["changes"].as_object().cloned().unwrap_or_default());
                 // Its first message names it, and everything else that is worth a word changes its status.
-                if params["changes"].get("title").is_none() && params["changes"].get("status").is_none() {
+                if ["title", "status"].iter().all(|member| before.get(*member) == summary.get(*member)) {
                     return None;
                 }
                 let summary = std::mem::take(summary);
@@ -399,6 +400,8 @@ mod tests {
         assert_eq!(told(added(summary("New Session"))), None);
         assert_eq!(told(list(json!([summary("New Session"), other]))), Some(list(json!([other]))));
         assert_eq!(told(changed(json!({ "modifiedAt": "later" }))), None);
+        // What a client that is back has missed names all of it.
+        assert_eq!(told(changed(json!({ "title": "New Session", "status": 1 }))), None);
         let mut whole = summary("Hello");
         whole["modifiedAt"] = json!("later");
         assert_eq!(told(changed(json!({ "title": "Hello" }))), Some(added(whole)));

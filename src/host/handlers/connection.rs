@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::host::contents::told_envelope;
 use crate::host::effects::{ActionLine, ConnectionId};
 use crate::host::locale::Language;
+use crate::host::missed::Missed;
 use crate::host::model::{Subscription, Target, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_chat;
@@ -66,14 +67,15 @@ impl Host {
     }
 
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
-    /// by replay where we can continue exactly from its cursor, else by snapshots.
+    /// by replay where we can continue exactly from its cursor, else by snapshots. Returned with what is to be told
+    /// behind the answer.
     pub(in crate::host) fn reconnect(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
         aside: Option<&Aside>,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<(Vec<u8>, Missed), RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -108,15 +110,15 @@ impl Host {
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
             self.go_on(connection, wanted);
-            self.returned.extend(missed.map(|missed| (connection, missed)));
-            return Ok(result);
+            return Ok((result, missed.unwrap_or_default()));
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
         let (snapshots, _) = self.take_up(connection, &params.subscriptions);
         if aside == Some(&Aside::OnlyLooks) {
             self.go_on(connection, wanted);
         }
-        Ok(to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots })))
+        let result = to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots }));
+        Ok((result, Missed::default()))
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.

@@ -60,7 +60,7 @@ impl Sidecar {
             if let Some(link) = self.links.get_mut(connection) {
                 link.cut_off();
             }
-            self.lose(connection, None);
+            self.lose(connection, Some("its client does not read what waits for it".to_owned()));
         }
     }
 }

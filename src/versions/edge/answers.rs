@@ -63,6 +63,7 @@ impl Edges {
                 error_line(Some(&id), &error)
             }
         }));
+        lines.append(&mut batch.behind);
     }
 
     /// The answer to a client's request, made of the core's.

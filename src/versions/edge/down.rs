@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{Edges, Peer};
+use super::{Batch, Edges, Peer};
 use crate::host::effects::{ConnectionId, Frame};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
@@ -89,7 +89,11 @@ impl Edges {
                 let notice = Notice { method: (*method).to_owned(), params };
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut scene) {
-                    lines.push(Line::of(notification_line(&notice.method, &to_json(&notice.params))));
+                    let line = Line::of(notification_line(&notice.method, &to_json(&notice.params)));
+                    let mut batches = peer.batches.values_mut();
+                    let returns =
+                        |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
+                    batches.find(returns).map_or(&mut *lines, |batch| &mut batch.behind).push(line);
                 }
             }
             Frame::Error { id, error } => {

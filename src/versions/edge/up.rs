@@ -142,6 +142,7 @@ impl Edges {
             given_up: BTreeSet::new(),
             answers: Vec::new(),
             wants: requests.len(),
+            behind: Vec::new(),
         };
         let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
         let peeked = peeked.filter(|chat| !peer.follows(chat));

@@ -106,6 +106,8 @@ struct Connection {
     outbox: Outbox,
     /// What the host must deliver to it.
     subscribed: BTreeSet<String>,
+    /// It comes back to the root channel with the request that is being answered.
+    returns_to_root: bool,
     client_id: Option<String>,
     /// The newest number that it was sent.
     sent: u64,
@@ -588,8 +590,13 @@ impl World {
     fn open(&mut self, connection: ConnectionId) -> Result<()> {
         let merge_above = if self.merge { 0 } else { usize::MAX };
         let limits = OutboxLimits { merge_above, ..OutboxLimits::default() };
-        let opened =
-            Connection { outbox: Outbox::new(limits), subscribed: BTreeSet::new(), client_id: None, sent: 0 };
+        let opened = Connection {
+            outbox: Outbox::new(limits),
+            subscribed: BTreeSet::new(),
+            returns_to_root: false,
+            client_id: None,
+            sent: 0,
+        };
         self.connections.insert(connection, opened);
         self.edges.open(connection, Some(Dialect::NEWEST));
         self.feed(Input::Opened { connection, default_directory: None }).map(|_| ())
@@ -685,10 +692,17 @@ impl World {
     /// Says a request; returns its answer or the code of its error.
     fn say(&mut self, connection: ConnectionId, request: &Value) -> Result<std::result::Result<Value, i64>> {
         if request["method"] == "reconnect" {
-            // What follows from it at once is told by its answer.
-            self.connections.get_mut(&connection).context("no such connection")?.subscribed.clear();
+            // What follows from it at once is told by its answer, and what was missed besides behind that.
+            let wanted = request["params"]["subscriptions"].as_array();
+            let to_root = wanted.is_some_and(|wanted| wanted.contains(&json!(ROOT_RESOURCE_URI)));
+            let connection = self.connections.get_mut(&connection).context("no such connection")?;
+            connection.subscribed.clear();
+            connection.returns_to_root = to_root;
         }
         let seen = self.hear(connection, request.to_string())?;
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.returns_to_root = false;
+        }
         ensure!(seen.origins.is_empty(), "an origin without a dispatch: {:?}", seen.origins);
         let [(to, answer)] = &seen.answers[..] else {
             anyhow::bail!("{request} was answered {:?}", seen.answers)
@@ -932,8 +946,10 @@ impl World {
             // For who has asked for it.
             Frame::Notification { method: "root/progress", .. } => {}
             Frame::Notification { .. } => {
+                let has_returned =
+                    connection.returns_to_root && seen.answers.iter().any(|(answered, _)| *answered == to);
                 ensure!(
-                    connection.subscribed.contains(ROOT_RESOURCE_URI),
+                    connection.subscribed.contains(ROOT_RESOURCE_URI) || has_returned,
                     "not subscribed to the root channel"
                 );
             }
