@@ -74,7 +74,7 @@ impl Kind for Chat {
         how.turns.map_or(0, |turns| self.conversation.state().turns.len().saturating_sub(turns))
     }
 
-    /// The default chat of a session that is called by its provider.
+    /// A chat of a session that is called by its provider, whose URI holds that of the session.
     fn called_otherwise(channels: &Channels, uri: &str) -> Option<ChatKey> {
         let (before, session) = uris::session_of_chat(uri)?;
         let (_, plain) = called_by_provider(channels, &session)?;

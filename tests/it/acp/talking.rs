@@ -33,7 +33,7 @@ fn text_and_thoughts_come_in_parts_and_each_piece_once() {
     let numbers: String = (0..500)
         .map(|n| format!("{n:09} ").chars().chain(".".repeat(90).chars()).collect::<String>())
         .collect();
-    assert_eq!(said, format!("Hello, you\n\nAgain!{numbers}"));
+    assert_eq!(said, format!("Hello, you\n\nAgain\n\n!{numbers}"));
     let parts = watched.heard("chat/responsePart");
     let parts: Vec<&str> = parts.iter().filter_map(|part| part["part"]["content"].as_str()).collect();
     assert!(parts.contains(&"Hello") && parts.contains(&"\n\nAgain"), "{parts:?}");
