@@ -150,7 +150,7 @@ impl Host {
     /// Whose chat it is, if that agent is there.
     pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
         let provider = &self.channels.sessions.get(&self.channels.chats.get(&key)?.session)?.state.provider;
-        self.config.agents.iter().find(|agent| agent.info.provider == *provider)
+        self.config.agent(provider)
     }
 
     /// The tokens of a client that are good now.

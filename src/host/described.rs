@@ -129,8 +129,7 @@ impl Host {
     /// Has an agent say what its sessions can be configured by, in the background, when that is not known and a
     /// client wants to know it. One that could not is not asked again for a while.
     pub(super) fn meet_agent(&mut self, step: &mut Step<'_>, connection: ConnectionId, provider: &str) {
-        let agents = &self.config.agents;
-        let Some(agent) = agents.iter().find(|agent| agent.info.provider == provider) else { return };
+        let Some(agent) = self.config.agent(provider) else { return };
         let asked = self.met.get(provider);
         let lately = asked.is_some_and(|until_ms| step.now.monotonic_ms < *until_ms);
         if !agent.may_have_more_settings || lately || self.check_tokens(step, connection, agent).is_err() {

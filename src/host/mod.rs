@@ -93,6 +93,13 @@ pub struct Config {
     pub limits: limits::Limits,
 }
 
+impl Config {
+    /// The agent of this provider id.
+    fn agent(&self, provider: &str) -> Option<&AgentDescription> {
+        self.agents.iter().find(|agent| agent.info.provider == provider)
+    }
+}
+
 /// Where a host begins.
 #[derive(Debug, Clone, Default)]
 pub struct Start {

@@ -86,7 +86,7 @@ impl Host {
         match change {
             Change::Model(model) => {
                 let mut model: ModelSelection = read("model", model)?;
-                let agent = self.config.agents.iter().find(|agent| agent.info.provider == provider);
+                let agent = self.config.agent(provider);
                 if let Some(agent) = agent {
                     read_settings(&agent.info, &mut model);
                     check_model(&agent.info, &model)?;

@@ -32,7 +32,7 @@ impl Host {
     /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to the
     /// channel's subscribers. Nothing else changes a channel's state.
     ///
-    /// Returns whether it was applied. An action that the reducer does not take is a mistake of ours: it
+    /// An action that the reducer does not take is a mistake of ours: it
     /// is reported in the log and has no effect.
     pub(super) fn sequence(
         &mut self,
@@ -40,8 +40,8 @@ impl Host {
         target: impl Into<ChannelId>,
         action: StateAction,
         origin: Option<ActionOrigin>,
-    ) -> bool {
-        self.sequence_part(step, target.into(), action, origin, None)
+    ) {
+        self.sequence_part(step, target.into(), action, origin, None);
     }
 
     /// [`Host::sequence`] for an action that may be merged with others of the same part while it waits.
@@ -52,14 +52,14 @@ impl Host {
         action: StateAction,
         origin: Option<ActionOrigin>,
         delta: Option<PartKey>,
-    ) -> bool {
+    ) {
         self.before_action(step, target, &action);
-        let Some((outcome, channel)) = self.channels.reduce(target, &action) else { return false };
+        let Some((outcome, channel)) = self.channels.reduce(target, &action) else { return };
         if outcome != ReduceOutcome::Applied {
             // Its name only: what people and agents say does not belong in the log.
             let name = serde_json::to_value(&action).unwrap_or_default()["type"].take();
             tracing::error!(?outcome, %name, "an action of ours was not taken by the reducer");
-            return false;
+            return;
         }
         self.head += 1;
         channel.last_seq = self.head;
@@ -84,7 +84,6 @@ impl Host {
             ));
         }
         self.after_action(step, target, &action, line.line.len());
-        true
     }
 
     /// Tells a client alone what became of its action: refused for a reason, or acknowledged because it

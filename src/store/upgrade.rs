@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use crate::store::schema::{migrate, VERSION_1};
 
-    const LINES: [(u64, i64, &str); 3] =
-        [(7, 0, "root\n"), (8, 2, "a chat's\n"), (9, 2, "the same chat's\n")];
+    const LINES: [(u64, i64, &str); 4] =
+        [(7, 0, "root\n"), (8, 2, "a chat's\n"), (9, 2, "the same chat's\n"), (10, 5, "a session's\n")];
 
     /// A database of version 1 with some actions, of which one is damaged.
     fn version_1(damaged: u64) -> Connection {
@@ -160,13 +160,14 @@ mod tests {
                 (target, all.collect::<Vec<_>>())
             }));
         }
-        let sound = |at: usize| {
-            let (seq, channel, line) = LINES[at];
-            (channel_of_number(channel), vec![(seq, line.to_owned())])
+        let sound = |at: usize, channel: ChannelId| {
+            let (seq, _, line) = LINES[at];
+            (channel, vec![(seq, line.to_owned())])
         };
         assert_eq!(lines.len(), LINES.len());
-        assert_eq!(lines[0].as_ref().unwrap(), &sound(0));
+        assert_eq!(lines[0].as_ref().unwrap(), &sound(0, ChannelId::ROOT));
         assert!(matches!(&lines[1], Err(StoreError::Damaged(_))), "{:?}", lines[1]);
-        assert_eq!(lines[2].as_ref().unwrap(), &sound(2));
+        assert_eq!(lines[2].as_ref().unwrap(), &sound(2, ChatKey(1).into()));
+        assert_eq!(lines[3].as_ref().unwrap(), &sound(3, SessionKey(3).into()));
     }
 }

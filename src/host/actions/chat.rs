@@ -132,7 +132,7 @@ impl Host {
         message: &Message,
     ) -> Result<(), Refusal> {
         let provider = self.channels.sessions.get(&session).map(|session| &session.state.provider);
-        let agent = self.config.agents.iter().find(|agent| Some(&agent.info.provider) == provider);
+        let agent = provider.and_then(|provider| self.config.agent(provider));
         match (agent, &message.model) {
             (Some(agent), Some(model)) => check_model(&agent.info, model),
             _ => Ok(()),

@@ -54,7 +54,7 @@ impl Host {
 
     /// What an agent offers: as it said in this chat, which may be of its folder; else as it said last anywhere.
     fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
-        let agent = self.config.agents.iter().find(|agent| agent.info.provider == session.state.provider);
+        let agent = self.config.agent(&session.state.provider);
         let of_chat =
             chat.and_then(|key| self.channels.chats.get(&key)).and_then(|chat| chat.commands.as_ref());
         of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()

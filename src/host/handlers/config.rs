@@ -65,7 +65,7 @@ impl Host {
     ) -> Result<&AgentDescription, RpcError> {
         let agent = match provider {
             None => self.config.agents.first(),
-            Some(provider) => self.config.agents.iter().find(|agent| agent.info.provider == provider),
+            Some(provider) => self.config.agent(provider),
         };
         agent.ok_or_else(|| RpcError::provider_not_found(provider.unwrap_or("(no agent is configured)")))
     }
