@@ -15,6 +15,7 @@ pub mod acp;
 pub mod meeting;
 pub mod room;
 pub mod script;
+pub mod secrets;
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -116,8 +116,10 @@ impl Host {
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
-                if let Some(Aside::Only(only)) = aside {
-                    return Ok(json(self.summaries_of(only)));
+                match aside {
+                    Some(Aside::Only(only)) => return Ok(json(self.summaries_of(only))),
+                    Some(Aside::InMemory) => return Ok(json(self.summaries_in_memory())),
+                    _ => {}
                 }
                 let page = Self::page_of(&params)?;
                 self.tell_summaries_now(step);

@@ -23,6 +23,8 @@ pub struct HeldMessage {
     pub findings: Option<Findings>,
     /// The version that its client spoke last, once that was looked up.
     pub version: Option<Option<Dialect>>,
+    /// The sessions that are kept, each with its provider, once that was looked up.
+    pub sessions_kept: Option<Vec<(String, String)>>,
     /// It waits until the store knows what memory has let go.
     pub waits_for_store: bool,
     /// When the reading of what is read now began.
@@ -44,6 +46,7 @@ impl HeldMessage {
             named,
             findings: None,
             version: None,
+            sessions_kept: None,
             waits_for_store: false,
             began: Tick::default(),
             looked_up: BTreeMap::new(),
@@ -95,6 +98,7 @@ impl HeldMessage {
     /// Takes in what was read.
     pub fn take_in(&mut self, found: Found) {
         self.version = self.version.or(found.version);
+        self.sessions_kept = self.sessions_kept.take().or(found.kept);
         self.unreadable.extend(found.unreadable);
         self.sessions.extend(found.sessions.into_iter().map(|saved| (self.began, saved)));
         self.past = self.past.take().or(found.past);

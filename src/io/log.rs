@@ -2,7 +2,7 @@
 //!
 //! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr is
 //! stuck, lines are dropped and counted; the protocol never waits for the log.
-//! Never: writes to stdout.
+//! Never: writes to stdout, or shows a secret that this process has given away.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::Layer;
+
+use crate::backend::secrets::hide;
 
 /// How many lines may wait.
 const LINES_MAX: usize = 1024;
@@ -198,7 +200,7 @@ struct Entry<'a>(&'a Lectern, Vec<u32>);
 
 impl Write for Entry<'_> {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        let line = one_line(entry);
+        let line = one_line(hide(&String::from_utf8_lossy(entry)).as_bytes());
         self.0.audience.tell(&self.1, &line);
         self.0.log.pass_on(line);
         Ok(entry.len())

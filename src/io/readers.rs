@@ -30,6 +30,8 @@ pub struct Wanted {
     pub past: Option<u64>,
     /// The sessions that these URIs name, or a chat of which they name.
     pub uris: Vec<String>,
+    /// Which sessions there are.
+    pub kept: bool,
 }
 
 impl Wanted {
@@ -50,6 +52,8 @@ pub struct Found {
     pub sessions: Vec<SavedSession>,
     /// The URIs of what is there and cannot be read, with the reason.
     pub unreadable: Vec<(String, String)>,
+    /// The URIs of all sessions, each with its provider, if they were wanted.
+    pub kept: Option<Vec<(String, String)>>,
 }
 
 /// What a connection gets of what was read.
@@ -97,6 +101,7 @@ impl Task {
                     past: wanted.past.map(|_| None),
                     sessions: Vec::new(),
                     unreadable: unreadable.collect(),
+                    kept: wanted.kept.then(Vec::new),
                 })
             }
             Self::List(id, _) => {
@@ -209,7 +214,13 @@ fn look_up(reader: &Reader, wanted: Wanted) -> Found {
             None
         })
     });
-    let mut found = Found { version, past, ..Found::default() };
+    let kept = wanted.kept.then(|| {
+        reader.providers().unwrap_or_else(|error| {
+            tracing::error!(%error, "it is not known which sessions there are");
+            Vec::new()
+        })
+    });
+    let mut found = Found { version, past, kept, ..Found::default() };
     for uri in wanted.uris {
         let is_there = |key| found.sessions.iter().any(|saved| saved.row.key == key);
         let read = reader.look_up(&uri, is_there);
@@ -272,7 +283,8 @@ mod tests {
     #[test]
     fn a_panic_while_something_is_read_is_an_answer() {
         let connection = ConnectionId(3);
-        let wanted = Wanted { client: None, past: Some(7), uris: vec!["ahp-session:/s".to_owned()] };
+        let wanted =
+            Wanted { client: None, past: Some(7), uris: vec!["ahp-session:/s".to_owned()], kept: true };
         let job = Job { connection, task: Task::Recall(wanted) };
         let (told, Read::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert_eq!((told, found.unreadable.len()), (connection, 1));

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
+use serde::Deserialize;
 
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
@@ -160,6 +161,21 @@ impl Reader {
             Ok(Some(listed)) => Ok(listed),
             Ok(None) | Err(_) => list_what_is_named(&snapshot, page),
         }
+    }
+
+    /// The URIs of all sessions that can be listed, each with its provider.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn providers(&self) -> Result<Vec<(String, String)>, StoreError> {
+        #[derive(Deserialize)]
+        struct Summary {
+            resource: String,
+            provider: String,
+        }
+        let listed = self.list(&Page { after: None, limit: usize::MAX })?;
+        let summaries = listed.summaries.iter().filter_map(|it| serde_json::from_slice::<Summary>(it).ok());
+        Ok(summaries.map(|summary| (summary.resource, summary.provider)).collect())
     }
 
     /// Every action after `cursor`, oldest first; none when the cursor is no number that was given, or lies

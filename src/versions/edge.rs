@@ -212,6 +212,7 @@ impl Edges {
             spelled.extend(named.channels.iter().filter_map(|uri| names::plain_name(&self.providers, uri)));
             named.channels.extend(spelled);
         }
+        named.sessions = self.begins_without_channels(connection, message);
         let begins = peer.is_none_or(|peer| !peer.open) || named.client.is_some();
         if begins || peer.is_some_and(|peer| peer.quirks.sessions_by_provider) {
             let subscribes = begins || is_subscribe(message);
@@ -223,6 +224,35 @@ impl Edges {
         }
         named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
         named
+    }
+
+    /// Whether a client comes, or comes back, that may be of a version which has names of its own for sessions: its
+    /// messages name no channels.
+    fn begins_without_channels(&self, connection: ConnectionId, message: &Incoming) -> bool {
+        let Incoming::Request { method, params, .. } = message else { return false };
+        let peer = self.peers.get(&connection).filter(|peer| peer.open);
+        let returns = method == Method::Reconnect.name();
+        if !(returns || peer.is_none() && method == Method::Initialize.name()) {
+            return false;
+        }
+        let Ok(params) = params.read::<Object>() else { return false };
+        if !returns {
+            let offers = params.get("protocolVersions").and_then(Value::as_array).into_iter().flatten();
+            let mut offers = offers.filter_map(Value::as_str);
+            return params.contains_key("protocolVersion") || offers.any(|offer| offer.starts_with("0.1."));
+        }
+        let known = node::text(&params, "clientId").and_then(|id| self.clients.get(id)).copied();
+        let known = known.or(peer.map(|peer| peer.dialect));
+        known.map_or(!params.contains_key("channel"), |known| !known.names_channels())
+    }
+
+    /// Learns what clients of versions that have names of their own call these sessions, each with its provider.
+    pub fn meet(&mut self, sessions: &[(String, String)]) {
+        for dialect in Dialect::ALL.into_iter().filter(|dialect| !dialect.names_channels()) {
+            let providers = &self.providers;
+            let lane = self.lanes.entry(dialect).or_insert_with(|| Lane::new(dialect, providers.clone()));
+            lane.names.meet(sessions.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))));
+        }
     }
 
     /// Whether it is not known here, but may be in the store, which version this client spoke last.

@@ -156,6 +156,7 @@ impl Lane {
             Chain::to(self.dialect),
             Scene {
                 chat,
+                at_end: None,
                 is_read,
                 active,
                 directories,
@@ -272,8 +273,7 @@ impl Lane {
         let told = Told { channel: envelope.channel.clone(), action: envelope.action };
         let (chain, mut scene) = self.scene(&from, origin.map_or("", |origin| &origin.client_id));
         if in_replay {
-            // What is known is the end of the replay.
-            scene.chat = None;
+            scene.at_end = scene.chat.take();
         }
         let all = chain.action_down(told, &mut scene);
         all.into_iter()

@@ -117,6 +117,8 @@ pub struct Scene<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none when it
     /// is not known.
     pub chat: Option<&'a ChatState>,
+    /// The same chat behind all that is replayed, where the action is replayed: nobody knows what was before it.
+    pub at_end: Option<&'a ChatState>,
     /// Whether a user has read the session that an action is about: before the action, or after the last one
     /// when several are replayed.
     pub is_read: bool,

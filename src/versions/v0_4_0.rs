@@ -128,7 +128,10 @@ impl Step for V0_4_0 {
                 vec![active_client_now(told.channel, scene)]
             }
             "chat/draftChanged" | "chat/turnStarted" | "chat/truncated" => {
-                let mut all = choice_change(&told, scene.chat);
+                let mut all = match scene.at_end {
+                    Some(chat) => choice_in(&told.channel, chat),
+                    None => choice_change(&told, scene.chat),
+                };
                 all.insert(0, told);
                 all
             }
@@ -184,21 +187,31 @@ fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
             Selection::of(&draft, &shown(kept.map(|turn| &turn.message)))
         }
     };
-    let mut all = Vec::new();
-    let mut tell = |name: &str, member: &str, value: &Option<Value>| {
+    let changes = [after.model != before.model, after.agent != before.agent];
+    choice(&session, &after, changes)
+}
+
+/// The same of an action that is replayed. What was chosen before it and behind it is not known, but what is in the
+/// end: that is told each time.
+fn choice_in(channel: &str, chat: &ChatState) -> Vec<Told> {
+    let Some(session) = uris::session_of_default_chat(channel) else { return Vec::new() };
+    let chosen = Selection::of(&shown(chat.draft.as_ref()), &said_last(chat));
+    choice(&session, &chosen, [true, true])
+}
+
+/// What tells a session which model and which agent is chosen, as far as these change.
+fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<Told> {
+    let tell = |name: &str, member: &str, value: &Option<Value>| {
         let mut action = Object::new();
         action.insert("type".to_owned(), name.into());
         action.extend(value.clone().map(|value| (member.to_owned(), value)));
-        all.push(Told { channel: session.clone(), action });
+        Told { channel: session.to_owned(), action }
     };
     // That no model is chosen any more cannot be said.
-    if after.model != before.model && after.model.is_some() {
-        tell("session/modelChanged", "model", &after.model);
-    }
-    if after.agent != before.agent {
-        tell("session/agentChanged", "agent", &after.agent);
-    }
-    all
+    let model =
+        (model && chosen.model.is_some()).then(|| tell("session/modelChanged", "model", &chosen.model));
+    let agent = agent.then(|| tell("session/agentChanged", "agent", &chosen.agent));
+    model.into_iter().chain(agent).collect()
 }
 
 /// A client's taking part, or not any more, where there may be several.

@@ -17,6 +17,8 @@ pub enum Aside {
     OnlyLooks,
     /// `listSessions`: just these sessions, as far as they are in memory.
     Only(Vec<String>),
+    /// `listSessions`: all that are in memory.
+    InMemory,
     /// `createSession`, `createChat`: what is selected at the beginning, and where it is begun from.
     Begins {
         /// For which model and agent the first message is.

@@ -33,6 +33,8 @@ pub struct Named {
     pub cursor: Option<u64>,
     /// The id of the client that comes back with it.
     pub client: Option<String>,
+    /// Which sessions there are must be known: its client calls them otherwise than the core.
+    pub sessions: bool,
 }
 
 impl Named {

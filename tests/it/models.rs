@@ -137,3 +137,67 @@ fn what_an_older_client_selects_is_a_model_of_the_agent() {
     let summary = &shown[0]["result"]["snapshot"]["state"]["summary"];
     assert_eq!(summary["model"], json!({ "id": "large", "config": { "effort": "low", "size": "5" } }));
 }
+
+/// What a newer client does while an older one is away, and the model and agent that the older one, which had selected
+/// `small`, holds after it has come back, and is shown then.
+fn selected_after(actions: &[Value]) -> [(Value, Value); 2] {
+    let newer = ConnectionId(2);
+    let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
+    host.feed(Input::Opened { connection: newer, default_directory: None });
+    let ask = |host: &mut Core, edges: &mut Edges, id: u64, method: &str, params: Value| {
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        say_as_0_3_0(host, edges, &message).pop().unwrap_or_default()
+    };
+    let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["0.3.0"] });
+    ask(&mut host, &mut edges, 1, "initialize", hello);
+    ask(&mut host, &mut edges, 2, "createSession", json!({ "channel": SESSION, "model": { "id": "small" } }));
+    let snapshot = ask(&mut host, &mut edges, 3, "subscribe", json!({ "channel": SESSION }));
+    let seen = &snapshot["result"]["snapshot"]["fromSeq"];
+    let mut held =
+        (json!("small"), snapshot["result"]["snapshot"]["state"]["summary"]["agent"]["uri"].clone());
+    host.feed(Input::Closed(CLIENT));
+    edges.close(CLIENT);
+    let hello = json!({ "clientId": "newer", "protocolVersions": ["1.0.0"] });
+    host.feed(said(newer, json!({ "id": 1, "method": "initialize", "params": hello })));
+    for (seq, action) in actions.iter().enumerate() {
+        let params = json!({ "channel": CHAT, "clientSeq": seq, "action": action });
+        host.feed(said(newer, json!({ "method": "dispatchAction", "params": params })));
+    }
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
+    let back = json!({ "channel": "ahp-root://", "clientId": "me", "lastSeenServerSeq": seen,
+        "subscriptions": [SESSION] });
+    let replay = ask(&mut host, &mut edges, 4, "reconnect", back);
+    assert_eq!(replay["result"]["type"], "replay", "{replay}");
+    for missed in replay["result"]["actions"].as_array().unwrap() {
+        let action = &missed["action"];
+        match action["type"].as_str().unwrap() {
+            "session/modelChanged" => held.0 = action["model"]["id"].clone(),
+            "session/agentChanged" => held.1 = action["agent"]["uri"].clone(),
+            _ => {}
+        }
+    }
+    let snapshot = ask(&mut host, &mut edges, 5, "subscribe", json!({ "channel": SESSION }));
+    let summary = &snapshot["result"]["snapshot"]["state"]["summary"];
+    [held, (summary["model"]["id"].clone(), summary["agent"]["uri"].clone())]
+}
+
+#[test]
+fn what_is_selected_after_a_replay_is_what_the_state_shows() {
+    let turn = |id: &str, more: Value| {
+        let mut message = json!({ "text": "Hello", "origin": { "kind": "user" } });
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "type": "chat/turnStarted", "turnId": id, "message": message })
+    };
+    let cancelled = json!({ "type": "chat/turnCancelled", "turnId": "t1", "duration": 0 });
+    let elsewhere = turn("t1", json!({ "model": { "id": "large" }, "agent": { "uri": "agent:/a" } }));
+    for actions in [
+        vec![elsewhere.clone()],
+        vec![elsewhere.clone(), cancelled.clone(), turn("t2", json!({}))],
+        vec![elsewhere, cancelled, json!({ "type": "chat/truncated" })],
+    ] {
+        let [held, shown] = selected_after(&actions);
+        assert_eq!(held, shown, "after {actions:?}");
+        assert_eq!(shown, (json!("small"), Value::Null), "the draft says it");
+    }
+}

@@ -29,7 +29,8 @@ use super::process::Process;
 use super::quirks::{self, Quirks};
 use super::terminals::Commands;
 use super::{program, AgentSpec, Offers};
-use crate::host::effects::Tokens;
+use crate::backend::secrets::Secret;
+use crate::host::effects::{SelfDescription, Tokens};
 use crate::wire::text;
 
 /// How long is waited before an agent is started again that has died so many times in a row.
@@ -62,6 +63,8 @@ struct Past {
     connections: Vec<Connection>,
     /// How one can log in to it, as it said last.
     ways: Option<Vec<Way>>,
+    /// What it calls itself, as it said last.
+    said: SelfDescription,
     /// What is known of the one that it said it is.
     quirks: Option<Quirks>,
     /// It is not to be started any more.
@@ -258,6 +261,13 @@ impl Agent {
         self.past().ways.clone()
     }
 
+    /// What it has said of itself whenever it was started, whatever came of that.
+    pub fn says_of_itself(&self) -> SelfDescription {
+        let past = self.past();
+        let protected_resources = past.ways.as_deref().map(login::resources);
+        SelfDescription { protected_resources, ..past.said.clone() }
+    }
+
     /// The running agent, started with these tokens (where they are for variables) if it is not, or if the one that
     /// runs keeps another session.
     ///
@@ -370,27 +380,33 @@ impl Agent {
 
     async fn start_anew(&self, tokens: &Tokens, expected: Quirks) -> anyhow::Result<Running> {
         let name = &self.spec.name;
-        let (connection, environment) = {
+        let (connection, environment, secrets) = {
             let mut past = self.past();
             if past.closed {
                 bail!("the host is leaving");
             }
             let environment = login::environment(past.ways.as_deref().unwrap_or_default(), tokens);
+            let secrets = environment.values().map(|token| Secret::keep(token.secret())).collect();
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
             let connection = Connection::start(name.clone(), stdin, stdout, stop, ended);
             past.connections.retain(|connection| !connection.has_ended());
             past.connections.push(connection.clone());
-            (connection, environment)
+            (connection, environment, secrets)
         };
         let mut ear = connection.listen();
         let offers = offers(&self.spec, expected);
         let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear, offers)).await;
         let failure = match shaken {
             Ok(Ok(Some((hello, ways)))) => {
-                self.past().ways = Some(ways.clone());
-                return Ok(Running::new(connection, hello, offers, Login::new(ways, environment)));
+                let login = Login::new(ways.clone(), environment, secrets);
+                let running = Running::new(connection, hello, offers, login);
+                let (title, version) = (running.title.clone(), running.version.clone());
+                let mut past = self.past();
+                past.ways = Some(ways);
+                past.said = SelfDescription { title, version, ..SelfDescription::default() };
+                return Ok(running);
             }
             Ok(Ok(None)) => None,
             Ok(Err(error)) => Some(error),

@@ -49,8 +49,7 @@ use super::terminals::Terminals;
 use super::{content, login};
 use crate::backend::{Line, Reports, Room};
 use crate::host::effects::{
-    Command, Event, OpenConversation, OpenFailure, RunId, SelfDescription, TextKind, Tokens, Transcript,
-    TurnEnd, TurnEvent,
+    Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd, TurnEvent,
 };
 
 /// JSON-RPC: no such method.
@@ -81,9 +80,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> 
         opened = Conversation::open(&agent, &open, &reports) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
-    let protected_resources = agent.ways().map(|ways| login::resources(&ways));
-    let of_itself = SelfDescription { protected_resources, ..SelfDescription::default() };
-    let described = Event::Described(Box::new(of_itself));
+    let described = Event::Described(Box::new(agent.says_of_itself()));
     match opened {
         Ok((mut conversation, used)) => {
             conversation.pending.push_back(described);

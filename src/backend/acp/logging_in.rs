@@ -81,7 +81,7 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn begin(ear: Ear, login: &'a Login, asked: Asked) -> Self {
-        let request = ear.request_in_secret("authenticate", &asked.params());
+        let request = ear.request("authenticate", &asked.params());
         Self { ear, request, login, asked, is_answered: false }
     }
 

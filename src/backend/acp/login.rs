@@ -6,7 +6,7 @@
 //! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent has said that it
 //! needs a login: most list their ways at all times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahp_types::state::ProtectedResourceMetadata;
@@ -17,11 +17,15 @@ use serde_json::{json, Value};
 
 use super::peer::Failure;
 use super::quirks::Quirks;
+use crate::backend::secrets::Secret;
 use crate::host::effects::{Token, Tokens};
 use crate::wire::text;
 
 /// So many ways of an agent are known.
 pub const WAYS_MAX: usize = 32;
+
+/// So many of the keys that a running agent was given are in no log.
+const SECRETS_MAX: usize = 100;
 
 /// ACP: the user must log in first.
 const AUTH_REQUIRED: i64 = -32000;
@@ -123,6 +127,8 @@ struct State {
     is_needed: bool,
     /// What it was asked for, by the ids of the ways.
     tried: BTreeMap<String, Token>,
+    /// What it was given, the newest last: it may say that back.
+    secrets: VecDeque<Secret>,
 }
 
 /// A method of an `initialize` answer, as far as it matters; newer and older than the schema.
@@ -248,8 +254,9 @@ pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
 
 impl Login {
     /// The login of an agent that has just been started with these variables.
-    pub fn new(ways: Vec<Way>, environment: BTreeMap<String, Token>) -> Self {
-        Self { ways, environment, ..Self::default() }
+    pub fn new(ways: Vec<Way>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
+        let state = State { secrets: secrets.into(), ..State::default() };
+        Self { ways, environment, state: Mutex::new(state), ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -279,6 +286,9 @@ impl Login {
             return Some(Step::StartAnew);
         }
         state.tried.insert(way.id.clone(), token.clone());
+        state.secrets.push_back(Secret::keep(token.secret()));
+        let surplus = state.secrets.len().saturating_sub(SECRETS_MAX);
+        state.secrets.drain(..surplus);
         let key = matches!(way.token, TokenIs::Key { .. }).then(|| token.clone());
         Some(Step::Ask(Box::new(Asked { way: way.clone(), key })))
     }
@@ -357,7 +367,8 @@ mod tests {
         let ways = of(json!([
             { "id": "x" }, { "id": "key", "type": "env_var", "vars": [{ "name": "KEY" }] }
         ]));
-        let login = Login::new(ways.clone(), environment(&ways, &token("acp-login:/a/key", "old")));
+        let login =
+            Login::new(ways.clone(), environment(&ways, &token("acp-login:/a/key", "old")), Vec::new());
         let ask = |tokens: &Tokens| match login.next(tokens) {
             Some(Step::Ask(asked)) => Some(*asked),
             _ => None,
@@ -383,7 +394,7 @@ mod tests {
             (Quirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
             (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
         ] {
-            let login = Login::new(ways("a", &hello, quirks), BTreeMap::new());
+            let login = Login::new(ways("a", &hello, quirks), BTreeMap::new(), Vec::new());
             let Some(Step::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
             assert_eq!(asked.params(), json!({ "methodId": "k", "_meta": meta }));
             assert!(!format!("{asked:?}").contains("\"s\""), "{asked:?}");

@@ -289,12 +289,8 @@ impl Shared {
     }
 
     fn send(&self, message: &Value) {
-        let line = message.to_string();
+        let mut line = message.to_string();
         tracing::trace!(agent = self.agent, "> {line}");
-        self.send_line(line);
-    }
-
-    fn send_line(&self, mut line: String) {
         line.push('\n');
         self.waiting_bytes.fetch_add(line.len(), Ordering::AcqRel);
         if self.outgoing.send(line.into()).is_err() {

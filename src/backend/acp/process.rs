@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::guards::{Guard, GuardProgram};
 use super::{guard, lifeline, AgentSpec};
+use crate::backend::secrets::hide;
 use crate::host::effects::Token;
 
 /// So much of an agent's stderr is kept.
@@ -30,6 +31,9 @@ const LINES_MAX: usize = 20;
 
 /// A line of stderr is cut here, in bytes.
 const LINE_BYTES_MAX: usize = 500;
+
+/// So much of one is read: what is secret in it must be there as a whole to be found.
+const LINE_BYTES_READ: usize = 8 << 10;
 
 /// No signal has a greater number.
 const SIGNALS_MAX: i32 = 64;
@@ -158,7 +162,10 @@ async fn drain(mut stream: impl AsyncRead + Unpin, agent: String, last_lines: La
     let mut chunk = vec![0; 8 << 10];
     let mut line = Vec::new();
     let end_line = |line: &mut Vec<u8>| {
-        let text = String::from_utf8_lossy(line).trim_end().to_owned();
+        let mut text = hide(String::from_utf8_lossy(line).trim_end()).into_owned();
+        let end =
+            text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= LINE_BYTES_MAX);
+        text.truncate(end.last().unwrap_or_default());
         line.clear();
         if !text.is_empty() {
             tracing::info!(agent, "stderr: {text}");
@@ -169,7 +176,7 @@ async fn drain(mut stream: impl AsyncRead + Unpin, agent: String, last_lines: La
         for &byte in &chunk[..count] {
             if byte == b'\n' {
                 end_line(&mut line);
-            } else if line.len() < LINE_BYTES_MAX {
+            } else if line.len() < LINE_BYTES_READ {
                 line.push(byte);
             }
         }

@@ -206,6 +206,12 @@ impl Host {
         Ok(())
     }
 
+    /// The result of a `listSessions` that looks at nothing but memory.
+    pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
+        let summaries = self.channels.sessions.values().map(|session| to_sorted_json(&session.summary()).into());
+        listing(&summaries.collect::<Vec<Bytes>>(), None).into()
+    }
+
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
         let sessions = uris.iter().filter_map(|uri| self.channels.sessions.get(&self.find_session(uri)?));

@@ -98,6 +98,7 @@ impl Sidecar {
             client: client.cloned(),
             past: held.unknown_past(&self.host),
             uris: held.unknown(&self.host, &self.changes),
+            kept: held.named.sessions && held.sessions_kept.is_none(),
         };
         // What was let out of memory a moment ago is not in the store before its step is.
         held.waits_for_store = wanted.uris.iter().any(|uri| self.keeper.holds(uri));
@@ -120,7 +121,10 @@ impl Sidecar {
     }
 
     /// Everything is known that a message names: it is translated and heard, with nothing in between.
-    fn hear_message(&mut self, connection: ConnectionId, held: HeldMessage) {
+    fn hear_message(&mut self, connection: ConnectionId, mut held: HeldMessage) {
+        if let Some(sessions) = held.sessions_kept.take() {
+            self.edges.meet(&sessions);
+        }
         if let (Some(client), Some(Some(dialect))) = (&held.named.client, held.version) {
             if self.edges.is_stranger(client) {
                 self.edges.remember(client.clone(), dialect);

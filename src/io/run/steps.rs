@@ -163,12 +163,25 @@ impl Sidecar {
                 self.changes.forget();
             }
             let of_client = std::mem::take(&mut self.outputs_of_client);
+            let outputs = self.begin_limits(outputs);
             for output in self.keeper.keep(outputs, of_client) {
                 self.carry_out(output);
             }
             self.answer_what_waits();
         }
         self.write();
+    }
+
+    /// Begins the limits within which turns must end when clients have gone: those go by also while nothing can be
+    /// kept, and end the waiting for that. The rest of what is to be done is given back.
+    fn begin_limits(&mut self, mut outputs: Vec<Output>) -> Vec<Output> {
+        let is_limit =
+            |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Departure(_), _));
+        let limits: Vec<Output> = outputs.extract_if(.., is_limit).collect();
+        for limit in limits {
+            self.carry_out(limit);
+        }
+        outputs
     }
 
     /// Gives the writers what waits, and forgets connections that are over.

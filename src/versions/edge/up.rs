@@ -125,8 +125,10 @@ impl Edges {
             _ => {}
         }
         if listed.is_some() && !dialect.names_channels() {
-            // What its clients call the sessions that there are is known from here on.
-            requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), None));
+            // What its clients call the sessions that there are is known from here on: of those that are kept it was
+            // looked up (see `Named::sessions`).
+            let params = object(json!({ "channel": uris::ROOT }));
+            requests.push(("listSessions".to_owned(), params, Some(Aside::InMemory)));
         } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
             let only = Aside::Only(sessions.into_iter().cloned().collect());
             requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), Some(only)));

@@ -1162,8 +1162,13 @@ def answer(message):
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
     if method == "authenticate" and params["methodId"] == "api-key":
         key = params["_meta"]["api-key"]
-        LOGGED_IN[0] = (key if OPTIONS.name == "gemini-cli" else key["apiKey"]).startswith("good")
-        return {"result": {}} if LOGGED_IN[0] else {"error": {"code": -32000, "message": "the key is no good"}}
+        key = key if OPTIONS.name == "gemini-cli" else key["apiKey"]
+        # As some do: on both pipes, and at a place where a long line is cut.
+        sys.stderr.write(f"{'x' * 490}{key}\ngot the key {key}\n")
+        sys.stderr.flush()
+        LOGGED_IN[0] = key.startswith("good")
+        failure = {"code": -32000, "message": "the key is no good", "data": {"key": key}}
+        return {"result": {"key": key}} if LOGGED_IN[0] else {"error": failure}
     if method == "authenticate" and params["methodId"] == "device":
         return log_in_by_device(message["id"])
     if method == "authenticate":
@@ -1268,6 +1273,8 @@ def main():
             if sum("started" in json.loads(line) for line in file) != OPTIONS.which:
                 OPTIONS.at = {}
     LOGGED_IN[0] = OPTIONS.login == "in"
+    if "AGENT_KEY" in os.environ:
+        sys.stderr.write(f"the key is {os.environ['AGENT_KEY']}\n")
     if OPTIONS.stubborn:
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)

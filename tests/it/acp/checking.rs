@@ -99,6 +99,7 @@ fn a_check_that_finds_something_wrong_says_so_with_its_status() {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("login     NEEDED: the agent `a0`: you must log in to it first"), "{said}");
     assert!(said.contains("What can be done: have your client log in"), "{said}");
+    assert!(said.contains("is        The tests' agent 1\n"), "{said}");
     let (status, said, _) = checked.check(&["--ephemeral", "--agent", "none=no-such-agent --acp", "none"]);
     assert_eq!(status, Some(1), "{said}");
     assert!(said.starts_with("none\n  FAILS     the agent `none`: it is not installed"), "{said}");

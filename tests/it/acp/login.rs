@@ -122,7 +122,12 @@ fn a_key_is_in_no_log() {
     let folder = watched.leave().unwrap();
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.contains("authenticate") && log.contains("session/prompt"), "not everything is logged");
-    for key in [bad, GOOD_KEY] {
+    assert!(
+        log.contains("got the key (secret)") && log.contains("\"key\": \"(secret)\""),
+        "not what it says back: {log}"
+    );
+    // Not the beginning of it either.
+    for key in [&bad[..8], &GOOD_KEY[..8]] {
         assert!(!log.contains(key), "{:?}", log.lines().find(|line| line.contains(key)));
     }
 }
@@ -375,5 +380,9 @@ fn a_token_for_an_agent_is_in_no_log() {
     watched.session_works();
     let folder = watched.leave().unwrap();
     let logged = fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(logged.contains("session/new") && !logged.contains(GOOD_KEY), "{logged}");
+    assert!(logged.contains("the key is (secret)") && !logged.contains(GOOD_KEY), "{logged}");
+    // The token of the MCP server that each session is given.
+    let variable = "{\"name\":\"AHP_SIDECAR_TOOLS_TOKEN\",\"value\":";
+    let given: Vec<&str> = logged.split(variable).skip(1).map(|rest| &rest[..10]).collect();
+    assert!(!given.is_empty() && given.iter().all(|value| *value == "\"(secret)\""), "{given:?}");
 }

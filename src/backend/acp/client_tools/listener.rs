@@ -25,6 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::server::{self, Heard, Lines, Link};
 use super::{relay, Offered, SERVER};
+use crate::backend::secrets::Secret;
 
 /// What the names of our folders begin with; the id of the process follows.
 const FOLDER: &str = "ahp-sidecar-";
@@ -69,6 +70,7 @@ impl Links {
 #[derive(Debug)]
 pub struct Server {
     token: String,
+    _secret: Secret,
     socket: PathBuf,
     links: Arc<Links>,
     tools: watch::Sender<Arc<Offered>>,
@@ -95,6 +97,7 @@ impl Listener {
         let calls = Arc::new(AtomicU64::new(0));
         self.links.all().insert(token.clone(), Link { tools: offered, said, lists, calls });
         Ok(Server {
+            _secret: Secret::keep(&token),
             token,
             socket: listening.folder.socket(),
             links: Arc::clone(&self.links),

@@ -197,15 +197,8 @@ impl Conversation {
     /// The agent knows the session: it is asked for these settings, and then the conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
         let defaults = self.is_new.then(|| self.settings.options.schema(true));
-        let (title, version) = (self.running.title.clone(), self.running.version.clone());
         let capabilities = Some(self.running.abilities());
-        self.describe(SelfDescription {
-            title,
-            version,
-            config: defaults,
-            capabilities,
-            ..SelfDescription::default()
-        });
+        self.describe(SelfDescription { config: defaults, capabilities, ..SelfDescription::default() });
         self.settings.wanted = config;
         self.settings.opening = Some(Opening { had_a_name, _use: used });
         // One that is being stopped already is heard to have ended.

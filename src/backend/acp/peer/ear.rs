@@ -72,20 +72,6 @@ impl Ear {
         id
     }
 
-    /// The same, of parameters that are for no log.
-    pub fn request_in_secret(&self, method: &str, params: &impl Serialize) -> u64 {
-        let id = self.next_request();
-        tracing::trace!(
-            agent = self.connection.shared.agent,
-            id,
-            method,
-            "> a request that may hold a secret"
-        );
-        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        self.connection.shared.send_line(request.to_string());
-        id
-    }
-
     fn next_request(&self) -> u64 {
         let mut routes = self.connection.shared.routes();
         routes.last_request += 1;

@@ -53,6 +53,24 @@ async fn its_turns_are_cancelled_and_those_of_others_go_on() {
     assert_eq!(world.sidecar.host.running_turns(), 1);
 }
 
+#[tokio::test]
+async fn the_time_that_its_turns_have_begins_also_when_nothing_that_it_said_is_kept_yet() {
+    let folder = super::folder();
+    let mut world = World::on(folder.path()).await;
+    let mut leaves = client_with_session(&mut world, "leaves", SESSION, DRAIN).await;
+    let mut untold = Vec::new();
+    leaves.dispatches(&default_chat_of(SESSION), turn("t", "/hang"));
+    world.go_on_without_store(&mut untold).await;
+    leaves.lines = None;
+    world.go_on_without_store(&mut untold).await;
+    assert!(!untold.is_empty() && actions(&leaves.looks()).is_empty(), "the store has taken what was said");
+    let mut timers = world.sidecar.timers.iter();
+    assert!(
+        timers.any(|(_, timer)| *timer == Timer::Departure(leaves.id)),
+        "it has all the time in the world"
+    );
+}
+
 /// Two clients in a chat. The turn of the one that has left asks something.
 async fn two_where_one_leaves_what_it_asked() -> (World, Client, Client, String) {
     let (mut world, mut stays, mut leaves) = two(DRAIN).await;

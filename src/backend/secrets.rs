@@ -1,0 +1,85 @@
+//! What this process has given to somebody in confidence, and no log may show: tokens and keys.
+//!
+//! Owns: which texts those are at the moment, and what stands in their place.
+//! Never: gives one away, or changes what anybody but a reader of the log is told.
+//!
+//! There is one log for the process, and whoever has been given a secret may say it back at any time and in any place,
+//! such as an error: so there is one list, which every entry of the log is held against.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What stands in the place of a secret.
+const HIDDEN: &str = "(secret)";
+
+/// How often each is kept.
+static KEPT: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
+fn kept() -> MutexGuard<'static, BTreeMap<String, usize>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A secret that no log shows while this is there.
+#[derive(PartialEq, Eq)]
+pub struct Secret(Vec<String>);
+
+impl Secret {
+    /// Keeps a text secret, also as JSON writes it.
+    pub fn keep(text: &str) -> Self {
+        let json = serde_json::Value::from(text).to_string();
+        let mut spelled = vec![text.to_owned(), json.trim_matches('"').to_owned()];
+        spelled.dedup();
+        spelled.retain(|text| !text.is_empty());
+        let mut kept = kept();
+        for text in &spelled {
+            *kept.entry(text.clone()).or_default() += 1;
+        }
+        Self(spelled)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        let mut kept = kept();
+        for text in &self.0 {
+            match kept.get_mut(text) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(kept.remove(text)),
+            }
+        }
+    }
+}
+
+/// A text without the secrets that are in it.
+pub fn hide(text: &str) -> Cow<'_, str> {
+    let mut shown = Cow::Borrowed(text);
+    for secret in kept().keys().filter(|secret| text.contains(secret.as_str())) {
+        shown = shown.replace(secret, HIDDEN).into();
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_hidden_as_long_as_anybody_keeps_it() {
+        let (one, same) = (Secret::keep("c0ffee-\"1"), Secret::keep("c0ffee-\"1"));
+        let said = "c0ffee-\"1 and {\"key\":\"c0ffee-\\\"1\"}, c0ffee-2";
+        assert_eq!(hide(said), "(secret) and {\"key\":\"(secret)\"}, c0ffee-2");
+        drop(one);
+        assert!(hide(said).starts_with("(secret)"));
+        drop(same);
+        assert!(matches!(hide(said), Cow::Borrowed(shown) if shown == said));
+        drop(Secret::keep(""));
+        assert_eq!(hide(""), "");
+    }
+}
