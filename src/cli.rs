@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::client_tools::relay;
@@ -17,6 +17,7 @@ use crate::backend::acp::AgentSpec;
 use crate::check::Agents;
 use crate::config;
 use crate::connect::ConnectArgs;
+use crate::help;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
 use crate::io::hello::{environment, Hello, Wishes, LINK};
@@ -43,7 +44,7 @@ const ASKED_BYTES_MAX: usize = 256 << 20;
 /// An Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message a line, until
 /// stdin ends. All that use the same state folder share their sessions.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
+#[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do instead of serving.
     #[command(subcommand)]
@@ -156,6 +157,25 @@ pub struct WhichAgents {
     config: Option<PathBuf>,
 }
 
+/// What `help` prints.
+///
+/// # Errors
+/// When there is no such command and no such topic.
+pub fn help(topic: Option<&str>) -> anyhow::Result<String> {
+    let mut command = Cli::command();
+    command.build();
+    let Some(topic) = topic else {
+        return Ok(format!("{}\n{}", command.render_long_help(), help::topics()));
+    };
+    if let Some(text) = help::text_of(topic) {
+        return Ok(format!("{}\n", text.trim_end()));
+    }
+    match command.find_subcommand_mut(topic) {
+        Some(command) => Ok(command.render_long_help().to_string()),
+        None => bail!("there is no command and no topic `{topic}`; `ahp-sidecar help` lists them"),
+    }
+}
+
 impl WhichAgents {
     /// The agents that speak ACP.
     ///
@@ -188,6 +208,11 @@ pub enum Command {
     Agents(Agents),
     /// Hold a short conversation with a host, and print it; nothing is kept
     Demo,
+    /// Print how to use a command, or what the documentation has on a topic
+    Help {
+        /// A command or a topic [default: all flags, and a list of the topics]
+        topic: Option<String>,
+    },
     /// Guard an agent: what this program starts itself with
     #[command(name = GUARD, hide = true)]
     Guard {

@@ -5,7 +5,7 @@
 //! between a connection and the core), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
 //! (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`],
 //! [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the
-//! store, for people), [`demo`] (a conversation to look at), [`listening`] and [`connect`] (how other programs connect,
+//! store, for people), [`demo`] (a conversation to look at), [`help`] (chapters to read), [`listening`] and [`connect`] (how other programs connect,
 //! and this one as one of them).
 //!
 //! Invariants: state changes in one function of `host` only; `host`, `versions` and `wire` do no I/O and
@@ -21,6 +21,7 @@ pub mod config;
 pub mod connect;
 pub mod demo;
 pub mod front;
+pub mod help;
 pub mod host;
 pub mod io;
 pub mod listening;

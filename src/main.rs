@@ -11,7 +11,7 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp, AgentSpec};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, Agents, Checked};
-use ahp_sidecar::cli::{Cli, Command, Serving, GUARD};
+use ahp_sidecar::cli::{self, Cli, Command, Serving, GUARD};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined};
@@ -43,6 +43,15 @@ fn main() -> ExitCode {
             Err(error) => {
                 complain(&format_args!("the tools of clients cannot be reached: {error}"));
                 ExitCode::from(EXIT_FAILURE)
+            }
+        };
+    }
+    if let Some(Command::Help { topic }) = &cli.command {
+        return match cli::help(topic.as_deref()) {
+            Ok(text) => print(&text),
+            Err(error) => {
+                complain(&error);
+                ExitCode::from(EXIT_USAGE)
             }
         };
     }
@@ -293,6 +302,17 @@ fn own_path() -> PathBuf {
 /// This program as a guard.
 fn this_program() -> GuardProgram {
     GuardProgram::new(own_path(), vec![GUARD.to_owned()]).adopting()
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
+        // Who reads the beginning only may have read enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            complain(&format_args!("stdout cannot be written: {error}"));
+            ExitCode::from(EXIT_FAILURE)
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 fn complain(error: &dyn std::fmt::Display) {

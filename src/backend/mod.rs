@@ -9,6 +9,7 @@
 //! To add a backend: implement [`Backend`], answer every [`Command`] as its documentation says, and put it
 //! in the list that `io::run` is given. A conversation reads its commands at all times, also while it waits
 //! for room to report in, because a cancellation may be among them.
+#![doc = include_str!("README.md")]
 
 pub mod acp;
 pub mod meeting;

@@ -1,6 +1,6 @@
 //! The built-in agent `script`: the user's message is its program, one step a line.
 //!
-//! Owns: the language of the steps (see the table in the README) and running it.
+//! Owns: the language of the steps (see the table in the chapter) and running it.
 //! Never: needs a model, a network, or a clock other than the timers that a script asks for.
 
 mod clients;

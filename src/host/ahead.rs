@@ -33,8 +33,8 @@ impl Host {
             return;
         };
         session.ahead = false;
-        let chats = self.chats_of(key);
         self.unsaved.insert(key.into());
+        let chats = self.chats_of(key);
         self.unsaved.extend(chats.into_iter().map(ChannelId::from));
         self.show_session(step, key);
     }

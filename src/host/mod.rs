@@ -17,6 +17,7 @@
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
 //! client holds), `missed` (what is told beside a replay), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), and [`log`] (the replay window).
+#![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
 mod actions;

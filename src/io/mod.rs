@@ -7,6 +7,7 @@
 //! and ids ([`sources`]), the log on stderr ([`log`]), signals ([`signals`]), how many files may be open
 //! ([`descriptors`]), everything that can happen ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
+#![doc = include_str!("README.md")]
 
 pub mod codec;
 pub mod descriptors;

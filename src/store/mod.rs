@@ -5,6 +5,7 @@
 //! [`archive`], for people),
 //! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
+#![doc = include_str!("README.md")]
 
 mod agents;
 pub mod archive;

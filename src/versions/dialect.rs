@@ -54,7 +54,7 @@ impl Dialect {
     /// The one that the core speaks.
     pub const NEWEST: Self = Self::V1_0_0;
 
-    /// Its name: on the command line, in the README, and in the store.
+    /// Its name: on the command line, in the chapter, and in the store.
     pub fn name(self) -> &'static str {
         match self {
             Self::Draft => "1-draft",

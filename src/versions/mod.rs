@@ -9,6 +9,7 @@
 //! `lane` (what connections of one version share), `names` (what they call sessions), [`quirks`] (what some
 //! clients need besides), and `edge` (one
 //! connection's way through all of it).
+#![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
 pub mod dialect;

@@ -140,7 +140,7 @@ pub trait Step: Sync {
     /// The older one of the two.
     fn dialect(&self) -> Dialect;
 
-    /// What its clients cannot be told or say, in the words of the README; each counts for all older ones too.
+    /// What its clients cannot be told or say, in the words of the chapter; each counts for all older ones too.
     fn losses(&self) -> &'static [&'static str];
 
     /// Actions that the older one does not have. They are left out, unless [`Step::action_down`] has made

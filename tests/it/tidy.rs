@@ -1,7 +1,7 @@
 //! What holds about the tree itself.
 //!
-//! Owns: that the README and the tables of the code say the same, that its examples run, and that the pure
-//! modules stay pure.
+//! Owns: that the README, its chapters and the tables of the code say the same, that examples run, that links lead
+//! somewhere, and that the pure modules stay pure.
 //! Never: tests behaviour.
 
 use std::collections::BTreeSet;
@@ -9,8 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ahp_sidecar::help::CHAPTERS;
 use ahp_sidecar::host::client_actions;
 use ahp_sidecar::versions::{dialect::Dialect, quirks::QUIRKS, step::STEPS};
+use ahp_sidecar::wire::errors::RpcError;
 use ahp_sidecar::wire::methods::{Method, NOT_SERVED};
 
 use crate::support::NO_HOME;
@@ -19,17 +21,48 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).unwrap()
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// The first column of the table under a heading of the README: what stands between the first backticks.
-fn first_column(heading: &str) -> BTreeSet<String> {
-    let readme = readme();
-    let section = readme.split(&format!("\n## {heading}\n")).nth(1).expect("the heading is there");
+fn readme() -> String {
+    read("README.md")
+}
+
+/// The chapters, each beside the code that it describes.
+const PROTOCOL: &str = "src/host/README.md";
+const VERSIONS: &str = "src/versions/README.md";
+const BUILT_IN: &str = "src/backend/README.md";
+const AGENTS: &str = "src/backend/acp/README.md";
+
+/// The rows of the first table under a heading of a chapter, each as its cells, without that of the names.
+fn table(chapter: &str, heading: &str) -> Vec<Vec<String>> {
+    let text = read(chapter);
+    let section = text.split(&format!("\n## {heading}\n")).nth(1).expect("the heading is there");
     let section = section.split("\n## ").next().unwrap();
-    let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    names.map(str::to_owned).collect()
+    let rows =
+        section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let cells = |row: &str| -> Vec<String> {
+        let row = row.strip_prefix('|').unwrap().strip_suffix('|').expect("a row ends with |");
+        row.split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.skip(2).map(cells).collect();
+    assert!(!rows.is_empty(), "no table under {heading}");
+    let width = rows[0].len();
+    assert!(rows.iter().all(|row| row.len() == width), "the rows under {heading} are not alike");
+    rows
+}
+
+/// What stands in backticks.
+fn quoted(cell: &str) -> &str {
+    cell.strip_prefix('`')
+        .and_then(|cell| cell.strip_suffix('`'))
+        .unwrap_or_else(|| panic!("{cell} is no name"))
+}
+
+/// The names in the first column of a table.
+fn first_column(chapter: &str, heading: &str) -> BTreeSet<String> {
+    table(chapter, heading).iter().map(|row| quoted(&row[0]).to_owned()).collect()
 }
 
 fn files_under(folder: &str) -> Vec<PathBuf> {
@@ -53,15 +86,65 @@ fn files_under(folder: &str) -> Vec<PathBuf> {
 const ACTIONS: usize = 106;
 
 #[test]
-fn the_readme_lists_every_method_and_no_other() {
+fn every_method_is_listed_and_no_other() {
+    let rows = table(PROTOCOL, "Methods");
+    let listed: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])).collect();
     let served = Method::ALL.iter().map(|method| method.name());
     let others = NOT_SERVED.iter().map(|(name, _)| *name);
-    let all: BTreeSet<String> = served.chain(others).map(str::to_owned).collect();
-    assert_eq!(first_column("Methods"), all);
-    for (name, why) in NOT_SERVED {
-        assert!(Method::from_name(name).is_none(), "{name} is served");
-        assert!(readme().contains(&format!("| `{name}` | not served: {why} |")), "{name}: {why}");
+    assert_eq!(listed, served.chain(others).collect());
+    assert_eq!(rows.len(), listed.len());
+    for row in &rows {
+        let name = quoted(&row[0]);
+        let why =
+            NOT_SERVED.iter().find(|(other, _)| *other == name).map(|(_, why)| format!("not served: {why}"));
+        assert_eq!(Method::from_name(name).is_none(), why.is_some(), "{name}");
+        assert_eq!(row[1].starts_with("not served"), why.is_some(), "{name}");
+        assert!(why.is_none_or(|why| row[1] == why), "{name}: {}", row[1]);
     }
+}
+
+#[test]
+fn every_method_is_called_once_in_the_examples() {
+    let examples = read("fixtures/demo/methods.txt");
+    let said = examples.lines().filter_map(|line| line.strip_prefix("> "));
+    let called: BTreeSet<String> = said
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["method"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(called, Method::ALL.iter().map(|method| method.name().to_owned()).collect());
+}
+
+#[test]
+fn every_error_code_is_listed() {
+    let listed: BTreeSet<i32> =
+        table(PROTOCOL, "Errors").iter().map(|row| quoted(&row[0]).parse().unwrap()).collect();
+    let all = [
+        RpcError::parse_error(""),
+        RpcError::invalid_request(""),
+        RpcError::not_initialized(""),
+        RpcError::method_not_found(""),
+        RpcError::invalid_params(""),
+        RpcError::internal(),
+        RpcError::unavailable(""),
+        RpcError::channel_not_found(""),
+        RpcError::resource_not_found(""),
+        RpcError::client_not_known(),
+        RpcError::permission_denied(""),
+        RpcError::auth_required("", &[]),
+        RpcError::provider_not_found(""),
+        RpcError::session_already_exists(""),
+        RpcError::already_exists(""),
+        RpcError::turn_in_progress(""),
+        RpcError::unsupported_protocol_version(&[]),
+    ];
+    let source = read("src/wire/errors.rs");
+    assert_eq!(
+        source.matches("    pub fn ").count(),
+        all.len() + 1,
+        "one that makes no error: is_about_the_message"
+    );
+    assert_eq!(listed, all.iter().map(|error| error.code).collect());
 }
 
 /// Where the core says an action, and not only applies it.
@@ -75,16 +158,13 @@ fn says(action: &str) -> bool {
 }
 
 #[test]
-fn the_readme_lists_every_action_of_the_host_and_says_which_are_not_told() {
-    let by_clients = first_column("What clients may change");
-    let readme = readme();
-    let section = readme.split("\n## ").find(|section| section.starts_with("What the host tells\n")).unwrap();
+fn every_action_of_the_host_is_listed_with_whether_it_is_told() {
+    let by_clients = first_column(PROTOCOL, "What clients may change");
     let mut listed = BTreeSet::new();
-    for row in section.lines().filter(|line| line.starts_with("| `")) {
-        let not_yet = row.contains("| not yet: ");
-        let names = row.split('|').nth(1).unwrap().split('`').filter(|name| name.contains('/'));
-        for name in names {
-            assert!(says(name) != not_yet, "{name}: {row}");
+    for row in table(PROTOCOL, "What the host tells") {
+        let not_yet = row[1].starts_with("not yet: ");
+        for name in row[0].split(", ").map(quoted) {
+            assert!(says(name) != not_yet, "{name}: {row:?}");
             assert!(!by_clients.contains(name) && listed.insert(name.to_owned()), "{name} is listed twice");
         }
     }
@@ -92,17 +172,18 @@ fn the_readme_lists_every_action_of_the_host_and_says_which_are_not_told() {
 }
 
 #[test]
-fn the_readme_lists_every_client_action_and_says_which_are_refused() {
-    let known: BTreeSet<String> = client_actions().map(|action| action.name.to_owned()).collect();
-    assert_eq!(first_column("What clients may change"), known);
-    for action in client_actions().filter(|action| action.not_served.is_some()) {
-        let row = format!("| `{}` | refused:", action.name);
-        assert!(readme().contains(&row), "{} is refused, and the README does not say so", action.name);
+fn every_client_action_is_listed_with_whether_it_is_refused() {
+    let rows = table(PROTOCOL, "What clients may change");
+    let known: BTreeSet<&str> = client_actions().map(|action| action.name).collect();
+    assert_eq!(rows.iter().map(|row| quoted(&row[0])).collect::<BTreeSet<_>>(), known);
+    for action in client_actions() {
+        let row = rows.iter().find(|row| quoted(&row[0]) == action.name).unwrap();
+        assert_eq!(row[1].starts_with("refused: "), action.not_served.is_some(), "{row:?}");
     }
 }
 
 #[test]
-fn the_readme_lists_every_step_of_the_script_agent() {
+fn every_step_of_the_script_agent_is_listed() {
     let source = fs::read_to_string(root().join("src/backend/script.rs")).unwrap();
     let steps: BTreeSet<String> = source
         .lines()
@@ -110,7 +191,7 @@ fn the_readme_lists_every_step_of_the_script_agent() {
         .map(|(name, _)| format!("/{name}"))
         .collect();
     assert!(steps.contains("/say"));
-    let told: BTreeSet<String> = first_column("The agent `script`")
+    let told: BTreeSet<String> = first_column(BUILT_IN, "The agent `script`")
         .iter()
         .filter_map(|step| step.split_whitespace().next().map(str::to_owned))
         .collect();
@@ -118,16 +199,11 @@ fn the_readme_lists_every_step_of_the_script_agent() {
 }
 
 #[test]
-fn the_readme_says_of_every_version_what_is_exact_and_what_is_lossy() {
-    let rows: Vec<String> = readme()
-        .split("\n## ")
-        .find(|section| section.starts_with("Versions\n"))
-        .unwrap()
-        .lines()
-        .filter(|line| line.starts_with("| `"))
-        .map(str::to_owned)
-        .collect();
-    let newest = format!("| `{}` | everything | nothing |", Dialect::NEWEST.name());
+fn of_every_version_it_is_said_what_is_exact_and_what_is_lossy() {
+    let rows = table(VERSIONS, "Versions");
+    let row =
+        |name: &str, exact: &str, lossy: &str| vec![format!("`{name}`"), exact.to_owned(), lossy.to_owned()];
+    let newest = row(Dialect::NEWEST.name(), "everything", "nothing");
     let older = STEPS.iter().map(|step| {
         let dialect = step.dialect();
         let name = dialect.name();
@@ -140,7 +216,7 @@ fn the_readme_says_of_every_version_what_is_exact_and_what_is_lossy() {
             [false, false, false] => "no replays but empty ones: states instead",
             other => panic!("{name} replays {other:?}"),
         };
-        format!("| `{name}` | all else that it has, {exact} | {} |", step.losses().join("; "))
+        row(name, &format!("all else that it has, {exact}"), &step.losses().join("; "))
     });
     assert_eq!(rows, std::iter::once(newest).chain(older).collect::<Vec<_>>());
     assert_eq!(rows.len(), Dialect::ALL.len());
@@ -153,8 +229,8 @@ fn the_page_of_the_first_agent_configures_every_agent_that_was_tried() {
     fs::write(&file, page.split("\n```toml\n").nth(1).unwrap().split("```").next().unwrap()).unwrap();
     let configured = ahp_sidecar::config::agents(&[], Some(file.path()), None).unwrap();
     let configured: BTreeSet<String> = configured.into_iter().map(|agent| agent.name).collect();
-    let readme = readme();
-    let table = readme.split("\n| agent | `--agent` |").nth(1).expect("the table of agents is there");
+    let chapter = read(AGENTS);
+    let table = chapter.split("\n| agent | `--agent` |").nth(1).expect("the table of agents is there");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let tried = rows.map(|row| row.split('|').nth(2).unwrap().split(['`', '=']).nth(1).unwrap().to_owned());
     // The last one is no agent for anybody's work.
@@ -164,12 +240,55 @@ fn the_page_of_the_first_agent_configures_every_agent_that_was_tried() {
 }
 
 #[test]
-fn the_readme_lists_every_quirk_of_a_client_with_the_release_that_it_was_seen_in() {
+fn every_quirk_of_a_client_is_listed_with_the_release_that_it_was_seen_in() {
+    let rows = table(VERSIONS, "Clients that need more");
+    let listed: Vec<(&str, &str)> = rows.iter().map(|row| (quoted(&row[0]), row[1].as_str())).collect();
+    let known: Vec<(String, &str)> =
+        QUIRKS.iter().map(|quirk| (format!("{}…", quirk.client), quirk.seen_in)).collect();
+    assert_eq!(listed, known.iter().map(|(client, seen_in)| (client.as_str(), *seen_in)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_conversation_of_the_readme_is_a_golden_transcript() {
     let readme = readme();
-    for quirk in QUIRKS {
-        let row = format!("\n| `{}…` | {} | ", quirk.client, quirk.seen_in);
-        let told = readme.matches(&row).count();
-        assert_eq!(told, QUIRKS.iter().filter(|it| it.client == quirk.client).count(), "{row}");
+    let shown = readme.split("\n```text\n>").nth(1).expect("it is there").split("\n```").next().unwrap();
+    let transcript = read("fixtures/demo/short.txt");
+    let lines = transcript.lines().filter(|line| line.starts_with("> ") || line.starts_with("< "));
+    assert_eq!(format!(">{shown}").lines().collect::<Vec<_>>(), lines.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_chapter_is_named_in_the_readme_with_its_topic() {
+    let readme = readme();
+    for chapter in CHAPTERS.iter().filter(|chapter| chapter.path.ends_with(".md")) {
+        let (path, topic) = (chapter.path, chapter.topic);
+        assert!(readme.contains(&format!("]({path}) | `ahp-sidecar help {topic}` |")), "{path}, {topic}");
+    }
+}
+
+/// The links of a Markdown file to other files of the repository and to headings lead somewhere.
+#[test]
+fn every_link_leads_somewhere() {
+    let chapters = CHAPTERS.iter().map(|chapter| chapter.path).filter(|path| path.ends_with(".md"));
+    for path in chapters.chain(["README.md"]) {
+        let text = read(path);
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let folder = root().join(path);
+            let target = if file.is_empty() { folder } else { folder.parent().unwrap().join(file) };
+            let target =
+                fs::read_to_string(&target).unwrap_or_else(|error| panic!("{path}: {link}: {error}"));
+            let headings = target.lines().filter(|line| line.starts_with('#'));
+            let mut anchors = headings.map(|line| {
+                let kept = line.trim_start_matches(['#', ' ']).to_lowercase();
+                let kept = kept.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+                kept.map(|char| if char == ' ' { '-' } else { char }).collect::<String>()
+            });
+            assert!(heading.is_empty() || anchors.any(|anchor| anchor == heading), "{path}: {link}");
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an argument.
+#![doc = include_str!("README.md")]
 
 pub mod agent;
 mod besides;

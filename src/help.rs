@@ -1,0 +1,99 @@
+//! `ahp-sidecar help TOPIC`: the chapters that stand beside the code, printed.
+//!
+//! Owns: which chapters there are, and which chapter or section a topic names.
+//! Never: says anything besides: a chapter is printed as it stands in the repository.
+
+/// A chapter.
+#[derive(Debug)]
+pub struct Chapter {
+    /// The topic under which it is printed.
+    pub topic: &'static str,
+    /// Where it stands in the repository.
+    pub path: &'static str,
+    /// Its text, as Markdown.
+    pub text: &'static str,
+}
+
+macro_rules! chapters {
+    ($($topic:literal => $path:literal),* $(,)?) => {
+        /// All chapters.
+        pub const CHAPTERS: &[Chapter] =
+            &[$(Chapter { topic: $topic, path: $path, text: include_str!(concat!("../", $path)) }),*];
+    };
+}
+
+chapters! {
+    "first-agent" => "src/backend/acp/FIRST_AGENT.md",
+    "protocol" => "src/host/README.md",
+    "examples" => "fixtures/demo/methods.txt",
+    "versions" => "src/versions/README.md",
+    "agents" => "src/backend/acp/README.md",
+    "script" => "src/backend/README.md",
+    "clients" => "src/io/README.md",
+    "state" => "src/store/README.md",
+}
+
+/// The chapter of this topic, or the section of a chapter whose heading it is, in small letters and with `-` for each
+/// space.
+pub fn text_of(topic: &str) -> Option<&'static str> {
+    let chapter = CHAPTERS.iter().find(|chapter| chapter.topic == topic).map(|chapter| chapter.text);
+    let mut sections = CHAPTERS.iter().flat_map(sections);
+    chapter.or_else(|| sections.find(|section| topic_of(section) == topic))
+}
+
+/// The sections of a chapter, each from its heading to the next one.
+fn sections(chapter: &Chapter) -> impl Iterator<Item = &'static str> {
+    const HEADING: &str = "\n## ";
+    let text = chapter.text;
+    let starts: Vec<usize> = text.match_indices(HEADING).map(|(at, _)| at + 1).collect();
+    let ends: Vec<usize> = starts.iter().skip(1).copied().chain([text.len()]).collect();
+    starts.into_iter().zip(ends).map(move |(start, end)| &text[start..end])
+}
+
+/// The topic under which a section is printed.
+fn topic_of(section: &str) -> String {
+    let heading = section.lines().next().unwrap_or_default().trim_start_matches("## ").to_lowercase();
+    let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -".contains(*char));
+    kept.map(|char| if char == ' ' { '-' } else { char }).collect()
+}
+
+/// All topics, each chapter with its sections.
+pub fn topics() -> String {
+    let mut printed = "Topics, each a chapter with its sections:\n".to_owned();
+    for chapter in CHAPTERS {
+        let sections: Vec<String> = sections(chapter).map(topic_of).collect();
+        printed += &format!("  {:<12} {}\n", chapter.topic, sections.join(", "));
+    }
+    printed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_chapter_and_every_section_can_be_printed() {
+        let mut known = BTreeSet::new();
+        for chapter in CHAPTERS {
+            assert_eq!(text_of(chapter.topic), Some(chapter.text));
+            known.insert(chapter.topic.to_owned());
+        }
+        let methods = text_of("methods").unwrap();
+        assert!(methods.starts_with("## Methods\n") && methods.contains("`initialize`"), "{methods}");
+        assert!(!methods.contains("\n## "), "{methods}");
+        for (chapter, section) in
+            CHAPTERS.iter().flat_map(|chapter| sections(chapter).map(move |it| (chapter, it)))
+        {
+            let topic = topic_of(section);
+            // The whole chapter is what is meant by the name of both.
+            if topic != chapter.topic {
+                assert!(known.insert(topic.clone()), "{topic} is the name of two");
+                assert_eq!(text_of(&topic), Some(section));
+            }
+            assert!(topics().contains(&topic));
+        }
+        assert_eq!(text_of("nothing"), None);
+    }
+}
