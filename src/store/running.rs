@@ -55,7 +55,13 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
         }
         let expected = before.unwrap_or(after) + 1;
         let is_next = row.first <= expected || row.first <= pruned + 1;
-        if !is_next && !rows::is_life(connection, row.first - 1)? {
+        // A life begins behind a gap. What the life before has said last is not known, but what the row knows of is a
+        // part of it.
+        let begins_a_life = || -> Result<bool, StoreError> {
+            let is_known = before.is_some() || after <= pruned || rows::is_life(connection, after)?;
+            Ok(is_known && rows::is_life(connection, row.first - 1)?)
+        };
+        if !is_next && !begins_a_life()? {
             // Unless it begins where it should and does not say so.
             let says_it_wrongly = row.channel != ours && row.was(expected, row.channel);
             if !says_it_wrongly {

@@ -153,7 +153,9 @@ fn notes(folder: &Path) -> PathBuf {
 /// How often a step that leaves a trace of its own was done to its end.
 pub fn times_done(step: &str, parts: &[ResponsePart]) -> Option<usize> {
     let texts = |wanted: &dyn Fn(&str) -> bool| {
-        let is = |part: &&ResponsePart| matches!(part, ResponsePart::Markdown(part) if wanted(&part.content));
+        // A message is set apart from the one before it.
+        let said = |content: &str| wanted(content.strip_prefix("\n\n").unwrap_or(content));
+        let is = |part: &&ResponsePart| matches!(part, ResponsePart::Markdown(part) if said(&part.content));
         parts.iter().filter(is).count()
     };
     let calls = |wanted: &dyn Fn(&ToolCallState) -> bool| {
