@@ -183,23 +183,25 @@ fn attachments_are_given_as_the_agent_can_take_them() {
 fn chats_that_are_attached_are_told_besides_the_message() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    assert_eq!(watched.turn("t1", "say a blue sky"), "a blue sky");
+    // The agent does what each line of its last block says, which is what was said here.
+    assert!(watched.turn("t1", "say a blue sky\nprompt").starts_with("a blue sky"));
     watched.heard.clear();
     watched.dispatch(
         json!({ "type": "chat/turnStarted", "turnId": "t2", "startedAt": "2026-01-01T00:00:00Z",
-        "message": { "text": "prompt", "origin": { "kind": "user" }, "attachments": [
+        "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
             { "type": "chat", "label": "the sky", "resource": default_chat_of(SESSION), "endTurn": "t1" },
         ] } }),
     );
     watched.ending("t2");
     let said = watched.said();
+    let blocks = &said[said.find('[').expect("the blocks")..];
     let blocks: Vec<Value> =
-        serde_json::Deserializer::from_str(&said).into_iter().next().expect("the blocks").unwrap();
+        serde_json::Deserializer::from_str(blocks).into_iter().next().expect("the blocks").unwrap();
     let texts: Vec<&str> = blocks.iter().map(|block| block["text"].as_str().unwrap()).collect();
     let [message, attached] = texts[..] else { panic!("{texts:?}") };
-    assert_eq!(message, "prompt");
+    assert_eq!(message, "Look");
     let heading = "This was said in the conversation \"the sky\", which the user has attached:";
-    assert!(attached.starts_with(heading) && attached.contains("a blue sky"), "{attached}");
+    assert!(attached.starts_with(heading) && attached.contains("a blue sky\nprompt\n"), "{attached}");
     watched.leave();
 }
 
