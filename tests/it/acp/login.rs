@@ -67,7 +67,9 @@ impl Watched {
     fn until_page(&mut self) -> Vec<Value> {
         self.process.until(|message| {
             let action = &message["params"]["action"];
-            action["type"] == "chat/activityChanged" && action["activity"] == PAGE
+            // The host may have got so far before it hears who follows the chat.
+            let shown = &message["result"]["snapshot"]["state"]["activity"];
+            action["type"] == "chat/activityChanged" && action["activity"] == PAGE || shown == PAGE
         })
     }
 }
