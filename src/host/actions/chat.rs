@@ -457,3 +457,32 @@ fn choose(
 fn sorted(answers: Option<&HashMap<String, ChatInputAnswer>>) -> BTreeMap<&String, &ChatInputAnswer> {
     answers.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn option(id: &str, kind: PermissionKind) -> PermissionOption {
+        PermissionOption { id: id.to_owned(), label: None, kind }
+    }
+
+    #[test]
+    fn a_plain_answer_decides_this_call_only() {
+        let always = option("always", PermissionKind::AllowAlways);
+        let never = option("never", PermissionKind::RejectAlways);
+        let all = [
+            always.clone(),
+            never.clone(),
+            option("yes", PermissionKind::AllowOnce),
+            option("no", PermissionKind::RejectOnce),
+        ];
+        let chosen = |offered: &[PermissionOption], approved| choose(offered, None, approved);
+        assert_eq!(chosen(&all, true), Ok(Some("yes".to_owned())));
+        assert_eq!(chosen(&all, false), Ok(Some("no".to_owned())));
+        assert_eq!(choose(&all, Some("always"), true), Ok(Some("always".to_owned())));
+        // Where nothing says just this call, a yes has to be chosen, and a no is said without an option.
+        assert!(chosen(&[always.clone(), never.clone()], true).is_err());
+        assert_eq!(chosen(&[always, never], false), Ok(None));
+        assert_eq!(chosen(&[], true), Ok(None));
+    }
+}
