@@ -430,8 +430,8 @@ fn an_agent_that_dies_of_a_setting_ends_the_turn_that_waits_for_it() {
         .say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION, "provider": "a0",
         "workingDirectories": [format!("file://{folder}")], "config": { "mode": "plan" } } }));
     watched.subscribe(SESSION);
-    let failed = watched.action("session/creationFailed");
-    assert!(failed["error"]["message"].as_str().unwrap().contains("status 9"), "{failed}");
+    let failed = watched.creation_failure();
+    assert!(failed["message"].as_str().unwrap().contains("status 9"), "{failed}");
     watched.leave();
 }
 

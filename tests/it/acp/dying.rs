@@ -93,9 +93,9 @@ fn a_program_that_is_not_there_fails_the_session_and_says_so() {
         { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } }));
     watched.create(SESSION, "none");
     watched.subscribe(SESSION);
-    let failed = watched.action("session/creationFailed");
+    let failed = watched.creation_failure();
     assert!(
-        failed["error"]["message"].as_str().unwrap().contains("the command `/no/such/program` is not there"),
+        failed["message"].as_str().unwrap().contains("the command `/no/such/program` is not there"),
         "{failed}"
     );
     watched.leave();
@@ -110,8 +110,8 @@ fn a_folder_that_is_not_there_is_not_taken_for_the_program() {
     watched.process.until(|message| message["id"] == 1);
     fs::remove_dir(&directory).unwrap();
     watched.session();
-    let failed = watched.action("session/creationFailed");
-    let said = failed["error"]["message"].as_str().unwrap();
+    let failed = watched.creation_failure();
+    let said = failed["message"].as_str().unwrap();
     assert!(said.contains("gone`, where it is to run, is no folder"), "{said}");
     watched.leave();
 }

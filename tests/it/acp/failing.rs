@@ -301,9 +301,9 @@ fn fail_to_begin(method: &str, what: &str, reasons: &[&str]) {
         } else {
             watched.create("ahp-session:/first", "a0");
             watched.subscribe("ahp-session:/first");
-            let failed = watched.action("session/creationFailed");
+            let failed = watched.creation_failure();
             watched.session();
-            failed["error"]["message"].as_str().unwrap().to_owned()
+            failed["message"].as_str().unwrap().to_owned()
         };
         assert!(reasons.iter().all(|reason| message.contains(reason)), "{again}: {message}");
         assert_eq!(watched.turn("t4", "say ok"), "ok");

@@ -39,9 +39,9 @@ fn a_request_that_nobody_serves_is_answered_and_the_turn_goes_on() {
 fn failure(setting: Setting) -> String {
     let mut watched = setting.start();
     watched.session();
-    let failed = watched.action("session/creationFailed");
+    let failed = watched.creation_failure();
     watched.leave();
-    failed["error"]["message"].as_str().unwrap().to_owned()
+    failed["message"].as_str().unwrap().to_owned()
 }
 
 #[test]

@@ -226,6 +226,19 @@ impl Watched {
         self.action_where(|action| action["type"] == kind)
     }
 
+    /// Why the creation of the session fails, which may have happened before it was subscribed to.
+    fn creation_failure(&mut self) -> Value {
+        let mut failure = Value::Null;
+        self.process.until(|message| {
+            let action = &message["params"]["action"];
+            let shown = &message["result"]["snapshot"]["state"]["creationError"];
+            failure =
+                if action["type"] == "session/creationFailed" { &action["error"] } else { shown }.clone();
+            !failure.is_null()
+        });
+        failure
+    }
+
     fn action_where(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         loop {
             let message = self.process.next();

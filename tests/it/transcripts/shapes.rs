@@ -9,8 +9,8 @@ use std::fmt::Debug;
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
     AuthenticateResult, CompletionsResult, FetchTurnsResult, InitializeResult, ListSessionsResult,
-    MoveChatResult, ReconnectResult, ResolveSessionConfigResult, SessionConfigCompletionsResult,
-    SubscribeResult,
+    MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListResult, ResourceReadResult,
+    SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
@@ -127,6 +127,8 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "resolveSessionConfig" => same::<ResolveSessionConfigResult>(result).map(|_| ()),
         "sessionConfigCompletions" => same::<SessionConfigCompletionsResult>(result).map(|_| ()),
         "completions" => same::<CompletionsResult>(result).map(|_| ()),
+        "resourceRead" => same::<ResourceReadResult>(result).map(|_| ()),
+        "resourceList" => same::<ResourceListResult>(result).map(|_| ()),
         "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "unsubscribe"
         | "dispatchAction"
             if result.is_null() =>
