@@ -255,6 +255,9 @@ impl Host {
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
+            Input::Listed { connection, id, page, listed } => {
+                self.answer_list(step, connection, id, &page, listed);
+            }
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::Settled => {
                 self.settle_summaries(step);

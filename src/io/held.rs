@@ -122,13 +122,15 @@ fn uris_of(saved: &SavedSession) -> impl Iterator<Item = &String> {
 
 /// A time, counted in steps that change sessions.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Tick(u64);
+pub struct Tick(u64);
 
 /// Which sessions and chats have changed since somebody has begun to read any of them.
 #[derive(Debug, Default)]
 pub struct Changes {
     tick: Tick,
     changed: HashMap<String, Tick>,
+    /// When the list of sessions has changed last.
+    list: Tick,
 }
 
 impl Changes {
@@ -137,6 +139,9 @@ impl Changes {
         self.tick.0 += 1;
         for output in outputs {
             let Output::Record(record) = output else { continue };
+            if matches!(record, Record::Session(_) | Record::SessionRemoved(_)) {
+                self.list = self.tick;
+            }
             let uri = match record {
                 Record::Session(row) => &row.uri,
                 Record::Chat(row) => &row.uri,
@@ -150,6 +155,16 @@ impl Changes {
     /// Nobody reads now.
     pub fn forget(&mut self) {
         self.changed.clear();
+    }
+
+    /// Now.
+    pub fn now(&self) -> Tick {
+        self.tick
+    }
+
+    /// Whether the list of sessions has changed since.
+    pub fn list_has_changed(&self, since: Tick) -> bool {
+        self.list > since
     }
 
     fn has_changed(&self, uri: &str, since: Tick) -> bool {

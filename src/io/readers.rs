@@ -11,11 +11,10 @@ use std::thread;
 
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
+use super::held::Tick;
 use crate::host;
-use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Page, SavedSession};
+use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Listed, Page, SavedSession};
 use crate::store::reader::Reader;
-use crate::store::sqlite::StoreError;
-use crate::store::Listed;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -61,8 +60,32 @@ pub struct Found {
 pub enum Read {
     /// For the message that is held.
     Found(Found),
+    /// A page of the list.
+    Listed(Box<ListRead>),
     /// An answer.
     Answer(Frame),
+}
+
+/// A request for a page of the list.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Which.
+    pub id: RequestId,
+    /// What is asked for.
+    pub page: Page,
+    /// When the reading began; none where something was on its way to the store then.
+    pub began: Option<Tick>,
+}
+
+/// A page of the list that was read for a request.
+#[derive(Debug)]
+pub struct ListRead {
+    /// The request.
+    pub asked: Asked,
+    /// What was read.
+    pub listed: Listed,
+    /// The answer that it makes where nothing has changed meanwhile.
+    pub answer: Frame,
 }
 
 /// What is to be read, and for whom.
@@ -75,7 +98,7 @@ pub struct Job {
 #[derive(Debug)]
 enum Task {
     Recall(Wanted),
-    List(RequestId, Page),
+    List(Asked),
 }
 
 /// The threads that read.
@@ -104,7 +127,7 @@ impl Task {
                     kept: wanted.kept.then(Vec::new),
                 })
             }
-            Self::List(id, _) => {
+            Self::List(Asked { id, .. }) => {
                 Read::Answer(Frame::Error { id: Some(id.clone()), error: RpcError::internal() })
             }
         }
@@ -150,8 +173,8 @@ impl Readers {
     }
 
     /// Has a request answered with a page of the list of sessions.
-    pub fn list(&mut self, connection: ConnectionId, id: RequestId, page: Page) {
-        self.read(Job { connection, task: Task::List(id, page) });
+    pub fn list(&mut self, connection: ConnectionId, asked: Asked) {
+        self.read(Job { connection, task: Task::List(asked) });
     }
 
     fn read(&mut self, job: Job) {
@@ -194,7 +217,16 @@ impl Job {
     pub fn read(self, reader: &Reader) -> (ConnectionId, Read) {
         let read = match self.task {
             Task::Recall(wanted) => Read::Found(look_up(reader, wanted)),
-            Task::List(id, page) => Read::Answer(listing(id, reader.list(&page))),
+            Task::List(asked) => match reader.list(&asked.page) {
+                Ok(listed) => {
+                    let answer = listing(asked.id.clone(), &listed);
+                    Read::Listed(Box::new(ListRead { asked, listed, answer }))
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the list of sessions cannot be read");
+                    Read::Answer(Frame::Error { id: Some(asked.id), error: RpcError::unavailable(error) })
+                }
+            },
         };
         (self.connection, read)
     }
@@ -236,17 +268,8 @@ fn look_up(reader: &Reader, wanted: Wanted) -> Found {
 }
 
 /// The answer to a request for a page of the list of sessions.
-pub fn listing(id: RequestId, listed: Result<Listed, StoreError>) -> Frame {
-    match listed {
-        Ok(listed) => {
-            let result = host::listing(&listed.summaries, listed.next.as_ref());
-            Frame::result(id, Method::ListSessions, result)
-        }
-        Err(error) => {
-            tracing::error!(%error, "the list of sessions cannot be read");
-            Frame::Error { id: Some(id), error: RpcError::unavailable(error) }
-        }
-    }
+pub fn listing(id: RequestId, listed: &Listed) -> Frame {
+    Frame::result(id, Method::ListSessions, host::listing(listed))
 }
 
 /// Stands for the threads, one step at a time.
@@ -291,7 +314,8 @@ mod tests {
         assert!(matches!((found.version, found.past), (None, Some(None))));
 
         let page = Page { after: None, limit: 1 };
-        let job = Job { connection, task: Task::List(RequestId::inner(1), page) };
+        let asked = Asked { id: RequestId::inner(1), page, began: None };
+        let job = Job { connection, task: Task::List(asked) };
         let (_, Read::Answer(frame)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert!(matches!(frame, Frame::Error { id: Some(id), .. } if id == RequestId::inner(1)));
     }

@@ -9,8 +9,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use bytes::Bytes;
 
-use super::Listed;
-use crate::host::effects::{Page, Place, Record, SessionKey};
+use crate::host::effects::{Listed, Page, Place, Record, SessionKey};
 
 /// Every session's summary, newest first.
 #[derive(Debug, Default)]
@@ -38,14 +37,10 @@ impl Memory {
     pub fn list(&self, page: &Page) -> Listed {
         let start = page.after.clone().map_or(Unbounded, |place| Excluded(Reverse(place)));
         let mut rest = self.summaries.range((start, Unbounded));
-        let mut listed = Listed::default();
-        let mut last = None;
-        for (Reverse(place), summary) in rest.by_ref().take(page.limit) {
-            listed.summaries.push(summary.clone());
-            last = Some(place.clone());
-        }
-        listed.next = last.filter(|_| rest.next().is_some());
-        listed
+        let sessions = rest.by_ref().take(page.limit);
+        let sessions: Vec<_> = sessions.map(|(Reverse(place), json)| (place.clone(), json.clone())).collect();
+        let next = sessions.last().map(|(place, _)| place.clone()).filter(|_| rest.next().is_some());
+        Listed { sessions, next }
     }
 
     fn forget(&mut self, key: SessionKey) {

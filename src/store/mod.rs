@@ -31,9 +31,6 @@ mod ways;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use crate::host::effects::Place;
 use crate::host::log::Window;
 
 /// Where sessions are kept.
@@ -72,13 +69,4 @@ impl Default for StoreOptions {
             patience: Duration::from_secs(20),
         }
     }
-}
-
-/// A page of the list of sessions.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub struct Listed {
-    /// The summaries (JSON text), newest first.
-    pub summaries: Vec<Bytes>,
-    /// The place of the last one, when there are more behind it.
-    pub next: Option<Place>,
 }

@@ -14,8 +14,10 @@ use serde::Deserialize;
 use super::rows::{self, signed, unsigned};
 use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
-use super::{clients, schema, trash, ways, Listed};
-use crate::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, Page, Place, SavedSession, SessionKey};
+use super::{clients, schema, trash, ways};
+use crate::host::effects::{
+    ActionLine, ChannelId, ChatKey, ChatRow, Listed, Page, Place, SavedSession, SessionKey,
+};
 use crate::host::log::Window;
 
 /// A connection that reads what is safe.
@@ -174,7 +176,8 @@ impl Reader {
             provider: String,
         }
         let listed = self.list(&Page { after: None, limit: usize::MAX })?;
-        let summaries = listed.summaries.iter().filter_map(|it| serde_json::from_slice::<Summary>(it).ok());
+        let summaries =
+            listed.sessions.iter().filter_map(|(_, json)| serde_json::from_slice::<Summary>(json).ok());
         Ok(summaries.map(|summary| (summary.resource, summary.provider)).collect())
     }
 
@@ -303,10 +306,10 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
     let mut statement = connection.prepare_cached(sql)?;
     let damaged = || rows::damaged_if(|| "the list of sessions".to_owned());
     let mut rows = statement.query(params![modified_at, signed(key), limit]).map_err(damaged())?;
-    let (mut listed, mut last) = (Listed::default(), None);
+    let mut listed = Listed::default();
     while let Some(row) = rows.next().map_err(damaged())? {
-        if listed.summaries.len() == page.limit {
-            listed.next = last;
+        if listed.sessions.len() == page.limit {
+            listed.next = listed.sessions.last().map(|(place, _)| place.clone());
             break;
         }
         let key = SessionKey(unsigned(row.get(0).map_err(damaged())?));
@@ -318,8 +321,7 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
             Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
         };
-        listed.summaries.push(summary);
-        last = Some(Place { modified_at, key });
+        listed.sessions.push((Place { modified_at, key }, summary));
     }
     Ok(Some(listed))
 }
@@ -330,10 +332,10 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
     let named = ways::named(connection)?
         .into_iter()
         .filter(|it| it.removed_at.is_none() && (it.modified_at.as_str(), it.key.0) < (modified_at, key));
-    let (mut listed, mut last) = (Listed::default(), None);
+    let mut listed = Listed::default();
     for ways::Named { key, modified_at, .. } in named {
-        if listed.summaries.len() == page.limit {
-            listed.next = last;
+        if listed.sessions.len() == page.limit {
+            listed.next = listed.sessions.last().map(|(place, _)| place.clone());
             break;
         }
         let summary = match rows::summary(connection, key) {
@@ -341,8 +343,7 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
             Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
         };
-        listed.summaries.push(summary);
-        last = Some(Place { modified_at, key });
+        listed.sessions.push((Place { modified_at, key }, summary));
     }
     Ok(listed)
 }

@@ -118,6 +118,17 @@ pub enum Input {
         /// What was looked up for it.
         recalled: Recalled,
     },
+    /// A page of the list was read for a request, and sessions have changed since that began.
+    Listed {
+        /// Whose request.
+        connection: ConnectionId,
+        /// Which.
+        id: RequestId,
+        /// What was asked for.
+        page: Page,
+        /// What was read.
+        listed: Listed,
+    },
     /// A client can say nothing any more, and is still told what happens. Its turns are ended in this way; when they
     /// are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
     Ended {
@@ -527,6 +538,15 @@ pub struct Page {
     pub after: Option<Place>,
     /// At most so many.
     pub limit: usize,
+}
+
+/// A page of the list of sessions, as it was read.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The summaries (JSON text), newest first, each with its session's place.
+    pub sessions: Vec<(Place, Bytes)>,
+    /// The place of the last one, when there are more behind it.
+    pub next: Option<Place>,
 }
 
 /// A session's place in the list: newest first, and of two modified at the same time the later one.

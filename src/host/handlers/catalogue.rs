@@ -16,7 +16,9 @@ use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_complete, settings_of, shown};
 use crate::host::directories::usable_directory;
-use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Output, Page, Place, Record};
+use crate::host::effects::{
+    AgentDescription, ChatKey, ConnectionId, Frame, Listed, Output, Page, Place, Record,
+};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{
     activity_of, creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey,
@@ -25,8 +27,8 @@ use crate::host::progress::Opening;
 use crate::host::{Findings, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::ListSessionsParams;
-use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
+use crate::wire::methods::{ListSessionsParams, Method};
+use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json, RequestId};
 use crate::wire::uris::{default_chat_of, is_root};
 
 /// A session that exists but that nobody has been told of.
@@ -208,16 +210,55 @@ impl Host {
 
     /// The result of a `listSessions` that looks at nothing but memory.
     pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
-        let summaries =
-            self.channels.sessions.values().map(|session| to_sorted_json(&session.summary()).into());
-        listing(&summaries.collect::<Vec<Bytes>>(), None).into()
+        let sessions = self.channels.sessions.values();
+        listing_of(sessions.map(|session| to_sorted_json(&session.summary())), None)
     }
 
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
         let sessions = uris.iter().filter_map(|uri| self.channels.sessions.get(&self.find_session(uri)?));
-        let summaries = sessions.map(|session| to_sorted_json(&session.summary()).into());
-        listing(&summaries.collect::<Vec<Bytes>>(), None).into()
+        listing_of(sessions.map(|session| to_sorted_json(&session.summary())), None)
+    }
+
+    /// Answers a request for a page of the list that was read while sessions changed. What was read may be older or newer
+    /// than what clients were told meanwhile: the list is made to say what they were told last.
+    pub(in crate::host) fn answer_list(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        id: RequestId,
+        page: &Page,
+        mut listed: Listed,
+    ) {
+        // While nothing can be kept, what is safe is what the store has.
+        if self.failing.is_none() {
+            self.tell_summaries_now(step);
+            self.bring_up_to_date(page, &mut listed);
+        }
+        let result = listing(&listed);
+        step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
+    }
+
+    /// Puts the sessions that are in memory, as they were told last, in the place of what was read of them.
+    fn bring_up_to_date(&self, page: &Page, listed: &mut Listed) {
+        let sessions = &self.channels.sessions;
+        let is_known =
+            |place: &Place| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
+        listed.sessions.retain(|(place, _)| !is_known(place));
+        let told = sessions.iter().filter(|(_, session)| !session.ahead);
+        let told = told.map(|(key, session)| {
+            (Place { modified_at: session.told.modified_at.clone(), key: *key }, &session.told)
+        });
+        let last = listed.next.as_ref();
+        let on_page = told.filter(|(place, _)| {
+            page.after.as_ref().is_none_or(|after| place < after) && last.is_none_or(|last| place >= last)
+        });
+        listed.sessions.extend(on_page.map(|(place, told)| (place, to_json(told).into())));
+        listed.sessions.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+        if listed.sessions.len() > page.limit {
+            listed.sessions.truncate(page.limit);
+            listed.next = listed.sessions.last().map(|(place, _)| place.clone());
+        }
     }
 
     /// Which page of the list of sessions is asked for; all of them when no limit is given.
@@ -306,9 +347,13 @@ fn read_cursor(cursor: &str) -> Option<Place> {
     Some(Place { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
 }
 
-/// The result of `listSessions` (JSON text) out of the summaries of a page; `next` is the place of its last
-/// session when there are more behind it.
-pub fn listing(summaries: &[Bytes], next: Option<&Place>) -> Bytes {
+/// The result of `listSessions` (JSON text) for a page.
+pub fn listing(listed: &Listed) -> Bytes {
+    listing_of(listed.sessions.iter().map(|(_, summary)| summary), listed.next.as_ref()).into()
+}
+
+/// The same, out of the summaries of a page; `next` is the place of its last session when there are more behind it.
+fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&Place>) -> Vec<u8> {
     let mut result = b"{".to_vec();
     if let Some(place) = next {
         result.extend_from_slice(b"\"nextCursor\":");
@@ -316,12 +361,12 @@ pub fn listing(summaries: &[Bytes], next: Option<&Place>) -> Bytes {
         result.push(b',');
     }
     result.extend_from_slice(b"\"items\":[");
-    for (at, summary) in summaries.iter().enumerate() {
+    for (at, summary) in summaries.enumerate() {
         result.extend_from_slice(if at == 0 { b"" } else { b"," });
-        result.extend_from_slice(summary);
+        result.extend_from_slice(summary.as_ref());
     }
     result.extend_from_slice(b"]}");
-    result.into()
+    result
 }
 
 #[cfg(test)]

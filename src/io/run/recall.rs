@@ -12,7 +12,7 @@ use crate::host::limits::Sieve;
 use crate::host::Findings;
 use crate::io::held::HeldMessage;
 use crate::io::keeper::Kept;
-use crate::io::readers::{Read, Wanted};
+use crate::io::readers::{Asked, ListRead, Read, Wanted};
 use crate::io::trouble::Answer;
 use crate::store::reader::Reader;
 use crate::wire::methods::Method;
@@ -157,6 +157,7 @@ impl Sidecar {
         }
         match read {
             Read::Answer(frame) => self.answer(connection, &frame),
+            Read::Listed(read) => self.hear_list(connection, *read),
             Read::Found(found) => {
                 if let Some(mut held) = self.take_held(connection) {
                     held.take_in(found);
@@ -164,6 +165,16 @@ impl Sidecar {
                 }
             }
         }
+    }
+
+    /// A page of the list was read. If sessions may have changed since that began, the core says what they are now.
+    fn hear_list(&mut self, connection: ConnectionId, read: ListRead) {
+        let ListRead { asked: Asked { id, page, began }, listed, answer } = read;
+        if began.is_some_and(|began| !self.changes.list_has_changed(began)) {
+            return self.answer(connection, &answer);
+        }
+        self.answer_has_come(connection);
+        self.feed(Input::Listed { connection, id, page, listed });
     }
 
     fn take_held(&mut self, connection: ConnectionId) -> Option<HeldMessage> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::leaving::{patience, NOT_TOLD};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
-use crate::io::readers::listing;
+use crate::io::readers::{listing, Asked};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
@@ -35,10 +35,15 @@ impl Sidecar {
 
     /// Sends an answer that was made elsewhere.
     pub(super) fn answer(&mut self, connection: ConnectionId, frame: &Frame) {
+        self.answer_has_come(connection);
+        self.tell(connection, frame);
+    }
+
+    /// An answer to this connection that is made elsewhere has come.
+    pub(super) fn answer_has_come(&mut self, connection: ConnectionId) {
         if let Some(link) = self.links.get_mut(connection) {
             link.answers_due = link.answers_due.saturating_sub(1);
         }
-        self.tell(connection, frame);
     }
 
     /// An answer to this connection is made elsewhere.
@@ -51,9 +56,8 @@ impl Sidecar {
     /// Feeds the core. What it asks is done when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
-            Input::Said { connection, message: Incoming::Request { id, .. }, .. } => {
-                Some((*connection, id.clone()))
-            }
+            Input::Said { connection, message: Incoming::Request { id, .. }, .. }
+            | Input::Listed { connection, id, .. } => Some((*connection, id.clone())),
             _ => None,
         };
         let of_client = matches!(input, Input::Said { .. });
@@ -114,9 +118,12 @@ impl Sidecar {
             Output::List(connection, id, page) => {
                 self.expect_answer(connection);
                 match (&mut self.readers, self.keeper.memory()) {
-                    (Some(readers), _) => readers.list(connection, id, page),
+                    (Some(readers), _) => {
+                        let began = self.keeper.is_settled().then(|| self.changes.now());
+                        readers.list(connection, Asked { id, page, began });
+                    }
                     (None, Some(memory)) => {
-                        let listed = listing(id, Ok(memory.list(&page)));
+                        let listed = listing(id, &memory.list(&page));
                         self.answer(connection, &listed);
                     }
                     (None, None) => {}
@@ -157,7 +164,8 @@ impl Sidecar {
             if outputs.is_empty() {
                 break;
             }
-            if self.links.iter().any(|link| link.held.is_some()) {
+            let reads = self.readers.as_ref().is_some_and(|readers| !readers.is_idle());
+            if reads || self.links.iter().any(|link| link.held.is_some()) {
                 self.changes.note(&outputs);
             } else {
                 self.changes.forget();

@@ -36,9 +36,6 @@ const SEATS: std::ops::Range<usize> = 2..6;
 /// In one of so many moves the host is killed, and started again.
 const DEATHS: usize = 30;
 
-/// So often sessions are listed until nothing has changed meanwhile.
-const LISTS_MAX: usize = 20;
-
 /// So much of what was said is shown when a schedule fails.
 const SHOWN: usize = 60;
 
@@ -317,20 +314,12 @@ impl Stage {
         self.seats[seat].party.mirror.take(&snapshot)
     }
 
-    /// Lists the sessions. The store is read for that while others are heard, so a change that is told meanwhile may be
-    /// in the list or not: then it is listed again, and what is wrong stays wrong.
     fn list(&mut self, seat: usize) -> Result<Value> {
         let dialect = self.seats[seat].party.dialect();
-        let params = dialect.params("listSessions", dialect.root(), json!({}));
-        let mut tries = 1..=LISTS_MAX;
-        loop {
-            let listed = self.ask(seat, "listSessions", &params)?;
-            match self.seats[seat].party.mirror.compare_list(&listed) {
-                Err(wrong) if tries.next().is_none() => return Err(wrong),
-                Err(_) => {}
-                Ok(()) => return Ok(listed),
-            }
-        }
+        let listed =
+            self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;
+        self.seats[seat].party.mirror.compare_list(&listed)?;
+        Ok(listed)
     }
 
     /// Compares everything that a client holds with what the host shows it now; all it said has come back.

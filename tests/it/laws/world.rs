@@ -879,7 +879,7 @@ impl World {
             Output::Record(_) => {}
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(page);
-                let result = listing(&listed.summaries, listed.next.as_ref());
+                let result = listing(&listed);
                 let frame = Frame::result(id.clone(), Method::ListSessions, result);
                 self.take_frame(*connection, &frame, seen)?;
             }

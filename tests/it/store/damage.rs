@@ -79,7 +79,7 @@ fn a_log_with_a_changed_byte_ends_before_it() {
         fs::remove_file(beside(&path, "-shm")).ok();
         let Ok(reader) = Reader::open(&path, Window::default()) else { continue };
         let Ok(page) = reader.list(&everything()) else { continue };
-        let there = u64::try_from(page.summaries.len()).unwrap();
+        let there = u64::try_from(page.sessions.len()).unwrap();
         for key in 1..=4 {
             match load(&reader, key).unwrap() {
                 Some(saved) => assert_whole(&saved, key),
@@ -168,7 +168,7 @@ fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
     }
     match reader.list(&everything()) {
         Ok(page) => {
-            for json in &page.summaries {
+            for (_, json) in &page.sessions {
                 let summary: serde_json::Value = serde_json::from_slice(json).unwrap();
                 let title = summary["title"].as_str().unwrap();
                 assert!(
@@ -177,7 +177,7 @@ fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
                     "{summary} (byte {at})"
                 );
             }
-            unseen |= (page.summaries.len() as u64) < sessions;
+            unseen |= (page.sessions.len() as u64) < sessions;
         }
         Err(_) => toll.told += 1,
     }
@@ -278,7 +278,7 @@ fn a_damaged_session_is_listed_as_that() {
         let mut page = ahp_sidecar::host::effects::Page { after: None, limit: 1 };
         for expected in 0..3 {
             let listed = reader.list(&page).unwrap();
-            assert_eq!(listed.summaries.len(), 1, "{expected}");
+            assert_eq!(listed.sessions.len(), 1, "{expected}");
             page.after = listed.next;
         }
         assert_eq!(page.after, None);

@@ -126,7 +126,7 @@ fn everything() -> Page {
 
 fn listed(reader: &Reader) -> Vec<Value> {
     let listed = reader.list(&everything()).unwrap();
-    listed.summaries.iter().map(|json| serde_json::from_slice(json).unwrap()).collect()
+    listed.sessions.iter().map(|(_, json)| serde_json::from_slice(json).unwrap()).collect()
 }
 
 fn titles(reader: &Reader) -> Vec<String> {

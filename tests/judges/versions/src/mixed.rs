@@ -396,7 +396,7 @@ impl Stage {
             Output::Record(_) => {}
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(&page);
-                let result = listing(&listed.summaries, listed.next.as_ref());
+                let result = listing(&listed);
                 self.tell(connection, &Frame::result(id, Method::ListSessions, result));
             }
             Output::Agent(chat, command) => {

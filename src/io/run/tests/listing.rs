@@ -1,0 +1,102 @@
+//! The list of sessions, which is read from the store while sessions change.
+//!
+//! Owns: that whoever lists is given what it was told last, whenever the reading was.
+//! Never: lets the store be read by itself.
+
+use serde_json::{json, Value};
+
+use super::{folder, Client, World};
+
+/// The list as it is read now, and nothing changes meanwhile.
+async fn listed(world: &mut World, client: &mut Client, params: Value) -> Value {
+    let id = client.asks("listSessions", params);
+    world.settle().await;
+    let read = world.next_job().map(|job| world.read(job)).expect("a read");
+    world.deliver(read);
+    world.settle().await;
+    answer_to(client, id)
+}
+
+fn answer_to(client: &mut Client, id: u64) -> Value {
+    let told = client.looks();
+    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
+    assert!(answer["error"].is_null(), "{answer}");
+    answer["result"].clone()
+}
+
+fn resources(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["resource"].as_str().unwrap()).collect()
+}
+
+async fn create(world: &mut World, client: &mut Client, name: &str) {
+    world.ask(client, "createSession", json!({ "channel": name })).await;
+    world.settle().await;
+}
+
+const ONE: &str = "ahp-session:/1";
+const TWO: &str = "ahp-session:/2";
+const THREE: &str = "ahp-session:/3";
+const FOUR: &str = "ahp-session:/4";
+
+/// A session gets another title, one goes and one comes.
+async fn change(world: &mut World, client: &mut Client) {
+    client.dispatches(ONE, json!({ "type": "session/titleChanged", "title": "Another" }));
+    world.ask(client, "disposeSession", json!({ "channel": TWO })).await;
+    create(world, client, FOUR).await;
+}
+
+#[tokio::test]
+async fn what_changes_while_the_list_is_read_is_in_it_as_it_was_told_last() {
+    for is_read_before in [true, false] {
+        let folder = folder();
+        let mut world = World::on(folder.path()).await;
+        let mut other = world.client("other", "1.0.0").await;
+        for session in [ONE, TWO, THREE] {
+            create(&mut world, &mut other, session).await;
+        }
+        let mut lists = world.client("lists", "1.0.0").await;
+        let id = lists.asks("listSessions", json!({}));
+        world.settle().await;
+        let job = world.next_job().expect("a read");
+        let read = if is_read_before {
+            let read = world.read(job);
+            change(&mut world, &mut other).await;
+            read
+        } else {
+            change(&mut world, &mut other).await;
+            world.read(job)
+        };
+        world.deliver(read);
+        world.settle().await;
+        let list = answer_to(&mut lists, id);
+        let mut all = resources(&list);
+        all.sort_unstable();
+        assert_eq!(all, [ONE, THREE, FOUR], "{is_read_before}");
+        let titles = list["items"].as_array().unwrap().iter().filter(|item| item["title"] == "Another");
+        assert_eq!(titles.count(), 1, "{is_read_before}: {list}");
+        assert_eq!(list, listed(&mut world, &mut lists, json!({})).await, "{is_read_before}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_was_read_before_sessions_changed_is_a_page_of_what_they_are_now() {
+    let folder = folder();
+    let mut world = World::on(folder.path()).await;
+    let mut other = world.client("other", "1.0.0").await;
+    for session in [ONE, TWO, THREE] {
+        create(&mut world, &mut other, session).await;
+    }
+    let mut lists = world.client("lists", "1.0.0").await;
+    let id = lists.asks("listSessions", json!({ "limit": 2 }));
+    world.settle().await;
+    let read = world.next_job().map(|job| world.read(job)).expect("a read");
+    create(&mut world, &mut other, FOUR).await;
+    world.deliver(read);
+    world.settle().await;
+    let first = answer_to(&mut lists, id);
+    assert_eq!(resources(&first), [FOUR, THREE]);
+    let rest = json!({ "limit": 2, "cursor": first["nextCursor"] });
+    let rest = listed(&mut world, &mut lists, rest).await;
+    assert_eq!(resources(&rest), [TWO, ONE]);
+    assert!(rest["nextCursor"].is_null(), "{rest}");
+}
