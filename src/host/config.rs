@@ -12,7 +12,7 @@ use ahp_types::state::{
 };
 use serde_json::{Map, Value};
 
-use super::effects::AgentDescription;
+use super::effects::{model_called, AgentDescription};
 
 /// The configuration of a session, as clients are shown it: what was chosen, and what the schema says of the
 /// rest; none where there is nothing to configure and never will be.
@@ -119,18 +119,7 @@ const STAND_IN: (&str, &str) = ("default", "Default");
 /// without models.
 pub(super) fn stand_in_model(provider: &str) -> SessionModelInfo {
     let (id, name) = STAND_IN;
-    SessionModelInfo {
-        id: id.to_owned(),
-        provider: provider.to_owned(),
-        name: name.to_owned(),
-        max_context_window: None,
-        max_output_tokens: None,
-        max_prompt_tokens: None,
-        supports_vision: None,
-        policy_state: None,
-        config_schema: None,
-        meta: None,
-    }
+    model_called(id, provider, name)
 }
 
 /// Whether no more than the stand-in is known of an agent's models.

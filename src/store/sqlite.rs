@@ -20,11 +20,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
 use rustix::process::{getrlimit, Resource};
 
-use super::archive::Archive;
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
-use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, StoreOptions};
+use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, ways, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::Window;
 use crate::host::Start;
@@ -74,7 +73,7 @@ pub enum StoreError {
     BeyondMending(Box<StoreError>),
     /// What is damaged cannot be made again, and no way leads to any session any more.
     #[error(
-        "{0}; no session can be found in it any more, and nothing was changed: put a copy of it back, or remove the folder to begin anew"
+        "{0}; no session can be found in it any more, and nothing was removed: put a copy of it back, or remove the folder to begin anew"
     )]
     BeyondReading(Box<StoreError>),
     /// The mark beside it cannot be read or written.
@@ -122,7 +121,7 @@ impl StoreError {
             return self;
         }
         // What is said to work was tried.
-        match Archive::look_into(path).and_then(|archive| archive.list()) {
+        match schema::look_into(path).and_then(|(connection, _)| ways::named(&connection)) {
             Ok(_) => Self::BeyondMending(Box::new(self)),
             Err(error) => {
                 tracing::debug!(%error, "its sessions cannot be listed either");

@@ -194,14 +194,20 @@ impl Edges {
         }
     }
 
+    /// A message with the files of this machine called as everybody calls them, whatever its client does. That comes
+    /// before anything else is done with it.
+    pub fn with_files(&self, connection: ConnectionId, message: Incoming) -> Incoming {
+        match self.peers.get(&connection) {
+            Some(peer) if peer.quirks.remote_files => quirks::with_files(message),
+            _ => message,
+        }
+    }
+
     /// What a message names, called as the core may call it. The channels may be more than the message turns out to
     /// mean: what old spellings stand for is known for sure only when it is translated, which is when it is heard.
     pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
         let peer = self.peers.get(&connection);
-        let mut named = match peer {
-            Some(peer) if peer.quirks.remote_files => Named::of(&quirks::with_files(message.clone())),
-            _ => Named::of(message),
-        };
+        let mut named = Named::of(message);
         // The version of a client that comes, or comes back, is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
@@ -289,7 +295,6 @@ impl Edges {
     /// Translates a message up, to what the core is fed: all at once, with nothing in between.
     pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<Incoming>) {
         let peer = self.peers.entry(connection).or_default();
-        let message = if peer.quirks.remote_files { quirks::with_files(message) } else { message };
         let message = if peer.quirks.sessions_by_provider { self.spelling.take_up(message) } else { message };
         let (id, method, params) = match message {
             Incoming::Request { id, method, params } => (Some(id), method, params),

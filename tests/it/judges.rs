@@ -7,6 +7,9 @@
 #[path = "../judges/shared/mod.rs"]
 mod shared;
 
+#[path = "../judges/shared/stage.rs"]
+mod stage;
+
 mod sockets;
 
 use std::path::PathBuf;

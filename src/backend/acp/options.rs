@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
+use crate::host::effects::model_called;
 use crate::wire::text;
 
 /// So many settings are known of a session, and so many values of each.
@@ -268,19 +269,11 @@ impl Options {
         let setting = self.place_of(MODEL).map(|at| &self.settings[at]);
         let values = setting.and_then(|setting| setting.values.as_deref()).unwrap_or_default();
         let model = |choice: &Choice| SessionModelInfo {
-            id: choice.value.clone(),
-            provider: provider.to_owned(),
-            name: choice.label.clone(),
-            max_context_window: None,
-            max_output_tokens: None,
-            max_prompt_tokens: None,
-            supports_vision: None,
-            policy_state: None,
-            config_schema: None,
             meta: choice
                 .description
                 .as_ref()
                 .map(|it| JsonObject::from_iter([("acp.description".to_owned(), Value::from(it.as_str()))])),
+            ..model_called(&choice.value, provider, &choice.label)
         };
         values.iter().map(model).collect()
     }

@@ -560,6 +560,22 @@ pub struct PermissionOption {
     pub kind: PermissionKind,
 }
 
+/// A model of which no more is known than this.
+pub fn model_called(id: &str, provider: &str, name: &str) -> SessionModelInfo {
+    SessionModelInfo {
+        id: id.to_owned(),
+        provider: provider.to_owned(),
+        name: name.to_owned(),
+        max_context_window: None,
+        max_output_tokens: None,
+        max_prompt_tokens: None,
+        supports_vision: None,
+        policy_state: None,
+        config_schema: None,
+        meta: None,
+    }
+}
+
 /// What choosing a [`PermissionOption`] means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PermissionKind {

@@ -70,6 +70,7 @@ impl Sidecar {
                 Incoming::Malformed { id: None, error }
             }
         };
+        let message = self.edges.with_files(connection, message);
         let named = self.edges.named(connection, &message);
         self.go_on(connection, HeldMessage::new(message, named));
     }

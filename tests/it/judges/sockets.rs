@@ -18,10 +18,11 @@ use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::shared::dice::Dice;
-use super::shared::moves::{self, Move};
+use super::shared::moves;
 use super::shared::official::Official;
 use super::shared::party::Party;
 use super::shared::schedules::asked;
+use super::stage::{self, Stage as _};
 use crate::listen::{Client, Host};
 use crate::support::{window_on, Process, HUNG};
 
@@ -145,40 +146,16 @@ impl Stage {
             let official = OFFICIALS[(number + kind) % OFFICIALS.len()];
             let party = Party::new(official, &format!("judge-{number}"));
             self.seats.push(Seat { party, kind: kind + number, wire: None });
-            self.open(number)?;
-            let dialect = self.seats[number].party.dialect();
-            let root = dialect.root().to_owned();
-            let params = dialect.initialize(&format!("judge-{number}"), std::slice::from_ref(&root));
-            let opened = self.ask(number, "initialize", &params)?;
-            self.seats[number].party.mirror.take(&opened["snapshots"][0])?;
-            self.list(number)?;
+            self.enter(number)?;
         }
-        let creator = dice.from(0..self.seats.len());
-        let dialect = self.seats[creator].party.dialect();
-        let uri = dialect.session("judged");
-        let params = dialect.params("createSession", &uri, json!({ "provider": "script" }));
-        self.ask(creator, "createSession", &params)?;
-        for seat in 0..self.seats.len() {
-            // Each version may call it something else.
-            let listed = self.list(seat)?;
-            let uri =
-                listed["items"][0]["resource"].as_str().context("the session is not listed")?.to_owned();
-            self.seats[seat].party.session.clone_from(&uri);
-            self.follow(seat, &uri)?;
-            self.seats[seat].party.find_conversation()?;
-            let conversation = self.seats[seat].party.conversation.clone();
-            if conversation != uri {
-                self.follow(seat, &conversation)?;
-            }
-        }
-        Ok(())
+        self.share_a_session(dice.from(0..self.seats.len()))
     }
 
     fn play(&mut self, dice: &mut Dice) -> Result<()> {
         for _ in 0..MOVES {
             self.at += 1;
             if dice.from(0..DEATHS) == 0 {
-                self.kill_the_host();
+                self.kill_the_host()?;
             }
             let seat = dice.from(0..self.seats.len());
             let chosen = moves::choose(dice, &self.seats[seat].party, true, self.at)?;
@@ -188,70 +165,40 @@ impl Stage {
         Ok(())
     }
 
-    fn step(&mut self, seat: usize, chosen: &Move) -> Result<()> {
-        let party = &self.seats[seat].party;
-        let (session, conversation) = (party.session.clone(), party.conversation.clone());
-        let dialect = party.dialect();
-        if self.seats[seat].wire.is_none() {
-            return if matches!(chosen, Move::Return) { self.come_back(seat) } else { Ok(()) };
-        }
-        match chosen {
-            Move::OnSession(action) => self.act(seat, &session, action),
-            Move::OnConversation(action) => self.act(seat, &conversation, action),
-            Move::Listen => {
-                self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;
-                Ok(())
-            }
-            Move::Lose => {
-                self.lose(seat);
-                Ok(())
-            }
-            Move::Return => Ok(()),
-            Move::Resubscribe => {
-                let params = dialect.params("unsubscribe", &conversation, json!({}));
-                let line = self.seats[seat].party.notify("unsubscribe", &params)?;
-                self.say(seat, line)?;
-                // What came before that was heard.
-                self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;
-                self.seats[seat].party.mirror.leave(&conversation);
-                let snapshot = self.snapshot_in(seat, &conversation, dialect.window(self.at % 4))?;
-                self.seats[seat].party.mirror.take(&snapshot)
-            }
-            Move::Compare => self.compare(seat),
-            Move::Another { dispose } => {
-                let other = dialect.session(&format!("other-{}", self.at));
-                self.ask(seat, "createSession", &dialect.params("createSession", &other, json!({})))?;
-                if *dispose {
-                    self.ask(seat, "disposeSession", &dialect.params("disposeSession", &other, json!({})))?;
-                }
-                Ok(())
-            }
-        }
-    }
-
     /// At last everybody is there, and sees the same.
     fn finish(&mut self) -> Result<()> {
+        self.gather()?;
         for seat in 0..self.seats.len() {
-            if self.seats[seat].wire.is_none() {
-                self.come_back(seat)?;
-            }
             self.compare(seat)?;
             self.seats[seat].party.check_all_answered()?;
         }
         Ok(())
     }
 
-    fn kill_the_host(&mut self) {
+    fn kill_the_host(&mut self) -> Result<()> {
         // Dropping it kills it.
         self.host = None;
         for seat in 0..self.seats.len() {
-            self.lose(seat);
+            self.drop_out(seat)?;
         }
         self.said.push("the host is killed".to_owned());
         self.host = Some(listen_on(&self.folder));
+        Ok(())
+    }
+}
+
+impl stage::Stage for Stage {
+    fn count(&self) -> usize {
+        self.seats.len()
     }
 
-    // What a client does.
+    fn party(&mut self, seat: usize) -> &mut Party {
+        &mut self.seats[seat].party
+    }
+
+    fn is_connected(&self, seat: usize) -> bool {
+        self.seats[seat].wire.is_some()
+    }
 
     fn open(&mut self, seat: usize) -> Result<()> {
         let host = self.host.as_ref().context("no host")?;
@@ -259,25 +206,10 @@ impl Stage {
         Ok(())
     }
 
-    /// A client's connection is gone, with everything that was on its way. A window is killed.
-    fn lose(&mut self, seat: usize) {
-        let Seat { party, wire, .. } = &mut self.seats[seat];
-        party.mirror.away = true;
-        party.unechoed.clear();
-        *wire = None;
-    }
-
-    fn come_back(&mut self, seat: usize) -> Result<()> {
-        self.open(seat)?;
-        let params = self.seats[seat].party.reconnect()?;
-        let result = self.ask(seat, "reconnect", &params)?;
-        self.seats[seat].party.catch_up(&result)?;
-        self.compare(seat).context("after coming back")
-    }
-
-    fn act(&mut self, seat: usize, channel: &str, action: &Value) -> Result<()> {
-        let line = self.seats[seat].party.dispatch(channel, action)?;
-        self.say(seat, line)
+    /// A window is killed.
+    fn lose(&mut self, seat: usize) -> Result<()> {
+        self.seats[seat].wire = None;
+        Ok(())
     }
 
     fn say(&mut self, seat: usize, line: String) -> Result<()> {
@@ -286,7 +218,6 @@ impl Stage {
         wire.as_mut().context("not connected")?.say(&line)
     }
 
-    /// Asks, and hears everything up to the answer.
     fn ask(&mut self, seat: usize, method: &str, params: &Value) -> Result<Value> {
         let (id, line) = self.seats[seat].party.request(method, params)?;
         self.say(seat, line)?;
@@ -302,33 +233,18 @@ impl Stage {
         }
     }
 
-    fn snapshot_in(&mut self, seat: usize, channel: &str, members: Value) -> Result<Value> {
-        let params = self.seats[seat].party.dialect().params("subscribe", channel, members);
-        let snapshot = self.ask(seat, "subscribe", &params)?["snapshot"].clone();
-        ensure!(snapshot["resource"] == *channel, "asked for {channel}, got {}", snapshot["resource"]);
-        Ok(snapshot)
-    }
-
-    fn follow(&mut self, seat: usize, channel: &str) -> Result<()> {
-        let snapshot = self.snapshot_in(seat, channel, json!({}))?;
-        self.seats[seat].party.mirror.take(&snapshot)
-    }
-
-    fn list(&mut self, seat: usize) -> Result<Value> {
+    /// What it was told is before the answer to what it asks now.
+    fn hear_all(&mut self, seat: usize) -> Result<()> {
         let dialect = self.seats[seat].party.dialect();
-        let listed =
-            self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;
-        self.seats[seat].party.mirror.compare_list(&listed)?;
-        Ok(listed)
+        self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;
+        Ok(())
     }
 
-    /// Compares everything that a client holds with what the host shows it now; all it said has come back.
-    fn compare(&mut self, seat: usize) -> Result<()> {
-        for channel in self.seats[seat].party.mirror.channels() {
-            let snapshot = self.snapshot_in(seat, &channel, json!({}))?;
-            self.seats[seat].party.mirror.compare(&snapshot)?;
-        }
-        self.list(seat)?;
-        self.seats[seat].party.check_all_echoed()
+    fn listen(&mut self, seat: usize) -> Result<()> {
+        self.hear_all(seat)
+    }
+
+    fn at(&self) -> usize {
+        self.at
     }
 }

@@ -6,6 +6,9 @@
 #[path = "../../shared/mod.rs"]
 mod shared;
 
+#[path = "../../shared/stage.rs"]
+mod stage;
+
 mod mixed;
 
 /// The host's program, as `make test-versions` tells.

@@ -22,10 +22,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 
 use super::shared::dice::Dice;
-use super::shared::moves::{self, Mood, Move};
+use super::shared::moves::{self, Mood};
 use super::shared::official::Official;
 use super::shared::party::{Answer, Party};
 use super::shared::schedules::asked;
+use super::stage::{self, Stage as _};
 
 /// Where the choices begin when nobody asks for others, and how many schedules there are then.
 const SEED: u64 = 11;
@@ -155,38 +156,11 @@ impl Stage {
             });
         }
         for seat in 0..self.seats.len() {
-            self.open(seat)?;
-            let dialect = self.seats[seat].party.dialect();
-            let root = dialect.root().to_owned();
-            let params = dialect.initialize(&format!("judge-{seat}"), std::slice::from_ref(&root));
-            let opened = self.ask(seat, "initialize", &params)?;
-            ensure!(
-                opened["protocolVersion"] == dialect.answered(),
-                "answered {}",
-                opened["protocolVersion"]
-            );
-            self.seats[seat].party.mirror.take(&opened["snapshots"][0])?;
-            self.list(seat)?;
+            let opened = self.enter(seat)?;
+            let answered = self.seats[seat].party.dialect().answered();
+            ensure!(opened["protocolVersion"] == answered, "answered {}", opened["protocolVersion"]);
         }
-        let creator = dice.from(0..self.seats.len());
-        let dialect = self.seats[creator].party.dialect();
-        let uri = dialect.session("judged");
-        let params = dialect.params("createSession", &uri, json!({ "provider": "script" }));
-        self.ask(creator, "createSession", &params)?;
-        for seat in 0..self.seats.len() {
-            // Each version may call it something else.
-            let listed = self.list(seat)?;
-            let uri =
-                listed["items"][0]["resource"].as_str().context("the session is not listed")?.to_owned();
-            self.seats[seat].party.session.clone_from(&uri);
-            self.follow(seat, &uri)?;
-            self.seats[seat].party.find_conversation()?;
-            let conversation = self.seats[seat].party.conversation.clone();
-            if conversation != uri {
-                self.follow(seat, &conversation)?;
-            }
-        }
-        Ok(())
+        self.share_a_session(dice.from(0..self.seats.len()))
     }
 
     fn play(&mut self, dice: &mut Dice) -> Result<()> {
@@ -211,102 +185,6 @@ impl Stage {
         Ok(())
     }
 
-    fn step(&mut self, seat: usize, chosen: &Move) -> Result<()> {
-        let Seat { party, connection, .. } = &self.seats[seat];
-        let (session, conversation) = (party.session.clone(), party.conversation.clone());
-        let dialect = party.dialect();
-        if connection.is_none() {
-            return if matches!(chosen, Move::Return) { self.come_back(seat) } else { Ok(()) };
-        }
-        match chosen {
-            Move::OnSession(action) => self.act(seat, &session, action),
-            Move::OnConversation(action) => self.act(seat, &conversation, action),
-            Move::Listen => self.quiet(),
-            Move::Lose => self.lose(seat),
-            Move::Return => Ok(()),
-            Move::Resubscribe => {
-                self.read(seat, usize::MAX)?;
-                let params = dialect.params("unsubscribe", &conversation, json!({}));
-                let line = self.seats[seat].party.notify("unsubscribe", &params)?;
-                self.say(seat, line)?;
-                self.seats[seat].party.mirror.leave(&conversation);
-                let window = dialect.window(self.at % 4);
-                let snapshot = self.snapshot_in(seat, &conversation, window)?;
-                self.seats[seat].party.mirror.take(&snapshot)
-            }
-            Move::Compare => self.compare(seat),
-            Move::Another { dispose } => {
-                let other = dialect.session(&format!("other-{}", self.at));
-                self.ask(seat, "createSession", &dialect.params("createSession", &other, json!({})))?;
-                if *dispose {
-                    self.ask(seat, "disposeSession", &dialect.params("disposeSession", &other, json!({})))?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    // What a client does.
-
-    fn open(&mut self, seat: usize) -> Result<()> {
-        self.last_connection += 1;
-        let connection = ConnectionId(self.last_connection);
-        self.seats[seat].connection = Some(connection);
-        self.feed(Input::Opened { connection, default_directory: None });
-        self.end_step()
-    }
-
-    /// A client's connection is gone, with everything that was on its way.
-    fn lose(&mut self, seat: usize) -> Result<()> {
-        let Seat { party, connection, unread } = &mut self.seats[seat];
-        unread.clear();
-        party.mirror.away = true;
-        party.unechoed.clear();
-        if let Some(connection) = connection.take() {
-            self.edges.close(connection);
-            self.feed(Input::Closed(connection));
-        }
-        self.end_step()
-    }
-
-    fn come_back(&mut self, seat: usize) -> Result<()> {
-        self.open(seat)?;
-        let params = self.seats[seat].party.reconnect()?;
-        let result = self.ask(seat, "reconnect", &params)?;
-        self.seats[seat].party.catch_up(&result)?;
-        self.compare(seat).context("after coming back")
-    }
-
-    fn act(&mut self, seat: usize, channel: &str, action: &Value) -> Result<()> {
-        let line = self.seats[seat].party.dispatch(channel, action)?;
-        self.say(seat, line)
-    }
-
-    fn say(&mut self, seat: usize, line: String) -> Result<()> {
-        let Some(connection) = self.seats[seat].connection else { return Ok(()) };
-        let mut fed = Vec::new();
-        self.said.push(format!("{} > {line}", self.seats[seat].party.dialect().name()));
-        self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
-        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
-        for message in fed {
-            self.feed(Input::said(connection, message));
-        }
-        self.end_step()
-    }
-
-    /// Asks, and reads until the answer.
-    fn ask(&mut self, seat: usize, method: &str, params: &Value) -> Result<Value> {
-        let (id, line) = self.seats[seat].party.request(method, params)?;
-        self.say(seat, line)?;
-        while !self.seats[seat].unread.is_empty() {
-            if let Some((answered, answer)) = self.read_line(seat)? {
-                ensure!(answered == id, "{answered} was answered instead of {id}");
-                return answer.map_err(|(code, why)| anyhow::anyhow!("{method} is refused: {code} {why}"));
-            }
-        }
-        anyhow::bail!("{method} was not answered")
-    }
-
     fn read_line(&mut self, seat: usize) -> Result<Option<(u64, Answer)>> {
         let Seat { party, unread, .. } = &mut self.seats[seat];
         let Some(line) = unread.pop_front() else { return Ok(None) };
@@ -324,40 +202,6 @@ impl Stage {
             }
         }
         Ok(())
-    }
-
-    fn snapshot(&mut self, seat: usize, channel: &str) -> Result<Value> {
-        self.snapshot_in(seat, channel, json!({}))
-    }
-
-    fn snapshot_in(&mut self, seat: usize, channel: &str, members: Value) -> Result<Value> {
-        let params = self.seats[seat].party.dialect().params("subscribe", channel, members);
-        let snapshot = self.ask(seat, "subscribe", &params)?["snapshot"].clone();
-        ensure!(snapshot["resource"] == *channel, "asked for {channel}, got {}", snapshot["resource"]);
-        Ok(snapshot)
-    }
-
-    fn follow(&mut self, seat: usize, channel: &str) -> Result<()> {
-        let snapshot = self.snapshot(seat, channel)?;
-        self.seats[seat].party.mirror.take(&snapshot)
-    }
-
-    fn list(&mut self, seat: usize) -> Result<Value> {
-        let dialect = self.seats[seat].party.dialect();
-        let params = dialect.params("listSessions", dialect.root(), json!({}));
-        let listed = self.ask(seat, "listSessions", &params)?;
-        self.seats[seat].party.mirror.compare_list(&listed)?;
-        Ok(listed)
-    }
-
-    /// Compares everything that a client holds with what the host shows it now; all it said has come back.
-    fn compare(&mut self, seat: usize) -> Result<()> {
-        for channel in self.seats[seat].party.mirror.channels() {
-            let snapshot = self.snapshot(seat, &channel)?;
-            self.seats[seat].party.mirror.compare(&snapshot)?;
-        }
-        self.list(seat)?;
-        self.seats[seat].party.check_all_echoed()
     }
 
     // What the host does.
@@ -454,11 +298,7 @@ impl Stage {
 
     /// Everybody is back, nothing runs, and everybody sees the same.
     fn finish(&mut self) -> Result<()> {
-        for seat in 0..self.seats.len() {
-            if self.seats[seat].connection.is_none() {
-                self.come_back(seat)?;
-            }
-        }
+        self.gather()?;
         loop {
             self.quiet()?;
             self.read(0, usize::MAX)?;
@@ -489,6 +329,74 @@ impl Stage {
             seen = Some((name, turns));
         }
         Ok(())
+    }
+}
+
+impl stage::Stage for Stage {
+    fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    fn party(&mut self, seat: usize) -> &mut Party {
+        &mut self.seats[seat].party
+    }
+
+    fn is_connected(&self, seat: usize) -> bool {
+        self.seats[seat].connection.is_some()
+    }
+
+    fn open(&mut self, seat: usize) -> Result<()> {
+        self.last_connection += 1;
+        let connection = ConnectionId(self.last_connection);
+        self.seats[seat].connection = Some(connection);
+        self.feed(Input::Opened { connection, default_directory: None });
+        self.end_step()
+    }
+
+    fn lose(&mut self, seat: usize) -> Result<()> {
+        let Seat { connection, unread, .. } = &mut self.seats[seat];
+        unread.clear();
+        if let Some(connection) = connection.take() {
+            self.edges.close(connection);
+            self.feed(Input::Closed(connection));
+        }
+        self.end_step()
+    }
+
+    fn say(&mut self, seat: usize, line: String) -> Result<()> {
+        let Some(connection) = self.seats[seat].connection else { return Ok(()) };
+        let mut fed = Vec::new();
+        self.said.push(format!("{} > {line}", self.seats[seat].party.dialect().name()));
+        self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
+        self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
+        for message in fed {
+            self.feed(Input::said(connection, message));
+        }
+        self.end_step()
+    }
+
+    fn ask(&mut self, seat: usize, method: &str, params: &Value) -> Result<Value> {
+        let (id, line) = self.seats[seat].party.request(method, params)?;
+        self.say(seat, line)?;
+        while !self.seats[seat].unread.is_empty() {
+            if let Some((answered, answer)) = self.read_line(seat)? {
+                ensure!(answered == id, "{answered} was answered instead of {id}");
+                return answer.map_err(|(code, why)| anyhow::anyhow!("{method} is refused: {code} {why}"));
+            }
+        }
+        anyhow::bail!("{method} was not answered")
+    }
+
+    fn hear_all(&mut self, seat: usize) -> Result<()> {
+        self.read(seat, usize::MAX)
+    }
+
+    fn listen(&mut self, _: usize) -> Result<()> {
+        self.quiet()
+    }
+
+    fn at(&self) -> usize {
+        self.at
     }
 }
 
