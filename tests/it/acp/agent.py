@@ -353,7 +353,13 @@ def step_question_between_turns(session, rest):
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
     request = ask("elicitation/create", sessionId=session, mode="url", message="x", url="https://x/", elicitationId="e")
     ANSWERED.append(wait_for_answer(request)["result"]["action"])
+    answered_between_turns(session)
     raise End()
+
+
+def answered_between_turns(session):
+    """Shows that what was asked behind the end of a turn was answered before the next one can begin."""
+    update(session, "session_info_update", title=f"Answered behind turn {CURRENT[0]}")
 
 
 ANSWERED = []
@@ -423,6 +429,7 @@ def step_late(session, rest):
     """Ends the turn, and asks the host something then; `late_answer` says the answer."""
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
     LATE[0] = said_of(wait_for_answer(begin_call(session, rest)))
+    answered_between_turns(session)
     raise End()
 
 
@@ -960,11 +967,12 @@ def step_client_answers(session, rest):
 def step_client_late(session, rest):
     """Ends the turn, and calls a tool then."""
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
-    time.sleep(0.3)
+    # Tools are called another way than what is said here: the host has read the end when it answers this.
+    wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}'))
     request = call_client(session, rest, {}, {})
     SERVERS[session].wait(request)
     CLIENT_REQUESTS.append((session, request))
-    update(session, "session_info_update", title="It was answered")
+    answered_between_turns(session)
     raise End()
 
 

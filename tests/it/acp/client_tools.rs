@@ -214,8 +214,7 @@ fn a_call_ends_with_its_turn_and_outside_of_turns_there_is_none() {
     assert_eq!(watched.heard("chat/toolCallComplete").len(), 1, "{begun}");
     assert_eq!(watched.turn("t2", "client_answers"), "error: the turn was cancelled");
 
-    watched.turn("t3", "client_late look");
-    watched.action_where(|action| action["title"] == "It was answered");
+    watched.turn_and_question("t3", "client_late look");
     assert!(watched.heard("chat/toolCallStart").is_empty());
     let said = watched.turn("t4", "client_answers");
     assert!(said.starts_with("error: no turn runs"), "{said}");

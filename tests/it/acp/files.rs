@@ -195,9 +195,9 @@ fn without_a_turn_nothing_is_changed() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.put("a.txt", "old\n");
-    watched.turn("t1", &write("$CWD/a.txt", "new").replacen("call", "late", 1));
+    watched.turn_and_question("t1", &write("$CWD/a.txt", "new").replacen("call", "late", 1));
     assert_eq!(watched.turn("t2", "late_answer"), "error -32602: no turn runs");
-    watched.turn("t3", &read("$CWD/a.txt").replacen("call", "late", 1));
+    watched.turn_and_question("t3", &read("$CWD/a.txt").replacen("call", "late", 1));
     assert_eq!(watched.turn("t4", "late_answer"), r#"{"content": "old\n"}"#);
     assert_eq!(watched.get("a.txt"), "old\n");
     watched.leave();

@@ -270,6 +270,15 @@ impl Watched {
         self.said()
     }
 
+    /// Runs a turn behind whose end the agent asks something, and waits until that was answered: begun
+    /// before, the next turn would be the one that the question belongs to.
+    fn turn_and_question(&mut self, turn: &str, script: &str) {
+        self.turn(turn, script);
+        self.action_where(|action| {
+            action["title"].as_str().is_some_and(|title| title.starts_with("Answered behind turn "))
+        });
+    }
+
     /// The text of the turn.
     fn said(&self) -> String {
         self.text_of("markdown")

@@ -254,7 +254,7 @@ fn a_cancelled_turn_takes_its_commands_with_it_and_starts_none() {
         (&said[0]["output"], &said[0]["exitStatus"]["signal"]),
         (&json!("ready\n"), &json!("SIGKILL"))
     );
-    watched.turn("t3", &create(json!({ "command": "true" })).replacen("call", "late", 1));
+    watched.turn_and_question("t3", &create(json!({ "command": "true" })).replacen("call", "late", 1));
     assert_eq!(watched.turn("t4", "late_answer"), "error -32602: no turn runs");
     watched.leave();
 }
