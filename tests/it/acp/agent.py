@@ -230,10 +230,18 @@ def step_notify(session, rest):
 
 
 def step_finish(session, rest):
-    """Ends the turn; what follows is said so much later."""
+    """Ends the turn; what follows is said when the client knows of the end."""
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
     CURRENT[0] = None
-    time.sleep(float(rest))
+    wait_until_ended(session)
+
+
+def wait_until_ended(session):
+    """Waits for the file with which the test says that it has heard the end of the turn."""
+    told = os.path.join(SESSIONS[session][0], "turn-has-ended")
+    while not os.path.exists(told):
+        time.sleep(0.01)
+    os.remove(told)
 
 
 def step_duet(session, rest):
@@ -351,6 +359,7 @@ def step_answered(session, rest):
 def step_question_between_turns(session, rest):
     """Asks after the turn; how it was answered is told in the next."""
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    wait_until_ended(session)
     request = ask("elicitation/create", sessionId=session, mode="url", message="x", url="https://x/", elicitationId="e")
     ANSWERED.append(wait_for_answer(request)["result"]["action"])
     answered_between_turns(session)
@@ -428,6 +437,7 @@ def step_withdraw(session, rest):
 def step_late(session, rest):
     """Ends the turn, and asks the host something then; `late_answer` says the answer."""
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    wait_until_ended(session)
     LATE[0] = said_of(wait_for_answer(begin_call(session, rest)))
     answered_between_turns(session)
     raise End()
@@ -967,8 +977,7 @@ def step_client_answers(session, rest):
 def step_client_late(session, rest):
     """Ends the turn, and calls a tool then."""
     say(id=CURRENT[0], result={"stopReason": "end_turn"})
-    # Tools are called another way than what is said here: the host has read the end when it answers this.
-    wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}'))
+    wait_until_ended(session)
     request = call_client(session, rest, {}, {})
     SERVERS[session].wait(request)
     CLIENT_REQUESTS.append((session, request))
@@ -1013,7 +1022,7 @@ def step_after(session, rest):
     with together():
         say(id=CURRENT[0], result={"stopReason": "end_turn"})
         text(session, now)
-    time.sleep(0.5)
+    wait_until_ended(session)
     text(session, later)
     update(session, "tool_call_update", toolCallId="call_1", status="completed")
     update(session, "session_info_update", title="A late title")

@@ -40,7 +40,8 @@ fn what_is_said_outside_of_a_turn_opens_none_and_is_in_none() {
     ];
     for turn in ["t1", "t2"] {
         let all_said = json!({ "sessionUpdate": "session_info_update", "title": format!("after {turn}") });
-        watched.turn(turn, &format!("say ok\nfinish 0.5\n{}{}", updates(&stray), updates(&[all_said])));
+        watched.turn(turn, &format!("say ok\nfinish\n{}{}", updates(&stray), updates(&[all_said])));
+        watched.has_heard_the_end();
         watched.action_where(|action| action["title"] == format!("after {turn}"));
         assert_eq!(watched.said(), "ok");
         let told = ["chat/turnStarted", "chat/responsePart", "chat/turnComplete"];

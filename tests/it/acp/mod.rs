@@ -270,10 +270,16 @@ impl Watched {
         self.said()
     }
 
+    /// Lets the agent go on that waits until the end of its turn was heard.
+    fn has_heard_the_end(&self) {
+        fs::write(self.folder.as_ref().unwrap().path().join("turn-has-ended"), "").unwrap();
+    }
+
     /// Runs a turn behind whose end the agent asks something, and waits until that was answered: begun
     /// before, the next turn would be the one that the question belongs to.
     fn turn_and_question(&mut self, turn: &str, script: &str) {
         self.turn(turn, script);
+        self.has_heard_the_end();
         self.action_where(|action| {
             action["title"].as_str().is_some_and(|title| title.starts_with("Answered behind turn "))
         });

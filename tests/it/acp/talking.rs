@@ -251,6 +251,7 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
     watched.begin("t1", "update_other nobody\ntool\nsay The e\nafter nd.|Too late.");
     watched.ending("t1");
     assert_eq!(watched.said(), "The end.");
+    watched.has_heard_the_end();
     assert_eq!(watched.action("session/titleChanged")["title"], "A late title");
     assert_eq!(watched.turn("t2", "say ok"), "ok");
     // It is not lost.
