@@ -437,17 +437,24 @@ fn session_line(row: &SessionRow) -> anyhow::Result<Line> {
 fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<Line>> {
     let (mut state, mut saved) = up_to_date(chat)?;
     let ended = std::mem::take(&mut state.turns);
-    // Through `Value`, whose keys are sorted: the same session gives the same bytes.
-    saved.insert("state".to_owned(), to_raw_value(&serde_json::to_value(&state)?)?);
+    // Sorted: the same session gives the same bytes.
+    saved.insert("state".to_owned(), sorted(&state)?);
     let running = chat.row.running && state.active_turn.is_some();
     let mut lines = vec![Line::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
     for turn in &chat.turns {
         lines.push(Line::Turn(serde_json::from_slice(turn)?));
     }
     for turn in ended {
-        lines.push(Line::Turn(to_raw_value(&serde_json::to_value(&turn)?)?));
+        lines.push(Line::Turn(sorted(&turn)?));
     }
     Ok(lines)
+}
+
+/// A value as JSON text, its members sorted by name.
+fn sorted(value: &impl Serialize) -> anyhow::Result<Box<RawValue>> {
+    let mut value = serde_json::to_value(value)?;
+    value.sort_all_objects();
+    Ok(to_raw_value(&value)?)
 }
 
 /// Brings a session back from the trash.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::effects::{ActionLine, ChannelId, ChatKey};
 use super::Host;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::to_json;
+use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};
 
 /// What contents begin with in states.
@@ -184,7 +184,7 @@ pub(super) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
     match told_action(&read.channel, &read.action) {
         Some(told) => {
             read.action = told;
-            to_json(&serde_json::to_value(&read).unwrap_or_default()).into()
+            to_sorted_json(&read).into()
         }
         None => envelope,
     }

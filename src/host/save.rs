@@ -33,7 +33,7 @@ use super::turns::Ending;
 use super::{ChatKey, Host, Step};
 use crate::wire::asides::Change;
 use crate::wire::names::Named;
-use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::rpc::{sorted, to_json, to_sorted_json};
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
@@ -416,7 +416,7 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
         body["following"] = serde_json::to_value(&chat.following).unwrap_or_default();
     }
     body["state"] = chat.conversation.head_json();
-    let body = Bytes::from(to_json(&body));
+    let body = Bytes::from(sorted(body));
     chat.saved.row_due = false;
     chat.saved.behind_bytes = 0;
     chat.saved.row_bytes = body.len();

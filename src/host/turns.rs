@@ -500,7 +500,7 @@ impl Host {
                 self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
             }
             TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
-            TurnEvent::Notice(text) => self.notice(step, key, turn_id, text),
+            TurnEvent::Notice(text) => self.notice(step, key, turn_id, text, meta()),
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::Progress(progress) => {
@@ -618,9 +618,16 @@ impl Host {
         self.sequence(step, key, action, None);
     }
 
-    fn notice(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: String, text: String) {
+    fn notice(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: String,
+        text: String,
+        meta: Option<JsonObject>,
+    ) {
         self.end_part(key);
-        let part = SystemNotificationResponsePart { content: text.into(), meta: None };
+        let part = SystemNotificationResponsePart { content: text.into(), meta };
         let part = ResponsePart::SystemNotification(part);
         let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
         self.sequence(step, key, action, None);

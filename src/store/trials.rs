@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::rows::signed;
 use super::sqlite::StoreError;
 use crate::host::effects::SessionKey;
-use crate::wire::rpc::to_json;
+use crate::wire::rpc::sorted;
 
 /// What is to become of a session whose turn ran when its process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(super) fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
     if let Some(members) = summary.as_object_mut() {
         members.remove("activity");
     }
-    to_json(&summary).into()
+    sorted(summary).into()
 }
 
 /// Bits 0–4 of a status: what is going on.

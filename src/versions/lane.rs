@@ -22,7 +22,7 @@ use crate::host::effects::ActionLine;
 use crate::host::envelope_of;
 use crate::host::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
-use crate::wire::rpc::{notification_line, to_json};
+use crate::wire::rpc::{notification_line, sorted};
 use crate::wire::uris;
 
 /// A version that is spoken now.
@@ -237,7 +237,7 @@ impl Lane {
         spoken.origin = envelope.origin.clone();
         self.follow_clients(&envelope);
         for (shown_on, envelope) in self.envelopes(envelope, false) {
-            let bytes = notification_line("action", &to_json(&envelope));
+            let bytes = notification_line("action", &sorted(envelope));
             spoken.lines.push(SpokenLine { shown_on, line: Line::of(bytes) });
         }
         self.apply(&action.line);

@@ -98,7 +98,7 @@ pub fn without_default_directory(line: &mut Line) {
     }
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
     let result = message.get_mut("result").and_then(Value::as_object_mut);
-    if result.and_then(|result| result.remove("defaultDirectory")).is_some() {
+    if result.and_then(|result| result.shift_remove("defaultDirectory")).is_some() {
         *line = Line::of(line_of(&message));
     }
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
+use serde_json::Value;
 
 use super::asides::Aside;
 use super::errors::RpcError;
@@ -314,7 +315,14 @@ pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 
 /// The JSON text of a value, its members sorted by name.
 pub fn to_sorted_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    to_json(&serde_json::to_value(value).unwrap_or_default())
+    sorted(serde_json::to_value(value).unwrap_or_default())
+}
+
+/// [`to_sorted_json`] of a value that is not needed any more.
+pub fn sorted(value: impl Into<Value>) -> Vec<u8> {
+    let mut value = value.into();
+    value.sort_all_objects();
+    to_json(&value)
 }
 
 #[cfg(test)]

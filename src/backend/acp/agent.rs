@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_client_protocol_schema::ProtocolVersion;
-use agent_client_protocol_schema::{
-    AgentCapabilities, ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities,
-    ElicitationUrlCapabilities, FileSystemCapabilities, Implementation, InitializeRequest,
-    InitializeResponse,
+use agent_client_protocol_schema::v1::{
+    AgentCapabilities, BooleanConfigOptionCapabilities, ClientCapabilities, ClientSessionCapabilities,
+    CompactionCapabilities, ElicitationCapabilities, ElicitationFormCapabilities, ElicitationUrlCapabilities,
+    FileSystemCapabilities, Implementation, InitializeRequest, InitializeResponse, NoticeCapabilities,
+    SessionConfigOptionsCapabilities,
 };
+use agent_client_protocol_schema::ProtocolVersion;
 use ahp_types::state::{AgentCapabilities as AgentAbilities, MultipleWorkingDirectoriesCapability};
 use anyhow::{anyhow, bail, Context};
-use serde_json::json;
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -447,7 +447,12 @@ fn capabilities(offers: Offered) -> ClientCapabilities {
     let elicitation = ElicitationCapabilities::new()
         .form(ElicitationFormCapabilities::new())
         .url(ElicitationUrlCapabilities::new());
-    ClientCapabilities::new().elicitation(elicitation).fs(files).terminal(offers.terminals)
+    let switches = SessionConfigOptionsCapabilities::new().boolean(BooleanConfigOptionCapabilities::new());
+    let session = ClientSessionCapabilities::new()
+        .config_options(switches)
+        .compaction(CompactionCapabilities::new())
+        .notices(NoticeCapabilities::new());
+    ClientCapabilities::new().elicitation(elicitation).fs(files).session(session).terminal(offers.terminals)
 }
 
 /// Says what we are; hears what the agent is. None when it ends instead.
@@ -459,9 +464,7 @@ async fn shake_hands(
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
-    let mut hello = serde_json::to_value(&hello)?;
-    // Newer than the schema.
-    hello["clientCapabilities"]["session"] = json!({ "configOptions": { "boolean": {} } });
+    let hello = serde_json::to_value(&hello)?;
     let id = ear.request("initialize", &hello);
     loop {
         match ear.hear().await {

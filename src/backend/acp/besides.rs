@@ -25,6 +25,8 @@ pub const TERMINAL: &str = "acp.terminal";
 pub const MESSAGE_ID: &str = "acp.messageId";
 /// What of a piece of the answer has no place.
 pub const CHUNK: &str = "acp.chunk";
+/// How much a notice matters: `info`, `warning`, `error`, or what else the agent calls it.
+pub const SEVERITY: &str = "acp.severity";
 /// The size of the context, what is used of it, and the cost.
 pub const CONTEXT: &str = "acp.context";
 /// Counts of tokens that have no place.

@@ -11,7 +11,7 @@ mod clients;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use agent_client_protocol_schema::{Diff, ToolCallLocation, ToolCallUpdate, ToolKind};
+use agent_client_protocol_schema::v1::{Diff, ToolCallLocation, ToolCallUpdate, ToolKind};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ResponsePart, ToolResultContent};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_client_protocol_schema::{
+use agent_client_protocol_schema::v1::{
     AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
     EmbeddedResourceResource, ImageContent, PromptCapabilities, ResourceLink, TextResourceContents,
     ToolCallContent,

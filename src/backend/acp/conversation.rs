@@ -12,6 +12,7 @@
 mod client_tools;
 mod ending;
 mod looking;
+mod notices;
 mod opening;
 mod questions;
 mod requests;
@@ -23,7 +24,7 @@ mod workspace;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use agent_client_protocol_schema::{
+use agent_client_protocol_schema::v1::{
     CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, SessionId,
 };
 use ahp_types::common::JsonObject;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::client_tools::ClientTools;
 use self::looking::{with_edits, Looking};
+use self::notices::Compactions;
 pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
 pub(super) use self::requests::asked_too_early;
@@ -176,6 +178,7 @@ struct Run {
     questions: Questions,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
+    compactions: Compactions,
     /// Something was told of it.
     told: bool,
 }
@@ -370,6 +373,7 @@ impl Conversation {
             has_refused: false,
             questions: Questions::default(),
             speaking: None,
+            compactions: Compactions::default(),
             told: false,
         });
         Next::Hear

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use agent_client_protocol_schema::Diff;
+use agent_client_protocol_schema::v1::Diff;
 use ahp_types::state::{ContentRef, FileEdit, FileEditSide};
 use base64::prelude::{Engine, BASE64_STANDARD};
 use tokio::sync::oneshot;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::{ReadTextFileRequest, WriteTextFileRequest};
+use agent_client_protocol_schema::v1::{ReadTextFileRequest, WriteTextFileRequest};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::{CreateTerminalRequest, ToolCallContent};
+use agent_client_protocol_schema::v1::{CreateTerminalRequest, ToolCallContent};
 use serde_json::{json, Value};
 use tokio::time::{sleep_until, Instant};
 

@@ -23,7 +23,7 @@ use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
-use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::rpc::{sorted, to_json, to_sorted_json};
 
 impl Host {
     /// Opens a connection. The negotiated version is put into the result by `versions`.
@@ -65,7 +65,7 @@ impl Host {
         if let Some(members) = result.as_object_mut() {
             members.remove("protocolVersion");
         }
-        Ok(States { json: to_json(&result), kinds })
+        Ok(States { json: sorted(result), kinds })
     }
 
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:

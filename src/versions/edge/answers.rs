@@ -18,7 +18,7 @@ use crate::versions::Line;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, result_line, to_json, Params};
+use crate::wire::rpc::{error_line, result_line, sorted, to_json, Params};
 use crate::wire::uris;
 
 /// What is asked for by a method that subscribes.
@@ -54,7 +54,7 @@ impl Edges {
         let answered = self.answer(connection, inner, &batch);
         let peer = self.peers.entry(connection).or_default();
         lines.push(Line::of(match answered {
-            Ok(result) => result_line(&id, &to_json(&result)),
+            Ok(result) => result_line(&id, &sorted(result)),
             Err(mut error) => {
                 if let Some(lane) = self.lanes.get_mut(&peer.dialect) {
                     let (chain, mut scene) = lane.scene("", &peer.client_id);

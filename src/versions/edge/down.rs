@@ -17,7 +17,7 @@ use crate::versions::quirks;
 use crate::versions::step::Notice;
 use crate::versions::Line;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, notification_line, result_line, to_json};
+use crate::wire::rpc::{error_line, notification_line, result_line, sorted};
 use crate::wire::uris;
 
 impl Edges {
@@ -89,7 +89,7 @@ impl Edges {
                 let notice = Notice { method: (*method).to_owned(), params };
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut scene) {
-                    let line = Line::of(notification_line(&notice.method, &to_json(&notice.params)));
+                    let line = Line::of(notification_line(&notice.method, &sorted(notice.params)));
                     let mut batches = peer.batches.values_mut();
                     let returns =
                         |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
@@ -120,9 +120,9 @@ fn plain(frame: &Frame, version: &Value) -> Line {
         Frame::Notification { method, params } => Line::of(notification_line(method, params)),
         Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),
         Frame::Result { id, method: Method::Initialize, result, .. } => {
-            let mut result: Object = serde_json::from_slice(result).unwrap_or_default();
-            result.insert("protocolVersion".to_owned(), version.clone());
-            Line::of(result_line(id, &to_json(&result)))
+            let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
+            result["protocolVersion"] = version.clone();
+            Line::of(result_line(id, &sorted(result)))
         }
         Frame::Result { id, result, .. } => Line::of(result_line(id, result)),
     }
@@ -141,7 +141,7 @@ fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, lines: &mut Vec<
             lane.apply(line);
         }
         for (_, envelope) in lane.envelopes(envelope, false) {
-            lines.push(Line::of(notification_line("action", &to_json(&envelope))));
+            lines.push(Line::of(notification_line("action", &sorted(envelope))));
         }
     }
     if let (Some(origin), Some(said), true) = (origin, said, lines.len() == before) {
@@ -158,7 +158,7 @@ fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return line.clone() };
     let Some(Value::String(channel)) = message.pointer_mut("/params/channel") else { return line.clone() };
     *channel = root.to_owned();
-    Line::of(notification_line("action", &to_json(&message["params"])))
+    Line::of(notification_line("action", &sorted(message["params"].take())))
 }
 
 /// Tells a client what became of its action, in its own words.
@@ -189,7 +189,7 @@ fn echo(
     chain.envelope_down(&mut envelope, false);
     let notice = Notice { method: "action".to_owned(), params: envelope };
     let params = chain.notice_down(notice, &mut scene).map(|notice| notice.params).unwrap_or_default();
-    Line::of(notification_line("action", &to_json(&params)))
+    Line::of(notification_line("action", &sorted(params)))
 }
 
 pub(super) fn take_said(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {

@@ -51,6 +51,46 @@ fn what_is_said_outside_of_a_turn_opens_none_and_is_in_none() {
 }
 
 #[test]
+fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let can: Value = serde_json::from_str(&watched.turn("t0", "can")).unwrap();
+    assert_eq!(can["session"]["notices"], json!({}));
+    assert_eq!(can["session"]["compaction"], json!({}));
+
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let compaction = |id: &str, status: &str| json!({ "sessionUpdate": "compaction_update", "compactionId": id, "status": status });
+    let piece = |piece: &str| json!({ "sessionUpdate": "compaction_summary_chunk", "compactionId": "c1", "content": text(piece) });
+    let mut fails = compaction("c2", "failed");
+    fails["error"] = "no room".into();
+    let said = [
+        text_update("agent_message_chunk", "before"),
+        json!({ "sessionUpdate": "notice", "severity": "warning", "title": "Quota", "description": "Nearly used up.",
+            "_meta": { "left": 3 } }),
+        compaction("c1", "in_progress"),
+        piece("They said "),
+        piece("hello."),
+        compaction("c1", "completed"),
+        fails,
+        text_update("agent_message_chunk", "behind"),
+    ];
+    assert_eq!(watched.turn("t1", &updates(&said)), "beforebehind");
+    let parts: Vec<&Value> =
+        watched.heard("chat/responsePart").into_iter().map(|action| &action["part"]).collect();
+    let kinds: Vec<&str> = parts.iter().map(|part| part["kind"].as_str().unwrap()).collect();
+    let notice = "systemNotification";
+    assert_eq!(kinds, ["markdown", notice, notice, notice, "markdown"]);
+    assert_eq!(parts[1]["content"], "Quota\n\nNearly used up.");
+    assert_eq!(parts[1]["_meta"], json!({ "acp.severity": "warning", "acp.meta": { "left": 3 } }));
+    assert_eq!(parts[2]["content"], "What was said before was summed up to make room.\n\nThey said hello.");
+    assert_eq!(parts[3]["content"], "What was said before could not be summed up.\n\nno room");
+    let activities: Vec<&Value> =
+        watched.heard("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
+    assert_eq!(activities, [&json!("Summing up the conversation"), &Value::Null]);
+    watched.leave();
+}
+
+#[test]
 fn two_sessions_of_one_agent_may_speak_in_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

@@ -4,7 +4,7 @@
 //! them.
 //! Never: knows of other calls, or of the turn.
 
-use agent_client_protocol_schema::{ToolCallStatus, ToolKind};
+use agent_client_protocol_schema::v1::{ToolCallStatus, ToolKind};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
 use serde_json::value::RawValue;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use agent_client_protocol_schema::{ContentBlock, ToolCallContent};
+use agent_client_protocol_schema::v1::{ContentBlock, ToolCallContent};
 use serde_json::{json, Value};
 
 use super::{Call, Calls, Said, Stage};

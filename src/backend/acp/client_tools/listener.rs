@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_client_protocol_schema::{EnvVariable, McpServer, McpServerStdio};
+use agent_client_protocol_schema::v1::{EnvVariable, McpServer, McpServerStdio};
 use ahp_types::state::ToolDefinition;
 use anyhow::Context;
 use rustix::process::{geteuid, test_kill_process, Pid};

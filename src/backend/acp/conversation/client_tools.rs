@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use agent_client_protocol_schema::McpServer;
+use agent_client_protocol_schema::v1::McpServer;
 use ahp_types::state::{ToolCallResult, ToolDefinition};
 use serde_json::{json, Value};
 

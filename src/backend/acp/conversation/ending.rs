@@ -3,7 +3,7 @@
 //! Owns: what each of these is for clients.
 //! Never: ends a turn twice, or begins one.
 
-use agent_client_protocol_schema::{PromptResponse, StopReason};
+use agent_client_protocol_schema::v1::{PromptResponse, StopReason};
 use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use serde_json::Value;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::{
+use agent_client_protocol_schema::v1::{
     ForkSessionRequest, ForkSessionResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
     SessionId,
 };

@@ -3,7 +3,7 @@
 //! Owns: its requests, each answered once, whatever comes of the turn.
 //! Never: answers a permission with an option that the agent did not offer.
 
-use agent_client_protocol_schema::{
+use agent_client_protocol_schema::v1::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
 use serde_json::value::RawValue;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_client_protocol_schema::{AvailableCommand, AvailableCommandInput};
+use agent_client_protocol_schema::v1::{AvailableCommand, AvailableCommandInput};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{Message, SessionConfigState, SessionModelInfo};
 use serde::Deserialize;

@@ -5,9 +5,10 @@
 
 use std::borrow::Cow;
 
-use agent_client_protocol_schema::{
-    ContentBlock, ContentChunk, MaybeUndefined, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
+use agent_client_protocol_schema::v1::{
+    ContentBlock, ContentChunk, PlanEntryStatus, SessionInfoUpdate, SessionUpdate, Usage,
 };
+use agent_client_protocol_schema::MaybeUndefined;
 use ahp_types::common::JsonObject;
 use ahp_types::state::UsageInfo;
 use serde::Deserialize;
@@ -106,6 +107,10 @@ impl Conversation {
             SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
                 tracing::warn!(agent = self.agent.spec.name, "text outside of a turn is not shown: {raw}");
             }
+            SessionUpdate::Notice(notice) if !runs => {
+                let (title, why) = (&notice.title, notice.description.as_deref().unwrap_or_default());
+                tracing::warn!(agent = self.agent.spec.name, "a notice outside of a turn: {title} {why}");
+            }
             _ if !runs => tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}"),
             SessionUpdate::AgentMessageChunk(chunk) => self.heard_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.heard_chunk(TextKind::Reasoning, chunk, raw),
@@ -117,6 +122,9 @@ impl Conversation {
                 let told = said(raw).map(|said| self.calls.updated(said)).unwrap_or_default();
                 self.tell_of_calls(told);
             }
+            SessionUpdate::Notice(notice) => self.noticed(notice),
+            SessionUpdate::CompactionUpdate(update) => self.compacted(update),
+            SessionUpdate::CompactionSummaryChunk(chunk) => self.summed_up(chunk),
             _ => tracing::debug!(agent = self.agent.spec.name, "an update that is not shown: {raw}"),
         }
     }

@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_client_protocol_schema::{
+use agent_client_protocol_schema::v1::{
     Diff, KillTerminalRequest, ReleaseTerminalRequest, Terminal, TerminalOutputRequest, ToolCall,
     ToolCallContent, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
     WaitForTerminalExitRequest, WriteTextFileRequest,

@@ -1,0 +1,132 @@
+//! What an agent tells the user about the conversation itself: notices, and that it has summed up what was said
+//! before to make room in its context.
+//!
+//! Owns: the words of these, each said once.
+//! Never: takes them for a part of the answer, or shows a summary before it is whole.
+
+use std::collections::BTreeMap;
+
+use agent_client_protocol_schema::v1::{
+    CompactionStatus, CompactionSummaryChunk, CompactionUpdate, ContentBlock, Notice, NoticeSeverity,
+};
+use agent_client_protocol_schema::MaybeUndefined;
+use ahp_types::common::JsonObject;
+use serde_json::Value;
+
+use super::Conversation;
+use crate::backend::acp::{besides, content};
+use crate::host::effects::{Besides, TurnEvent};
+
+/// So many compactions of a turn may be under way.
+const COMPACTIONS_MAX: usize = 16;
+
+/// The longest summary that is shown, in bytes.
+const SUMMARY_BYTES_MAX: usize = 64 << 10;
+
+/// What the user is told that the agent does meanwhile.
+const COMPACTING: &str = "Summing up the conversation";
+
+/// The summaries of the compactions that are under way, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Compactions(BTreeMap<String, String>);
+
+impl Compactions {
+    /// The summary of one, unless too many are under way.
+    fn summary(&mut self, id: &str) -> Option<&mut String> {
+        if self.0.len() >= COMPACTIONS_MAX && !self.0.contains_key(id) {
+            return None;
+        }
+        Some(self.0.entry(id.to_owned()).or_default())
+    }
+}
+
+impl Conversation {
+    /// Shows a notice.
+    pub(super) fn noticed(&mut self, notice: Notice) {
+        let mut text = notice.title;
+        if let Some(description) = notice.description.filter(|description| !description.is_empty()) {
+            text.push_str("\n\n");
+            text.push_str(&description);
+        }
+        let severity = match notice.severity {
+            NoticeSeverity::Warning => "warning".to_owned(),
+            NoticeSeverity::Error => "error".to_owned(),
+            NoticeSeverity::Other(other) => other,
+            _ => "info".to_owned(),
+        };
+        let mut meta = JsonObject::new();
+        besides::put(&mut meta, besides::SEVERITY, Some(Value::String(severity)));
+        besides::put(&mut meta, besides::META, notice.meta.map(Value::Object));
+        self.tell_notice(text, meta);
+    }
+
+    /// Takes in more of a compaction's summary.
+    pub(super) fn summed_up(&mut self, chunk: CompactionSummaryChunk) {
+        let begins = self.run.as_ref().is_some_and(|run| run.compactions.0.is_empty());
+        let Some(run) = &mut self.run else { return };
+        if let Some(summary) = run.compactions.summary(&chunk.compaction_id.to_string()) {
+            add(summary, chunk.content);
+        }
+        if begins {
+            self.tell(TurnEvent::Activity(Some(COMPACTING.to_owned())));
+        }
+    }
+
+    /// A compaction has begun, goes on or is over; shown when it is over.
+    pub(super) fn compacted(&mut self, update: CompactionUpdate) {
+        let Some(run) = &mut self.run else { return };
+        let id = update.compaction_id.to_string();
+        if let Some(summary) = run.compactions.summary(&id) {
+            match update.summary {
+                MaybeUndefined::Value(blocks) => {
+                    summary.clear();
+                    blocks.into_iter().for_each(|block| add(summary, block));
+                }
+                MaybeUndefined::Null => summary.clear(),
+                MaybeUndefined::Undefined => {}
+            }
+        }
+        let mut text = match update.status {
+            CompactionStatus::Completed => "What was said before was summed up to make room.".to_owned(),
+            CompactionStatus::Failed => "What was said before could not be summed up.".to_owned(),
+            CompactionStatus::Cancelled => "What was said before was not summed up.".to_owned(),
+            _ => return self.tell(TurnEvent::Activity(Some(COMPACTING.to_owned()))),
+        };
+        let summary = run.compactions.0.remove(&id).unwrap_or_default();
+        let error = match update.error {
+            MaybeUndefined::Value(error) => error,
+            _ => String::new(),
+        };
+        for more in [error, summary].iter().filter(|more| !more.is_empty()) {
+            text.push_str("\n\n");
+            text.push_str(more);
+        }
+        let mut meta = JsonObject::new();
+        if let MaybeUndefined::Value(told) = update.meta {
+            besides::put(&mut meta, besides::META, Some(Value::Object(told)));
+        }
+        self.tell(TurnEvent::Activity(None));
+        self.tell_notice(text, meta);
+    }
+
+    fn tell_notice(&mut self, text: String, meta: JsonObject) {
+        if let Some(run) = &mut self.run {
+            run.speaking = None;
+        }
+        let notice = TurnEvent::Notice(text);
+        self.tell(if meta.is_empty() {
+            notice
+        } else {
+            TurnEvent::With(Box::new(notice), Besides { meta, ..Besides::default() })
+        });
+    }
+}
+
+/// Adds a piece to a summary, as far as it is shown.
+fn add(summary: &mut String, block: ContentBlock) {
+    let text = content::markdown(block);
+    summary.extend(text.chars().scan(summary.len(), |bytes, c| {
+        *bytes += c.len_utf8();
+        (*bytes <= SUMMARY_BYTES_MAX).then_some(c)
+    }));
+}
