@@ -238,7 +238,8 @@ fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
     let hello =
         json!({ "clientId": "me", "protocolVersions": ["1.0.0"], "initialSubscriptions": ["ahp-root://"] });
     say(&mut host, "initialize", hello, Some(1));
-    let outputs = host.feed_and_save(Input::Restored(Box::new(SavedSession { row, chats, deaths: 0 })));
+    host.feed(Input::Restored(Box::new(SavedSession { row, chats, deaths: 0 })));
+    let outputs = host.feed(Input::Settled);
     let told = outputs.iter().filter_map(|output| match output {
         Output::Frame(_, Frame::Notification { method: "root/sessionSummaryChanged", params }) => {
             Some(serde_json::from_slice(params).unwrap())
