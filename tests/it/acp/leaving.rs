@@ -34,32 +34,37 @@ fn when_the_host_is_killed_nothing_of_the_agent_is_left() {
 fn when_the_host_ends_nothing_of_the_agent_is_left() {
     stubborn().leave();
 
-    let mut watched = stubborn();
-    watched.begin("t1", "deaf");
-    watched.action("chat/turnStarted");
-    let start = Instant::now();
-    send(&watched, Signal::TERM);
-    assert_eq!(watched.process.wait().code(), Some(0));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert_eq!(watched.agents(), Vec::<String>::new());
+    can_be_done_within(Duration::from_secs(10), || {
+        let mut watched = stubborn();
+        watched.begin("t1", "deaf");
+        watched.action("chat/turnStarted");
+        let start = Instant::now();
+        send(&watched, Signal::TERM);
+        assert_eq!(watched.process.wait().code(), Some(0));
+        let took = start.elapsed();
+        assert_eq!(watched.agents(), Vec::<String>::new());
+        took
+    });
 }
 
 #[test]
 fn twenty_stubborn_agents_end_in_the_time_of_one() {
-    let mut setting = Setting::with(&["--stubborn"]);
-    setting.agents = 20;
-    let mut watched = setting.start();
-    for number in 0..20 {
-        let session = format!("ahp-session:/{number}");
-        watched.create(&session, &format!("a{number}"));
-        watched.subscribe(&session);
-    }
-    for _ in 0..20 {
-        watched.action("session/ready");
-    }
-    let start = Instant::now();
-    watched.leave();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    can_be_done_within(Duration::from_secs(10), || {
+        let mut setting = Setting::with(&["--stubborn"]);
+        setting.agents = 20;
+        let mut watched = setting.start();
+        for number in 0..20 {
+            let session = format!("ahp-session:/{number}");
+            watched.create(&session, &format!("a{number}"));
+            watched.subscribe(&session);
+        }
+        for _ in 0..20 {
+            watched.action("session/ready");
+        }
+        let start = Instant::now();
+        watched.leave();
+        start.elapsed()
+    });
 }
 
 #[test]

@@ -86,17 +86,20 @@ fn an_agent_is_not_read_while_the_client_does_not_read() {
 /// What the agent has said and nobody has heard does not keep the host from leaving.
 #[test]
 fn a_host_that_nobody_reads_leaves_with_its_agents() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut host, _stdin, cookie) = stalled(folder.path());
-    let pid = Pid::from_raw(host.id().try_into().unwrap()).unwrap();
-    let start = Instant::now();
-    kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(host.wait().unwrap().code(), Some(0));
     // Two seconds, on a machine that has nothing else to do.
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    let start = Instant::now();
-    while !bearers(&cookie).is_empty() {
-        assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
-        thread::sleep(Duration::from_millis(5));
-    }
+    can_be_done_within(Duration::from_secs(10), || {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut host, _stdin, cookie) = stalled(folder.path());
+        let pid = Pid::from_raw(host.id().try_into().unwrap()).unwrap();
+        let start = Instant::now();
+        kill_process(pid, Signal::TERM).unwrap();
+        assert_eq!(host.wait().unwrap().code(), Some(0));
+        let took = start.elapsed();
+        let start = Instant::now();
+        while !bearers(&cookie).is_empty() {
+            assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
+            thread::sleep(Duration::from_millis(5));
+        }
+        took
+    });
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{kill_process, Pid, Signal};
 
 use super::{kind, opening, turn, wait, wait_until_stuck, Guard};
-use crate::support::{sidecar, Process};
+use crate::support::{can_be_done_within, sidecar, Process};
 
 fn send(signal: Signal, pid: u32) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
@@ -59,13 +59,12 @@ fn a_reader_that_stalls_does_not_hold_up_the_exit() {
 /// when one exit of many is quicker: however slow the machine, none is when it does not.
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let quicker = (0..20).any(|_| {
+    can_be_done_within(Duration::from_secs(1), || {
         let mut guard = stalled();
         let start = Instant::now();
         send(Signal::TERM, guard.0.id());
         send(Signal::INT, guard.0.id());
         assert_eq!(wait(&mut guard.0).code(), Some(0));
-        start.elapsed() < Duration::from_secs(1)
+        start.elapsed()
     });
-    assert!(quicker, "the second signal changed nothing");
 }

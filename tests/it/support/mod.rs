@@ -18,6 +18,23 @@ use serde_json::Value;
 /// After this time a test has hung. Not a measure of speed.
 pub const HUNG: Duration = Duration::from_secs(120);
 
+/// How often something is tried that is to be quick.
+const TRIES: usize = 10;
+
+/// Asserts that something, which tells how long it took, can be done in less than this. On a busy machine one try
+/// may take any time; where something waits that should not, none is quick.
+pub fn can_be_done_within(limit: Duration, mut attempt: impl FnMut() -> Duration) {
+    let mut took = Vec::new();
+    while took.len() < TRIES {
+        let time = attempt();
+        if time < limit {
+            return;
+        }
+        took.push(time);
+    }
+    panic!("none of these is less than {limit:?}: {took:?}");
+}
+
 /// A home in which nothing can be kept. A test that forgets to say where sessions live fails, rather than
 /// reaching into the home of whoever runs it.
 pub const NO_HOME: &str = "/dev/null";
