@@ -9,6 +9,7 @@ mod kinds;
 mod listing;
 mod sharing;
 mod stalling;
+mod syncing;
 
 use std::collections::VecDeque;
 use std::io;
