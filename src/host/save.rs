@@ -14,7 +14,7 @@ use std::time::Duration;
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ChatState, SessionLifecycle, SessionState, Turn};
+use ahp_types::state::{ChatState, SessionLifecycle, SessionState, SessionSummary, Turn};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -151,8 +151,10 @@ impl Host {
 
     /// Leaves a session to be saved.
     pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if let Some(session) = self.channels.sessions.get(&key).filter(|session| !session.ahead) {
-            step.say(Output::Record(Record::Session(session_row(key, session))));
+        if self.channels.sessions.get(&key).is_some_and(|session| !session.ahead) {
+            if let Some(row) = self.session_row(key) {
+                step.say(Output::Record(Record::Session(row)));
+            }
         }
     }
 
@@ -167,11 +169,32 @@ impl Host {
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
-        if let Some(session) = self.channels.sessions.get(&chat.session) {
-            step.say(Output::Record(Record::Session(session_row(chat.session, session))));
+        let session = self.channels.chats.get(&key).and_then(|chat| self.session_row(chat.session));
+        if let Some(row) = session {
+            step.say(Output::Record(Record::Session(row)));
         }
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         save_chat(step, key, chat, self.head);
+    }
+
+    /// A session's row, whole.
+    fn session_row(&self, key: SessionKey) -> Option<SessionRow> {
+        let session = self.channels.sessions.get(&key)?;
+        let body = SessionBody {
+            state: session.state.clone(),
+            created_at: session.created_at.clone(),
+            born_at: session.channel.born_at,
+            config: session.config.clone(),
+            title_by: session.title_by,
+            shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
+        };
+        Some(SessionRow {
+            key,
+            uri: session.channel.uri.clone(),
+            modified_at: session.modified_at.clone(),
+            summary: to_json(&self.summary(key)?).into(),
+            body: to_sorted_json(&body).into(),
+        })
     }
 
     /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
@@ -262,6 +285,7 @@ impl Host {
         let mended = mend_catalogue(&mut session, &chats);
         self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
+        let told = session.told.meta.clone();
         self.uses += 1;
         self.channels.sessions.insert(key, Session { used: self.uses, ..session });
         let keys: Vec<ChatKey> = chats.iter().map(|(key, _)| *key).collect();
@@ -272,6 +296,10 @@ impl Host {
             }
             self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.channels.chats.insert(key, chat);
+        }
+        // A program that did not know of it may have kept the summary.
+        if self.summary(key).is_some_and(|summary| summary.meta != told) {
+            self.session_changed(key);
         }
         self.await_clients(step, key);
         for chat in keys {
@@ -352,24 +380,6 @@ pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     u64::try_from(since).unwrap_or(0)
 }
 
-fn session_row(key: SessionKey, session: &Session) -> SessionRow {
-    let body = SessionBody {
-        state: session.state.clone(),
-        created_at: session.created_at.clone(),
-        born_at: session.channel.born_at,
-        config: session.config.clone(),
-        title_by: session.title_by,
-        shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
-    };
-    SessionRow {
-        key,
-        uri: session.channel.uri.clone(),
-        modified_at: session.modified_at.clone(),
-        summary: to_json(&session.summary()).into(),
-        body: to_sorted_json(&body).into(),
-    }
-}
-
 fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     attached::forget_what_is_gone(chat);
     let saved = &mut chat.saved;
@@ -437,6 +447,8 @@ fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String
 fn read_session(row: &SessionRow) -> Result<Session, String> {
     let body: SessionBody = read("session", &row.body)?;
     let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
+    let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
+    let told = SessionSummary { meta: kept.and_then(|kept| kept.meta), ..told };
     Ok(Session {
         channel: Channel::new(row.uri.clone(), body.born_at),
         state: body.state,

@@ -287,6 +287,12 @@ pub fn message_of(index: u8) -> Value {
     let mut message = json!({ "text": text(index), "origin": { "kind": "user" } });
     match index {
         15 => message["attachments"] = json!([{ "type": "chat", "label": "x", "uri": "ahp-chat:/x" }]),
+        5 => message["model"] = json!({ "id": "large" }),
+        6 => {
+            message["model"] = json!({ "id": "small", "config": { "effort": 3 } });
+            message["agent"] = json!({ "uri": "agent:/a" });
+        }
+        7 => message["agent"] = json!({ "uri": "agent:/b" }),
         // It is there or not.
         4 | 14 => {
             message["attachments"] = json!([{ "type": "chat", "label": "x", "resource": "ahp-chat:/a" }])
