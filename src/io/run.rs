@@ -297,7 +297,7 @@ impl Sidecar {
             (Clock::Real(std::time::Instant::now()), Box::new(RandomIds))
         };
         let has_store = !readers.is_empty();
-        let (readers, read) = Readers::new(readers);
+        let (readers, read) = Readers::new(readers, options.limits);
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
         let (resources, answered) = Resources::new();

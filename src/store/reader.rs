@@ -5,6 +5,7 @@
 //! Never: writes, or fails as a whole because of one row where the others can be told.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
 use super::{clients, schema, trash, ways};
 use crate::host::effects::{
-    ActionLine, ChannelId, ChatKey, ChatRow, Listed, Page, Place, SavedSession, SessionKey,
+    ActionLine, ChannelId, ChatKey, ChatRow, Listed, Page, Place, SavedSession, SessionKey, SessionRow,
 };
 use crate::host::log::Window;
 
@@ -210,6 +211,44 @@ impl Reader {
             }
         }
         Ok(Some(actions))
+    }
+
+    /// The sessions that these channels are or belong to, each with its row; none where it is not there any more, or is
+    /// in the trash. One that is damaged is left out.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn sessions_of(
+        &self,
+        channels: impl Iterator<Item = ChannelId>,
+    ) -> Result<Vec<(SessionKey, Option<SessionRow>)>, StoreError> {
+        let snapshot = self.connection.unchecked_transaction()?;
+        let mut of_chat = snapshot.prepare_cached("SELECT session FROM chats WHERE key = ?1")?;
+        let mut keys = BTreeSet::new();
+        for channel in channels.collect::<BTreeSet<_>>() {
+            let mut of_chat =
+                |chat: ChatKey| of_chat.query_row(params![signed(chat.0)], |row| row.get(0)).optional();
+            let key = match (channel.session(), channel.chat()) {
+                (Some(key), _) => Some(key),
+                (None, Some(chat)) => of_chat(chat)?.map(|key| SessionKey(unsigned(key))),
+                (None, None) => None,
+            };
+            keys.extend(key);
+        }
+        let mut sessions = Vec::with_capacity(keys.len());
+        for key in keys {
+            let row = match trash::has(&snapshot, key) {
+                Ok(true) => Ok(None),
+                Ok(false) => rows::session(&snapshot, key),
+                Err(error) => Err(error),
+            };
+            match row {
+                Ok(row) => sessions.push((key, row)),
+                Err(StoreError::Damaged(what)) => tracing::error!(what, "a row is damaged"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sessions)
     }
 
     /// Whether everything after a number is there, and the number was given.

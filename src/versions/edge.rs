@@ -289,6 +289,10 @@ impl Edges {
     /// Forgets a connection.
     pub fn close(&mut self, connection: ConnectionId) {
         self.peers.remove(&connection);
+        if !self.peers.values().any(|peer| peer.quirks.sessions_by_provider) {
+            // The next one is told of its sessions again.
+            self.spelling = Spelling::default();
+        }
         self.sweep();
     }
 

@@ -6,12 +6,13 @@
 
 mod agents;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::commands::ContentEncoding;
 use bytes::Bytes;
 
-use super::Findings;
+use super::{Findings, KeptSummary, LoadedSession};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -100,7 +101,7 @@ pub trait Ids {
 }
 
 /// Everything that can make the core move.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub enum Input {
     /// A client has connected; it has not said anything.
     Opened {
@@ -161,7 +162,7 @@ pub enum Input {
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
     /// A session comes back from the store, because its turn was interrupted.
-    Restored(Box<SavedSession>),
+    Restored(Box<LoadedSession>),
     /// A session is there but cannot be read.
     Unreadable {
         /// The URIs of the session and its chats, as far as they are known.
@@ -182,17 +183,26 @@ impl Input {
 
 /// What a message names that was not in memory, as it was found before the message is handled. What has come back to
 /// memory meanwhile counts as it is there.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Recalled {
     /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
     /// from there.
-    pub past: Option<Vec<(ChannelId, ActionLine)>>,
+    pub past: Option<Past>,
     /// What was found out about the directories.
     pub findings: Findings,
     /// The sessions that the channels belong to.
-    pub restored: Vec<SavedSession>,
+    pub restored: Vec<LoadedSession>,
     /// URIs of channels that are there but cannot be read, each with the reason, for people.
     pub unreadable: Vec<(String, String)>,
+}
+
+/// What a store has of what happened behind a number.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// The actions, in order.
+    pub actions: Vec<(ChannelId, ActionLine)>,
+    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone.
+    pub sessions: BTreeMap<SessionKey, Option<KeptSummary>>,
 }
 
 /// The store does not take anything now; what has happened since it did is told to nobody yet.

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
-use crate::host::effects::{ActionLine, ConnectionId};
+use crate::host::effects::{ConnectionId, Past};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
@@ -102,9 +102,9 @@ impl Host {
                 .iter()
                 .all(|&target| self.channels.get(target).is_some_and(|channel| channel.born_at <= cursor))
         });
-        let past = step.past.take();
+        let mut past = step.past.take();
         let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
-        let missed = missed.map(|cursor| self.missed_since(cursor, past.as_deref().unwrap_or_default()));
+        let missed = missed.map(|cursor| self.missed_since(cursor, past.as_mut()));
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
@@ -136,12 +136,7 @@ impl Host {
     /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not all of
     /// them are known. `past` is what the store has of them, as far as memory does not reach back to the
     /// cursor.
-    fn replay(
-        &self,
-        cursor: u64,
-        past: Option<Vec<(ChannelId, ActionLine)>>,
-        wanted: &[ChannelId],
-    ) -> Option<Vec<u8>> {
+    fn replay(&self, cursor: u64, past: Option<Past>, wanted: &[ChannelId]) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let floor = self.log.floor();
         let past = if cursor < floor {
@@ -149,7 +144,7 @@ impl Host {
             if !self.reaches_memory(&past) {
                 return None;
             }
-            past
+            past.actions
         } else {
             Vec::new()
         };

@@ -42,7 +42,7 @@ const SHOWN: usize = 60;
 /// Nothing is left for agents to do when they had so many turns in a row and said nothing.
 const QUIET_TURNS: usize = 6;
 
-static OFFICIALS: [&dyn Official; 10] = [
+pub static OFFICIALS: [&dyn Official; 10] = [
     &super::v0_1_0::Crates,
     &super::v0_2_0::Crates,
     &super::v0_3_0::Crates,
