@@ -43,11 +43,11 @@ impl Host {
     pub(super) fn show_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         self.session_count += 1;
         self.count_sessions(step);
-        let head = self.head;
+        let Some(summary) = self.summary(key) else { return };
         let Some(session) = self.channels.sessions.get_mut(&key) else { return };
-        session.shown_at = head;
-        session.told = session.summary();
-        let (channel, summary) = (self.channels.root.channel.uri.clone(), session.told.clone());
+        session.shown_at = self.head;
+        session.told = summary.clone();
+        let channel = self.channels.root.channel.uri.clone();
         self.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
     }
 

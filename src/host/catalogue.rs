@@ -122,10 +122,6 @@ pub(super) fn title_from(message: &str) -> Option<String> {
 }
 
 impl Session {
-    pub(super) fn summary(&self) -> SessionSummary {
-        summary_of(&self.channel.uri, &self.state, &self.created_at, &self.modified_at)
-    }
-
     /// The row that the session's activity bits and activity come from: the default chat's, or the most
     /// recently modified one's; but any chat that waits for the user goes first, then any that failed.
     fn leading_row(&self) -> Option<&ChatSummary> {
@@ -145,6 +141,14 @@ impl Session {
 }
 
 impl Host {
+    /// A session's summary, with what is selected in it.
+    pub(super) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
+        let session = self.channels.sessions.get(&key)?;
+        let summary =
+            summary_of(&session.channel.uri, &session.state, &session.created_at, &session.modified_at);
+        Some(SessionSummary { meta: self.selected_for_summary(key), ..summary })
+    }
+
     /// Brings everything that is derived from a chat in line with it. Called after every action on a chat
     /// that may have changed its status, activity, title or time.
     pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
@@ -313,8 +317,8 @@ impl Host {
             return;
         }
         for key in std::mem::take(&mut self.summaries.due) {
+            let Some(summary) = self.summary(key) else { continue };
             let Some(session) = self.channels.sessions.get(&key) else { continue };
-            let summary = session.summary();
             let streams = status_is(summary.status, SessionStatus::InProgress);
             let lasting = SessionSummary {
                 activity: session.told.activity.clone(),
@@ -357,10 +361,10 @@ impl Host {
 
     fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
         self.summaries.held.remove(&key);
+        let Some(summary) = self.summary(key) else { return };
         let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| !session.ahead) else {
             return;
         };
-        let summary = session.summary();
         let Some(changes) = summary_changes(&session.told, &summary) else { return };
         let params = SessionSummaryChangedParams {
             channel: self.channels.root.channel.uri.clone(),
@@ -406,7 +410,7 @@ fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction
 }
 
 /// What has changed, without the members that identify a session; none when nothing has. A member that is
-/// gone cannot be expressed by leaving it out, so an activity that is over is told as an empty one.
+/// gone cannot be expressed by leaving it out, so an activity that is over is told as an empty one, and `_meta` too.
 fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
     if old == new {
         return None;
@@ -428,6 +432,7 @@ fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<Partial
             .as_ref()
             .filter(|chat| Some(*chat) != old.default_chat.as_ref())
             .cloned(),
+        meta: (new.meta != old.meta).then(|| new.meta.clone().unwrap_or_default()),
         ..PartialSessionSummary::default()
     })
 }

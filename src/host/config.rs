@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    AgentInfo, ConfigPropertySchema, ModelSelection, SessionConfigPropertySchema, SessionConfigSchema,
-    SessionConfigState, SessionModelInfo,
+    AgentInfo, ConfigPropertySchema, ModelSelection, RootConfigState, SessionConfigPropertySchema,
+    SessionConfigSchema, SessionConfigState, SessionModelInfo,
 };
 use serde_json::{Map, Value};
 
@@ -110,6 +110,36 @@ pub(super) fn check_change(
         }
     }
     Ok(())
+}
+
+/// Whether these values of the host's configuration may be set, or replace all others. What its schema does not have may
+/// be anything: real clients say settings of their own, whatever the host has.
+///
+/// # Errors
+/// A sentence that names the first one, in the order of their names, that does not fit or may not be changed.
+pub(super) fn check_root_change(
+    config: &RootConfigState,
+    values: &JsonObject,
+    replaces: bool,
+) -> Result<(), String> {
+    let mut properties: Vec<_> = config.schema.properties.iter().collect();
+    properties.sort_unstable_by_key(|(name, _)| *name);
+    for (name, property) in properties {
+        let path = format!("config.{name}");
+        let value = values.get(name);
+        if let Some(value) = value {
+            check(&path, &property.into(), value)?;
+        }
+        let is_told = value.is_some() || replaces;
+        if is_told && property.read_only == Some(true) && value != config.values.get(name) {
+            return Err(format!("`{path}` cannot be changed"));
+        }
+    }
+    let mut required = config.schema.required.iter().flatten().filter(|_| replaces);
+    match required.find(|name| !values.contains_key(*name)) {
+        Some(name) => Err(format!("missing field `config.{name}`")),
+        None => Ok(()),
+    }
 }
 
 /// The id and the name of the model that stands in for the models of an agent, while they are not known.
@@ -297,6 +327,29 @@ mod tests {
         assert_eq!(problem(&object, json!({ "n": 1.5 })), Some(said.to_owned()));
         let said = "`config.x.more` must be of type boolean, not null";
         assert_eq!(problem(&object, json!({ "n": 1, "more": null })), Some(said.to_owned()));
+    }
+
+    #[test]
+    fn the_hosts_values_fit_its_schema_and_others_are_anything() {
+        let level = json!({ "type": "string", "title": "", "enum": ["low", "high"] });
+        let fixed = json!({ "type": "boolean", "title": "", "readOnly": true });
+        let config: RootConfigState = serde_json::from_value(json!({
+            "schema": {
+                "type": "object", "properties": { "level": level, "fixed": fixed }, "required": ["level"],
+            },
+            "values": { "level": "low", "fixed": true, "theirs": 1 },
+        }))
+        .unwrap();
+        let problem = |values: Value, replaces| {
+            check_root_change(&config, values.as_object().unwrap(), replaces).err().unwrap_or_default()
+        };
+        assert_eq!(problem(json!({ "level": "high", "unknown": [null] }), false), "");
+        assert_eq!(problem(json!({ "fixed": true }), false), "");
+        assert_eq!(problem(json!({ "level": "high", "fixed": true }), true), "");
+        assert!(problem(json!({ "level": "middle", "unknown": 1 }), false).starts_with("`config.level`"));
+        assert_eq!(problem(json!({ "fixed": false }), false), "`config.fixed` cannot be changed");
+        assert_eq!(problem(json!({ "level": "low" }), true), "`config.fixed` cannot be changed");
+        assert_eq!(problem(json!({ "fixed": true }), true), "missing field `config.level`");
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub(super) fn check_id(name: &str, id: &str) -> Result<(), Refusal> {
 }
 
 /// A number of bytes, for people.
-fn in_words(bytes: usize) -> String {
+pub(super) fn in_words(bytes: usize) -> String {
     match bytes >> 20 {
         mib if mib << 20 == bytes && mib > 0 => format!("{mib} MiB"),
         _ => format!("{bytes} bytes"),

@@ -137,6 +137,7 @@ impl Host {
         let mended = mend_catalogue(&mut session, &chats);
         self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
+        let told = session.told.meta.clone();
         self.uses += 1;
         self.channels.sessions.insert(key, Session { used: self.uses, ..session });
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
@@ -147,6 +148,10 @@ impl Host {
             }
             self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.channels.chats.insert(key, chat);
+        }
+        // A program that did not know of it may have kept the summary.
+        if self.summary(key).is_some_and(|summary| summary.meta != told) {
+            self.session_changed(key);
         }
         self.await_clients(step, key);
         for (chat, is_cut) in keys {
@@ -227,6 +232,8 @@ fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String
 fn read_session(row: &SessionRow) -> Result<Session, String> {
     let body: SessionBody = read("session", &row.body)?;
     let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
+    let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
+    let told = SessionSummary { meta: kept.and_then(|kept| kept.meta), ..told };
     Ok(Session {
         channel: Channel::new(row.uri.clone(), body.born_at),
         state: body.state,

@@ -104,6 +104,7 @@ fn all_of(summary: &SessionSummary) -> PartialSessionSummary {
         working_directories: summary.working_directories.clone(),
         chats: summary.chats.clone(),
         default_chat: summary.default_chat.clone(),
+        meta: Some(summary.meta.clone().unwrap_or_default()),
         ..PartialSessionSummary::default()
     }
 }

@@ -59,6 +59,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
+use ahp_types::state::ConfigSchema;
 use bytes::Bytes;
 use jiff::Timestamp;
 
@@ -85,6 +86,8 @@ pub struct Config {
     /// The agents, in the order in which they are offered; the first one is the default. While the host runs:
     /// with what they say of themselves.
     pub agents: Vec<AgentDescription>,
+    /// What clients can configure of the host itself.
+    pub root_schema: ConfigSchema,
     /// How far back clients can catch up.
     pub replay_window: log::Window,
     /// Where the last life of this host ended.
@@ -119,6 +122,11 @@ pub struct Start {
     pub said: Vec<(String, Bytes)>,
     /// What is kept of channels that are there as long as the host is.
     pub channels: Vec<effects::ChannelRow>,
+}
+
+/// The schema of a configuration in which there is nothing to configure.
+pub fn nothing_to_configure() -> ConfigSchema {
+    ConfigSchema { r#type: "object".to_owned(), properties: HashMap::new(), required: None }
 }
 
 /// How many client ids are remembered, to know a client that comes back.
@@ -199,14 +207,16 @@ impl Host {
         let described: Vec<_> =
             config.agents.iter().map(|agent| described::Described::at_start(agent, &config.start)).collect();
         config.agents = described.iter().map(described::Described::whole).collect();
+        let channels = channels::Channels::at_start(&config);
+        let unsaved = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
         Self {
             head: config.start.head,
             log: log::Log::new(config.replay_window, config.start.head),
-            channels: channels::Channels::at_start(&config),
+            channels,
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
-            unsaved: BTreeSet::new(),
+            unsaved,
             failing: None,
             disposed: HashSet::new(),
             unreadable: HashMap::new(),

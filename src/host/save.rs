@@ -110,8 +110,10 @@ impl Host {
 
     /// Leaves a session to be saved.
     pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if let Some(session) = self.channels.sessions.get(&key).filter(|session| !session.ahead) {
-            step.say(Output::Record(Record::Session(session_row(key, session))));
+        if self.channels.sessions.get(&key).is_some_and(|session| !session.ahead) {
+            if let Some(row) = self.session_row(key) {
+                step.say(Output::Record(Record::Session(row)));
+            }
         }
     }
 
@@ -126,11 +128,32 @@ impl Host {
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
-        if let Some(session) = self.channels.sessions.get(&chat.session) {
-            step.say(Output::Record(Record::Session(session_row(chat.session, session))));
+        let session = self.channels.chats.get(&key).and_then(|chat| self.session_row(chat.session));
+        if let Some(row) = session {
+            step.say(Output::Record(Record::Session(row)));
         }
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
         save_chat(step, key, chat, self.head);
+    }
+
+    /// A session's row, whole.
+    fn session_row(&self, key: SessionKey) -> Option<SessionRow> {
+        let session = self.channels.sessions.get(&key)?;
+        let body = SessionBody {
+            state: session.state.clone(),
+            created_at: session.created_at.clone(),
+            born_at: session.channel.born_at,
+            config: session.config.clone(),
+            title_by: session.title_by,
+            shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
+        };
+        Some(SessionRow {
+            key,
+            uri: session.channel.uri.clone(),
+            modified_at: session.modified_at.clone(),
+            summary: to_json(&self.summary(key)?).into(),
+            body: to_sorted_json(&body).into(),
+        })
     }
 
     /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
@@ -191,24 +214,6 @@ pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     let started = started_at.and_then(|start| start.parse::<jiff::Timestamp>().ok());
     let since = started.map_or(0, |start| step.now.unix_ms - start.as_millisecond());
     u64::try_from(since).unwrap_or(0)
-}
-
-fn session_row(key: SessionKey, session: &Session) -> SessionRow {
-    let body = SessionBody {
-        state: session.state.clone(),
-        created_at: session.created_at.clone(),
-        born_at: session.channel.born_at,
-        config: session.config.clone(),
-        title_by: session.title_by,
-        shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
-    };
-    SessionRow {
-        key,
-        uri: session.channel.uri.clone(),
-        modified_at: session.modified_at.clone(),
-        summary: to_json(&session.summary()).into(),
-        body: to_sorted_json(&body).into(),
-    }
 }
 
 fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {

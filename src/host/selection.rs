@@ -1,7 +1,8 @@
 //! Which model and agent messages are for, where a client selects them once and not with each message.
 //!
 //! Owns: changing what is selected in a chat, which its draft says; holding such a change back while a turn runs
-//! there; and giving messages that name no model what is selected when their turn begins.
+//! there; giving messages that name no model what is selected when their turn begins; and what a session's summary
+//! says of it.
 //! Never: changes what a message, or its client, says itself.
 
 use std::collections::BTreeSet;
@@ -13,17 +14,20 @@ use ahp_types::state::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use super::actions::{Refusal, Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
 use super::model::{ChannelId, Session, SessionKey};
 use super::{Host, Step};
-use crate::wire::asides::{Change, Selection};
+use crate::wire::asides::{Change, Selection, SELECTED};
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::nesting_fits;
+use crate::wire::rpc::{nesting_fits, to_json};
 use crate::wire::uris::default_chat_of;
+
+/// A selection whose JSON is longer is left out of its session's summary, in bytes.
+const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
 /// Who asked for a change, and how: to be answered when it is made.
 #[derive(Debug, Clone)]
@@ -240,6 +244,33 @@ impl Host {
         };
         let first = default_chat_of(&session.channel.uri);
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
+    }
+
+    /// What a session's summary says of what is selected in it, in its `_meta`; none where that is nothing, or large.
+    pub(super) fn selected_for_summary(&self, key: SessionKey) -> Option<JsonObject> {
+        let Selection { model, agent } = self.selected_in(self.own_chat(key)?);
+        let members = [("model", model), ("agent", agent)];
+        let selected: JsonObject =
+            members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        let selected = Value::Object(selected);
+        let fits = || to_json(&selected).len() <= IN_SUMMARY_BYTES_MAX;
+        (selected != json!({}) && fits()).then(|| JsonObject::from_iter([(SELECTED.to_owned(), selected)]))
+    }
+
+    /// After an action on a chat: what its session's summary says of what is selected may have changed.
+    pub(super) fn selection_after(&mut self, key: ChatKey, action: &StateAction) {
+        let selects = matches!(
+            action,
+            StateAction::ChatDraftChanged(_)
+                | StateAction::ChatTurnStarted(_)
+                | StateAction::ChatTruncated(_)
+        );
+        let Some(chat) = self.channels.chats.get(&key).filter(|_| selects) else { return };
+        let Some(session) = self.channels.sessions.get(&chat.session) else { return };
+        let key = chat.session;
+        if session.told.meta != self.selected_for_summary(key) {
+            self.session_changed(key);
+        }
     }
 
     fn selected_in(&self, key: ChatKey) -> Selection {

@@ -286,6 +286,7 @@ impl Sidecar {
                 title: None,
             },
             agents: described,
+            root_schema: host::nothing_to_configure(),
             replay_window: Window::default(),
             start,
             limits: options.limits,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Chain, Notice, Said, Scene, Shot, Step, Told};
-use crate::wire::asides::{Aside, Change, Selection};
+use crate::wire::asides::{Aside, Change, Selection, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -32,7 +32,7 @@ impl Step for V0_4_0 {
             "progress notifications",
             "settings that are no text: they are shown as text",
             "that no model is selected any more, where a newer client takes turns or a draft back",
-            "the selected model and agent in the list of sessions: a session's own state has them",
+            "in what is told of the list of sessions, that no model or agent is selected any more; the list has it",
             "a model or agent that is selected for one chat only: what is shown is the session's",
         ]
     }
@@ -81,14 +81,9 @@ impl Step for V0_4_0 {
                         object.insert(member.to_owned(), time.into());
                     }
                 }
+                selection_of_meta(object);
             }
-            Node::Message => {
-                if let Some(Value::Object(config)) =
-                    object.get_mut("model").and_then(|it| it.get_mut("config"))
-                {
-                    config.values_mut().for_each(make_text);
-                }
-            }
+            Node::Message => settings_of_model(object),
             Node::Root | Node::Session => {
                 object.values_mut().for_each(make_enums_text);
                 let first = object.get("activeClients").and_then(|clients| clients.get(0)).cloned();
@@ -110,6 +105,8 @@ impl Step for V0_4_0 {
             .collect();
         for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
             let Some(mut summary) = shot.summary.clone() else { continue };
+            // As its actions tell it, and not as the list does.
+            summary.retain(|member, _| !matches!(member.as_str(), "model" | "agent"));
             let chat = uris::default_chat_of(&shot.channel);
             if let Some((_, choice)) = choices.iter().find(|(channel, _)| *channel == chat) {
                 summary.extend(choice.model.clone().map(|model| ("model".to_owned(), model)));
@@ -141,6 +138,26 @@ impl Step for V0_4_0 {
 
     fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
         (notice.method != "root/progress").then_some(notice)
+    }
+}
+
+/// What is selected in a session, as its summary says it, where this version has it.
+fn selection_of_meta(summary: &mut Object) {
+    let Some(Value::Object(meta)) = summary.get_mut("_meta") else { return };
+    let selected = meta.remove(SELECTED);
+    if meta.is_empty() {
+        summary.remove("_meta");
+    }
+    if let Some(Value::Object(mut selected)) = selected {
+        settings_of_model(&mut selected);
+        summary.append(&mut selected);
+    }
+}
+
+/// The settings of the model that is named here, as texts.
+fn settings_of_model(object: &mut Object) {
+    if let Some(Value::Object(config)) = object.get_mut("model").and_then(|it| it.get_mut("config")) {
+        config.values_mut().for_each(make_text);
     }
 }
 

@@ -8,6 +8,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// What a session's summary calls a [`Selection`] in its `_meta`.
+pub const SELECTED: &str = "selected";
+
 /// What a message means besides its params.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Aside {

@@ -87,6 +87,7 @@ impl Stage {
         let config = Config {
             server_info: serde_json::from_str(r#"{"name":"bench"}"#)?,
             agents,
+            root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,

@@ -54,6 +54,7 @@ impl World {
         let host = Host::new(Config {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents,
+            root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: Window::default(),
             start,
             idle_sessions_max: usize::MAX,

@@ -45,7 +45,7 @@ fn a_store_of_layout_3_goes_on_where_it_was_left() {
     assert_eq!(version(folder.path()), 3);
     let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &[]));
     let (kept_chat, running_chat) = (chat_of(KEPT), chat_of(RUNNING));
-    let channels = [ROOT, KEPT, &kept_chat, RUNNING, &running_chat];
+    let channels = [KEPT, &kept_chat, RUNNING, &running_chat];
     for cursor in [6, 12, 30, 40] {
         let params = json!({ "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": channels });
         let answer = client.ask("reconnect", params);
@@ -55,7 +55,6 @@ fn a_store_of_layout_3_goes_on_where_it_was_left() {
         for envelope in before {
             let (channel, name) = (&envelope["channel"], envelope["action"]["type"].as_str().unwrap());
             let of_kind = match channel.as_str().unwrap() {
-                ROOT => "root",
                 KEPT | RUNNING => "session",
                 _ => "chat",
             };
@@ -63,12 +62,21 @@ fn a_store_of_layout_3_goes_on_where_it_was_left() {
             assert!(channels.contains(&channel.as_str().unwrap()), "{envelope}");
             seqs.insert(envelope["serverSeq"].as_u64().unwrap());
         }
-        // All but what was told of the session that is gone.
+        // All but what was told of the session that is gone, and of the root.
         let of_removed = [4, 17, 18, 19, 20, 21, 22, 23, 24];
+        let of_root = [25];
         let expected: BTreeSet<u64> = (cursor + 1..=LAST).collect();
         let gone: BTreeSet<u64> = expected.difference(&seqs).copied().collect();
-        assert!(gone.iter().all(|seq| of_removed.contains(seq)), "after {cursor}: {gone:?}");
+        assert!(
+            gone.iter().all(|seq| of_removed.contains(seq) || of_root.contains(seq)),
+            "after {cursor}: {gone:?}"
+        );
     }
+    // Who follows the root does not know that it has a configuration, and no action says so.
+    let params = json!({ "clientId": "me", "lastSeenServerSeq": 40, "subscriptions": [ROOT, KEPT] });
+    let answer = client.ask("reconnect", params);
+    let values = &answer["result"]["snapshots"][0]["state"]["config"]["values"];
+    assert_eq!(*values, json!({}), "{answer}");
     let kept = client.state(&kept_chat);
     assert_eq!(kept["turns"].as_array().unwrap().iter().map(text).collect::<Vec<_>>(), ["one"]);
     let running = client.state(&running_chat);

@@ -4,7 +4,9 @@
 //! Never: runs an agent; what it would be told is what matters.
 
 use ahp_sidecar::backend::{script::Script, Backend};
-use ahp_sidecar::host::effects::{AgentDescription, Command, ConnectionId, Event, Frame, Input, Output};
+use ahp_sidecar::host::effects::{
+    AgentDescription, Command, ConnectionId, Event, Frame, Input, Output, Record, SavedChat, SavedSession,
+};
 use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
@@ -200,4 +202,56 @@ fn what_is_selected_after_a_replay_is_what_the_state_shows() {
         assert_eq!(held, shown, "after {actions:?}");
         assert_eq!(shown, (json!("small"), Value::Null), "the draft says it");
     }
+}
+
+/// What is told of the list when a session comes back into memory in which `small` is selected, and whose row was saved
+/// with this in its summary's `_meta`.
+fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
+    let mut host = Core::with(agent());
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
+    say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));
+    let mut outputs = say(&mut host, "createSession", json!({ "channel": SESSION }), Some(2));
+    outputs.extend(host.feed_and_save(Input::Agent(opened(&outputs), Event::Opened)));
+    let message = json!({ "text": "", "origin": { "kind": "user" }, "model": { "id": "small" } });
+    let action = json!({ "type": "chat/draftChanged", "draft": message });
+    let params = json!({ "channel": CHAT, "clientSeq": 1, "action": action });
+    let draft = json!({ "method": "dispatchAction", "params": params });
+    outputs.extend(host.feed_and_save(said(CLIENT, draft)));
+    let (mut session, mut chat) = (None, None);
+    for output in outputs {
+        match output {
+            Output::Record(Record::Session(row)) => session = Some(row),
+            Output::Record(Record::Chat(row)) => chat = Some(row),
+            _ => {}
+        }
+    }
+    let (mut row, chat) = (session.unwrap(), chat.unwrap());
+    let mut summary: Value = serde_json::from_slice(&row.summary).unwrap();
+    assert_eq!(summary["_meta"], json!({ "selected": { "model": { "id": "small" } } }));
+    summary["_meta"] = meta.clone();
+    row.summary = summary.to_string().into();
+    let chats =
+        vec![SavedChat { row: chat, turns: Vec::new(), actions: Vec::new(), sifted: false, progress: None }];
+
+    let mut host = Core::with(agent());
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
+    let hello =
+        json!({ "clientId": "me", "protocolVersions": ["1.0.0"], "initialSubscriptions": ["ahp-root://"] });
+    say(&mut host, "initialize", hello, Some(1));
+    host.feed(Input::Restored(Box::new(SavedSession { row, chats, deaths: 0 })));
+    let outputs = host.feed(Input::Settled);
+    let told = outputs.iter().filter_map(|output| match output {
+        Output::Frame(_, Frame::Notification { method: "root/sessionSummaryChanged", params }) => {
+            Some(serde_json::from_slice(params).unwrap())
+        }
+        _ => None,
+    });
+    told.map(|mut params: Value| params["changes"].take()).collect()
+}
+
+#[test]
+fn what_is_selected_in_a_session_that_was_saved_without_it_is_told_when_it_comes_back() {
+    let selected = json!({ "selected": { "model": { "id": "small" } } });
+    assert_eq!(told_of_one_saved_with(&selected), [] as [Value; 0]);
+    assert_eq!(told_of_one_saved_with(&Value::Null), [json!({ "_meta": selected })]);
 }

@@ -1,28 +1,61 @@
 //! The root channel.
 //!
-//! Owns: what the root channel is: its state, and that clients change nothing in it.
-//! Never: knows what sessions there are.
+//! Owns: what the root channel is: its state, and what clients configure of the host itself, which is kept.
+//! Never: knows what sessions there are; acts on a value that its schema does not have, or names a program by any.
 
 use ahp::reducers::{apply_action_to_root, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
-use ahp_types::state::{RootState, SnapshotState};
+use ahp_types::actions::{ActionOrigin, RootConfigChangedAction, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{RootConfigState, RootState, SnapshotState};
+use serde::{Deserialize, Serialize};
 
 use super::{Channels, Keyed, Kind};
 use crate::host::actions::{actions_of, ClientAction, Refusal, Verdict};
-use crate::host::effects::ChannelId;
+use crate::host::config::check_root_change;
+use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
+use crate::host::limits::in_words;
 use crate::host::model::Channel;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
+use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::uris;
 
-const NO_CONFIG: &str = "this host has no configuration of its own";
+/// How many values the configuration of the host may have.
+const VALUES_MAX: usize = 256;
+
+/// And how many bytes of JSON text they may be, with their names.
+const VALUES_BYTES_MAX: usize = 256 << 10;
 
 /// The root channel.
 #[derive(Debug)]
 pub(in crate::host) struct Root {
     pub(in crate::host) channel: Channel,
     pub(in crate::host) state: RootState,
+    /// The store had it when the host started.
+    pub(in crate::host) was_kept: bool,
+}
+
+/// What is kept of it.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RootBody {
+    /// Clients that come back from before do not know of the configuration.
+    born_at: u64,
+    /// The values of the configuration.
+    values: JsonObject,
+}
+
+impl RootBody {
+    /// As the store has it; none where it has none that can be read.
+    fn kept(config: &Config) -> Option<Self> {
+        let row = config.start.channels.iter().find(|row| row.id == ChannelId::ROOT)?;
+        let body = serde_json::from_slice(&row.body);
+        body.map_err(
+            |error| tracing::error!(%error, "the host's configuration cannot be read: it begins anew"),
+        )
+        .ok()
+    }
 }
 
 /// There is one, so nothing tells it from others.
@@ -63,20 +96,23 @@ impl Kind for Root {
     const CALLED: &'static str = "the root channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Root;
-        "root/configChanged" => RootConfigChangedAction, refused: NO_CONFIG;
+        "root/configChanged" => RootConfigChangedAction;
     };
     type Key = TheOne;
     type All = Self;
 
     fn at_start(config: &Config) -> Self {
+        let kept = RootBody::kept(config);
+        let was_kept = kept.is_some();
+        let body = kept.unwrap_or(RootBody { born_at: config.start.head, values: JsonObject::new() });
         let state = RootState {
             agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
             active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
             terminals: None,
-            config: None,
+            config: Some(RootConfigState { schema: config.root_schema.clone(), values: body.values }),
             meta: None,
         };
-        Self { channel: Channel::new(uris::ROOT.to_owned(), 0), state }
+        Self { channel: Channel::new(uris::ROOT.to_owned(), body.born_at), state, was_kept }
     }
 
     fn channel(&self) -> &Channel {
@@ -101,15 +137,77 @@ impl Kind for Root {
     }
 
     fn change(
-        _: &mut Host,
-        _: &mut Step<'_>,
+        host: &mut Host,
+        step: &mut Step<'_>,
         _: TheOne,
-        _: StateAction,
-        _: ActionOrigin,
+        action: StateAction,
+        origin: ActionOrigin,
         _: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
-        Err("nothing on the root channel can be changed by clients".to_owned())
+        let StateAction::RootConfigChanged(RootConfigChangedAction { config: values, replace }) = &action
+        else {
+            return Err("nothing else on the root channel can be changed by clients".to_owned());
+        };
+        let mut after = host.channels.root.state.clone();
+        if let Some(config) = &after.config {
+            check_root_change(config, values, *replace == Some(true))?;
+        }
+        apply_action_to_root(&mut after, &action);
+        if after == host.channels.root.state {
+            return Ok(Verdict::Unchanged);
+        }
+        if let Some(config) = &after.config {
+            check_has_room(&config.values)?;
+        }
+        host.sequence(step, ChannelId::ROOT, action, Some(origin));
+        Ok(Verdict::Done)
     }
 
-    fn after_action(_: &mut Host, _: &mut Step<'_>, _: TheOne, _: &StateAction, _: usize) {}
+    fn after_action(host: &mut Host, _: &mut Step<'_>, _: TheOne, action: &StateAction, _: usize) {
+        if matches!(action, StateAction::RootConfigChanged(_)) {
+            host.unsaved.insert(ChannelId::ROOT);
+        }
+    }
+
+    fn save(host: &mut Host, step: &mut Step<'_>, _: TheOne) {
+        let root = &host.channels.root;
+        let values = root.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
+        let body = to_sorted_json(&RootBody { born_at: root.channel.born_at, values }).into();
+        step.say(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
+    }
+}
+
+/// Whether these may be all values of the host's configuration.
+///
+/// # Errors
+/// When they are too many, or too large.
+fn check_has_room(values: &JsonObject) -> Result<(), Refusal> {
+    if values.len() > VALUES_MAX {
+        return Err(format!(
+            "there is no room for it: the host's configuration has at most {VALUES_MAX} values"
+        ));
+    }
+    if to_json(values).len() > VALUES_BYTES_MAX {
+        let max = in_words(VALUES_BYTES_MAX);
+        return Err(format!("there is no room for it: the host's configuration has at most {max}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_have_room_up_to_the_limits() {
+        let many = |count: usize| (0..count).map(|at| (at.to_string(), json!(at))).collect::<JsonObject>();
+        assert_eq!(check_has_room(&many(VALUES_MAX)), Ok(()));
+        assert!(check_has_room(&many(VALUES_MAX + 1)).is_err());
+        // `{"x":"…"}`
+        let large = |bytes: usize| JsonObject::from_iter([("x".to_owned(), json!("a".repeat(bytes - 8)))]);
+        assert_eq!(check_has_room(&large(VALUES_BYTES_MAX)), Ok(()));
+        let refused = check_has_room(&large(VALUES_BYTES_MAX + 1)).unwrap_err();
+        assert!(refused.contains("262144 bytes"), "{refused}");
+    }
 }

@@ -210,14 +210,14 @@ impl Host {
 
     /// The result of a `listSessions` that looks at nothing but memory.
     pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
-        let sessions = self.channels.sessions.values();
-        listing_of(sessions.map(|session| to_sorted_json(&session.summary())), None)
+        let summaries = self.channels.sessions.keys().filter_map(|key| self.summary(*key));
+        listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
-        let sessions = uris.iter().filter_map(|uri| self.channels.sessions.get(&self.find_session(uri)?));
-        listing_of(sessions.map(|session| to_sorted_json(&session.summary())), None)
+        let summaries = uris.iter().filter_map(|uri| self.summary(self.find_session(uri)?));
+        listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
     /// Answers a request for a page of the list that was read while sessions changed. What was read may be older or newer

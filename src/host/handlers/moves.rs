@@ -189,12 +189,10 @@ impl Host {
         self.unsaved.insert(to.into());
         self.count_sessions(step);
         self.hand_over(step, key, to);
+        let Some(summary) = self.summary(to) else { return Err(RpcError::internal()) };
         let Some(session) = self.channels.sessions.get_mut(&to) else { return Err(RpcError::internal()) };
-        session.told = session.summary();
-        let params = SessionAddedParams {
-            channel: self.channels.root.channel.uri.clone(),
-            summary: session.told.clone(),
-        };
+        session.told = summary.clone();
+        let params = SessionAddedParams { channel: self.channels.root.channel.uri.clone(), summary };
         self.notify_root(step, "root/sessionAdded", params);
         Ok(uri)
     }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ahp_sidecar::wire::uris::default_chat_of;
 use ahp_types::state::{
     ChatState, ChatSummary, SessionInputRequest, SessionState, SessionStatus, SessionSummary, Snapshot,
     SnapshotState, ToolCallContributor, ToolCallRunningState, ToolCallState,
@@ -258,6 +259,12 @@ pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
             (&state.default_chat, &state.working_directories, &state.project, &state.origin),
         );
         ensure!(listed == shown, "listed as {listed:?}, shown as {shown:?}");
+        let own = fresh.get(&default_chat_of(&summary.resource)).map(|chat| &chat.state);
+        if let Some(SnapshotState::Chat(own)) = own {
+            let listed = summary.meta.as_ref().and_then(|meta| meta.get("selected"));
+            let shown = selected(own);
+            ensure!(listed == shown.as_ref(), "selected is {shown:?}, listed {summary:?}");
+        }
         let listed: Vec<_> = summary.chats.iter().flatten().collect();
         let same = listed.len() == state.chats.len()
             && listed.iter().zip(&state.chats).all(|(chat, row)| {
@@ -272,11 +279,25 @@ pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
     Ok(())
 }
 
+/// What is selected in a chat: what its draft says, else its last message; a draft without a model does not take it away.
+fn selected(chat: &ChatState) -> Option<Value> {
+    let running = chat.active_turn.as_ref().map(|turn| &turn.message);
+    let last = running.or(chat.turns.last().map(|turn| &turn.message));
+    let said = chat.draft.as_ref().or(last);
+    let model = said.and_then(|said| said.model.as_ref()).or(last.and_then(|last| last.model.as_ref()));
+    let agent = said.and_then(|said| said.agent.as_ref());
+    let mut selected = serde_json::Map::new();
+    selected.extend(model.map(|model| ("model".to_owned(), json!(model))));
+    selected.extend(agent.map(|agent| ("agent".to_owned(), json!(agent))));
+    (!selected.is_empty()).then_some(Value::Object(selected))
+}
+
 /// That the summaries that a client keeps by notifications are those that are listed. An activity that is
-/// empty counts as none.
+/// empty counts as none, and a `_meta` too.
 pub fn summaries(kept: &BTreeMap<String, SessionSummary>, list: &[SessionSummary]) -> Result<()> {
     let plain = |summary: &SessionSummary| SessionSummary {
         activity: summary.activity.clone().filter(|activity| !activity.is_empty()),
+        meta: summary.meta.clone().filter(|meta| !meta.is_empty()),
         ..summary.clone()
     };
     let kept: Vec<_> = kept.values().map(plain).collect();

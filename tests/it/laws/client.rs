@@ -251,6 +251,7 @@ fn patch(summary: &mut SessionSummary, changes: PartialSessionSummary) {
         working_directories,
         default_chat,
         chats,
+        meta,
         ..
     } = changes;
     title.into_iter().for_each(|title| summary.title = title);
@@ -259,5 +260,6 @@ fn patch(summary: &mut SessionSummary, changes: PartialSessionSummary) {
     modified_at.into_iter().for_each(|at| summary.modified_at = at);
     working_directories.into_iter().for_each(|them| summary.working_directories = Some(them));
     chats.into_iter().for_each(|chats| summary.chats = Some(chats));
+    meta.into_iter().for_each(|meta| summary.meta = Some(meta));
     default_chat.into_iter().for_each(|chat| summary.default_chat = Some(chat));
 }

@@ -221,6 +221,10 @@ pub enum Wish {
         value: u8,
         replace: bool,
     },
+    ConfigureHost {
+        value: u8,
+        replace: bool,
+    },
     SessionFlag {
         archived: bool,
         set: bool,
@@ -697,6 +701,8 @@ fn wish() -> impl Strategy<Value = Wish> {
         2 => flags().prop_map(|(archived, set)| Wish::ChatFlag { archived, set }),
         1 => index().prop_map(|title| Wish::RenameChat { title }),
         2 => (0u8..6, any::<bool>()).prop_map(|(value, replace)| Wish::Configure { value, replace }),
+        3 => (0u8..8, prop_oneof![3 => Just(false), 1 => Just(true)])
+            .prop_map(|(value, replace)| Wish::ConfigureHost { value, replace }),
         2 => flags().prop_map(|(archived, set)| Wish::SessionFlag { archived, set }),
         1 => index().prop_map(|title| Wish::RenameSession { title }),
         1 => any::<bool>().prop_map(|other| Wish::DefaultChat { other }),

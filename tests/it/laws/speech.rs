@@ -5,7 +5,8 @@
 //! Never: decides whether the host should accept it.
 
 use ahp_sidecar::host::client_actions;
-use ahp_types::state::{ChatInputQuestion, ChatState, ToolCallState};
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::state::{ChatInputQuestion, ChatState, ConfigSchema, ToolCallState};
 use serde_json::{json, Map, Value};
 
 use super::schedule::{Damage, Wish};
@@ -59,13 +60,40 @@ pub fn participant(client: &str, tools: u8) -> Value {
     json!({ "clientId": client, "tools": tools })
 }
 
+/// What clients can configure of the host.
+pub fn root_schema() -> ConfigSchema {
+    let level = json!({ "type": "string", "title": "Level", "enum": ["low", "high"] });
+    let fixed = json!({ "type": "boolean", "title": "Fixed", "readOnly": true });
+    let schema = json!({ "type": "object", "properties": { "level": level, "fixed": fixed } });
+    serde_json::from_value(schema).unwrap()
+}
+
+/// Values of the host's configuration: some that its schema has, some that it does not know, some that do not fit.
+fn root_values(value: u8) -> Value {
+    match value {
+        0 => json!({ "level": "low" }),
+        1 => json!({ "level": "high", "theirs": [{ "any": null }] }),
+        2 => json!({ "theirs": value, "more": "x" }),
+        3 => json!({}),
+        4 => json!({ "level": "middle", "theirs": 1 }),
+        5 => json!({ "fixed": true }),
+        _ => json!({ "theirs": null }),
+    }
+}
+
 /// A client's wish about a chat as a channel and an action.
 pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth: &Truth) -> (String, Value) {
     let session = truth.session_of(chat).expect("a chat is one of a session");
     let action = act(client, wish, truth.chat(chat).expect("it is there"), truth.head);
     let on_session = action["type"].as_str().is_some_and(|name| name.starts_with("session/"));
     let renames_chat = matches!(wish, Wish::RenameChat { .. });
-    let channel = if on_session && !renames_chat { session } else { chat }.to_owned();
+    let on_root = matches!(wish, Wish::ConfigureHost { .. });
+    let channel = match () {
+        () if on_root => ROOT_RESOURCE_URI,
+        () if on_session && !renames_chat => session,
+        () => chat,
+    };
+    let channel = channel.to_owned();
     spoil(damage, channel, action, truth)
 }
 
@@ -176,6 +204,9 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
             };
             json!({ "type": "session/configChanged", "config": config, "replace": replace })
         }
+        Wish::ConfigureHost { value, replace } => {
+            json!({ "type": "root/configChanged", "config": root_values(*value), "replace": replace })
+        }
         Wish::SessionFlag { archived: false, set } => {
             json!({ "type": "session/isReadChanged", "isRead": set })
         }
@@ -256,6 +287,12 @@ pub fn message_of(index: u8) -> Value {
     let mut message = json!({ "text": text(index), "origin": { "kind": "user" } });
     match index {
         15 => message["attachments"] = json!([{ "type": "chat", "label": "x", "uri": "ahp-chat:/x" }]),
+        5 => message["model"] = json!({ "id": "large" }),
+        6 => {
+            message["model"] = json!({ "id": "small", "config": { "effort": 3 } });
+            message["agent"] = json!({ "uri": "agent:/a" });
+        }
+        7 => message["agent"] = json!({ "uri": "agent:/b" }),
         // It is there or not.
         4 | 14 => {
             message["attachments"] = json!([{ "type": "chat", "label": "x", "resource": "ahp-chat:/a" }])

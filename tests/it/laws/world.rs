@@ -164,6 +164,7 @@ impl World {
         let config = Config {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
             agents: vec![Script.describe()],
+            root_schema: speech::root_schema(),
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
             start: Start::default(),
             idle_sessions_max: usize::MAX,

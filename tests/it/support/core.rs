@@ -50,6 +50,7 @@ impl Core {
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents: vec![agent],
+            root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: Window::default(),
             start: Start::default(),
             idle_sessions_max: usize::MAX,

@@ -96,6 +96,15 @@ fn questions_last(parts: &mut Value) {
     }
 }
 
+/// A summary as notifications have made it, without what they cannot take away: up to 0.4.0 no notification says that
+/// a session has no model or agent selected any more.
+pub fn of_list(dialect: Dialect, mut held: Value, listed: &Value) -> Value {
+    if let Some(members) = held.as_object_mut().filter(|_| dialect <= V0_4_0) {
+        members.retain(|name, _| !matches!(&**name, "model" | "agent") || listed.get(name).is_some());
+    }
+    held
+}
+
 /// That a mirror is what a fresh snapshot shows.
 pub fn compare(dialect: Dialect, kind: Kind, held: &Value, shown: &Value) -> Result<()> {
     same(&masked(dialect, kind, held), &masked(dialect, kind, shown))

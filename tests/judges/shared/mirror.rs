@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{ensure, Context, Result};
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use super::dialect::V0_4_0;
 use super::ears::Heard;
@@ -210,8 +210,11 @@ impl Mirror {
         if let Some(kept) = &self.list {
             ensure!(kept.keys().eq(listed.keys()), "kept are {:?}, listed {:?}", kept.keys(), listed.keys());
             for (uri, summary) in kept {
-                masks::same(&plain(summary), &listed[uri])
-                    .with_context(|| format!("the summary of {uri}"))?;
+                masks::same(
+                    &masks::of_list(self.official.dialect(), plain(summary), &listed[uri]),
+                    &listed[uri],
+                )
+                .with_context(|| format!("the summary of {uri}"))?;
             }
         }
         let dialect = self.official.dialect();
@@ -224,6 +227,12 @@ impl Mirror {
             let (held, shown) =
                 (flags(dialect.session_member(&view, "status")), flags(summary["status"].clone()));
             ensure!(held == shown, "the flags of {uri}: it holds {held}, listed is {shown}");
+            // What no action can take away is not taken away from the state either.
+            let selected: &[&str] = if dialect <= V0_4_0 { &["model", "agent"] } else { &[] };
+            for name in selected.iter().filter(|name| summary.get(**name).is_some()) {
+                masks::same(&dialect.session_member(&view, name), &summary[*name])
+                    .with_context(|| format!("the {name} of {uri}"))?;
+            }
         }
         self.list = Some(listed);
         Ok(())
@@ -249,13 +258,16 @@ fn complete(held: &mut Value, shown: &Value) -> Result<()> {
     Ok(())
 }
 
-/// A summary in which an empty activity is none: a partial summary has no other way to say so.
+/// A summary in which an empty activity is none, and an empty `_meta` too: a partial summary has no other way to say so.
 fn plain(summary: &Value) -> Value {
     let mut summary = summary.clone();
-    if let Some(members) =
-        summary.as_object_mut().filter(|members| members.get("activity").is_some_and(|it| it == ""))
-    {
-        members.remove("activity");
+    if let Some(members) = summary.as_object_mut() {
+        let is_none = |name: &str, value: &Value| match name {
+            "activity" => *value == "",
+            "_meta" => *value == json!({}),
+            _ => false,
+        };
+        members.retain(|name, value| !is_none(name, value));
     }
     summary
 }
