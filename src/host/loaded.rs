@@ -10,6 +10,7 @@ use std::time::Duration;
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::state::{ChatState, SessionLifecycle, SessionSummary, Turn};
+use bytes::Bytes;
 use serde::Deserialize;
 
 use super::attached::Attached;
@@ -66,12 +67,14 @@ pub struct LoadedSession {
     made: Result<(Session, Vec<LoadedChat>), String>,
 }
 
-/// What a session from the store that is not in memory shows where sessions are listed.
+/// What a session from the store shows where sessions are listed, or showed while it was there.
 #[derive(Debug)]
 pub struct KeptSummary {
     pub(super) summary: SessionSummary,
     /// The sequence's head when it was shown.
     pub(super) shown_at: u64,
+    /// It was removed since.
+    pub(super) is_removed: bool,
 }
 
 impl KeptSummary {
@@ -79,8 +82,17 @@ impl KeptSummary {
     ///
     /// # Errors
     /// Why the row is not what it should be, for people.
-    pub fn of(row: &SessionRow) -> Result<Self, String> {
-        read_session(row).map(|session| Self { summary: session.told, shown_at: session.shown_at })
+    pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
+        read_session(row).map(|session| Self {
+            summary: session.told,
+            shown_at: session.shown_at,
+            is_removed,
+        })
+    }
+
+    /// What the session is called, and its provider.
+    pub fn names(&self) -> (&str, &str) {
+        (&self.summary.resource, &self.summary.provider)
     }
 }
 
@@ -313,6 +325,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
             turns: turn_count,
             turns_kept: turn_count,
             row_bytes: row.body.len(),
+            turn_bytes: turns.iter().map(Bytes::len).sum(),
             ..Saved::default()
         },
         language: Language::default(),

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, Past};
 use super::model::SessionKey;
 use super::sequence::envelope_of;
-use super::{Host, Step};
+use super::{Host, KeptSummary, Step};
 use crate::wire::rpc::to_sorted_json;
 
 /// Sessions of which a client has missed something.
@@ -41,8 +41,9 @@ impl Host {
             Some(past) => (past.actions.as_slice(), std::mem::take(&mut past.sessions)),
             None => Default::default(),
         };
+        let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
-            |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(Option::is_none);
+            |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let Some(key) = self.channels.session_of(*target) else { continue };
@@ -60,7 +61,8 @@ impl Host {
         }
         let is_absent =
             |key: &SessionKey| !self.channels.sessions.contains_key(key) && !self.disposed.contains(key);
-        for kept in kept.into_iter().filter(|(key, _)| is_absent(key)).filter_map(|(_, kept)| kept) {
+        let kept = kept.into_iter().filter(|(key, _)| is_absent(key)).filter_map(|(_, kept)| kept);
+        for kept in kept.filter(|kept| !kept.is_removed) {
             let list = if kept.shown_at > cursor { &mut missed.kept_added } else { &mut missed.kept_changed };
             list.push(kept.summary);
         }

@@ -231,8 +231,9 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     }
     let turns = &chat.conversation.state().turns;
     for (place, turn) in turns.iter().enumerate().skip(saved.turns) {
-        let place = (context_turns + place) as u64;
-        step.say(Output::Record(Record::Turn(key, place, to_sorted_json(turn).into())));
+        let (place, turn) = ((context_turns + place) as u64, Bytes::from(to_sorted_json(turn)));
+        saved.turn_bytes += turn.len();
+        step.say(Output::Record(Record::Turn(key, place, turn)));
     }
     (saved.turns, saved.turns_kept) = (turns.len(), turns.len());
     let there: BTreeSet<&String> = turns.iter().map(|turn| &turn.id).collect();

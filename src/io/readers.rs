@@ -18,7 +18,7 @@ use crate::host;
 use crate::host::effects::{ConnectionId, Frame, Listed, Page, Past};
 use crate::host::limits::Limits;
 use crate::host::{KeptSummary, LoadedSession};
-use crate::store::reader::Reader;
+use crate::store::reader::{Reader, Whereabouts};
 use crate::store::sqlite::StoreError;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
@@ -284,8 +284,10 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: Wanted) -> Found {
 fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
     let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
     let mut sessions = BTreeMap::new();
-    for (key, row) in reader.sessions_of(actions.iter().map(|(channel, _)| *channel))? {
-        match row.as_ref().map(KeptSummary::of).transpose() {
+    for Whereabouts { key, row, is_removed } in
+        reader.sessions_of(actions.iter().map(|(channel, _)| *channel))?
+    {
+        match row.map(|row| KeptSummary::of(&row, is_removed)).transpose() {
             Ok(kept) => {
                 sessions.insert(key, kept);
             }

@@ -35,6 +35,7 @@ use super::readers::Readers;
 use super::resources::Resources;
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
+use super::states::States;
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use crate::backend::meeting::Meeting;
@@ -245,6 +246,7 @@ struct Sidecar {
     /// What changes while messages wait for what is read.
     changes: Changes,
     resources: Resources,
+    states: States,
     directories: Directories,
     /// Where connections come in.
     door: Door,
@@ -302,6 +304,7 @@ impl Sidecar {
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
         let (resources, answered) = Resources::new();
+        let (states, made) = States::new();
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -318,6 +321,7 @@ impl Sidecar {
             readers: has_store.then_some(readers),
             changes: Changes::default(),
             resources,
+            states,
             directories,
             door,
             links: Links::default(),
@@ -330,7 +334,21 @@ impl Sidecar {
             input_has_ended: false,
             drained: false,
         };
-        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, knocks, lost })
+        (
+            sidecar,
+            Events {
+                links,
+                reports,
+                met,
+                kept,
+                read,
+                looked,
+                resources: answered,
+                states: made,
+                knocks,
+                lost,
+            },
+        )
     }
 
     async fn run_to_the_end(&mut self, events: Events) -> anyhow::Result<Exit> {
@@ -423,6 +441,7 @@ impl Sidecar {
                 self.resources.answered();
                 self.answer(connection, &frame);
             }
+            Event::State(made) => self.hear_state(made),
             Event::Link(News::Leaves(connection)) => self.cut_short(connection),
             Event::Knock(knock) => self.hear_knock(knock),
             Event::Lost(loss) => return Ok(self.hear_loss(loss)),

@@ -30,6 +30,17 @@ pub struct Reader {
     indexes_are_complete: Cell<Option<bool>>,
 }
 
+/// What has become of a session.
+#[derive(Debug)]
+pub struct Whereabouts {
+    /// Which.
+    pub key: SessionKey,
+    /// Its row; none where it is gone for good.
+    pub row: Option<SessionRow>,
+    /// It is in the trash.
+    pub is_removed: bool,
+}
+
 impl Reader {
     /// Opens a second connection to a database that a [`Writer`] has made.
     ///
@@ -213,37 +224,29 @@ impl Reader {
         Ok(Some(actions))
     }
 
-    /// The sessions that these channels are or belong to, each with its row; none where it is not there any more, or is
-    /// in the trash. One that is damaged is left out.
+    /// The sessions that these channels are or belong to. One that is damaged is left out.
     ///
     /// # Errors
     /// When they cannot be read.
     pub fn sessions_of(
         &self,
         channels: impl Iterator<Item = ChannelId>,
-    ) -> Result<Vec<(SessionKey, Option<SessionRow>)>, StoreError> {
+    ) -> Result<Vec<Whereabouts>, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         let mut of_chat = snapshot.prepare_cached("SELECT session FROM chats WHERE key = ?1")?;
         let mut keys = BTreeSet::new();
         for channel in channels.collect::<BTreeSet<_>>() {
-            let mut of_chat =
-                |chat: ChatKey| of_chat.query_row(params![signed(chat.0)], |row| row.get(0)).optional();
-            let key = match (channel.session(), channel.chat()) {
-                (Some(key), _) => Some(key),
-                (None, Some(chat)) => of_chat(chat)?.map(|key| SessionKey(unsigned(key))),
-                (None, None) => None,
-            };
-            keys.extend(key);
+            keys.extend(channel.session());
+            if let Some(ChatKey(chat)) = channel.chat() {
+                let session = of_chat.query_row(params![signed(chat)], |row| row.get(0)).optional()?;
+                keys.extend(session.map(|key| SessionKey(unsigned(key))));
+            }
         }
         let mut sessions = Vec::with_capacity(keys.len());
         for key in keys {
-            let row = match trash::has(&snapshot, key) {
-                Ok(true) => Ok(None),
-                Ok(false) => rows::session(&snapshot, key),
-                Err(error) => Err(error),
-            };
-            match row {
-                Ok(row) => sessions.push((key, row)),
+            let read = rows::session(&snapshot, key).and_then(|row| Ok((row, trash::has(&snapshot, key)?)));
+            match read {
+                Ok((row, is_removed)) => sessions.push(Whereabouts { key, row, is_removed }),
                 Err(StoreError::Damaged(what)) => tracing::error!(what, "a row is damaged"),
                 Err(error) => return Err(error),
             }

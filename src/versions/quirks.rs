@@ -265,6 +265,18 @@ impl Spelling {
         Some([&line[..start], spelled.as_bytes(), &line[end..]].concat())
     }
 
+    /// Notes which provider a session is of.
+    pub fn note(&mut self, session: &str, provider: &str) {
+        if !self.removed.is_empty() {
+            self.removed.retain(|removed| removed != session);
+        }
+        if session.starts_with(SCHEME) {
+            self.providers.insert(session.to_owned(), provider.to_owned());
+        } else if session.split(':').next() == Some(provider) {
+            self.taken.insert(session.to_owned());
+        }
+    }
+
     fn learn(&mut self, value: &Value) {
         match value {
             Value::Array(items) => items.iter().for_each(|item| self.learn(item)),
@@ -272,14 +284,7 @@ impl Spelling {
                 let of_state = members.get("state").and_then(|state| state.get("provider"));
                 let provider = members.get("provider").or(of_state).and_then(Value::as_str);
                 if let (Some(session), Some(provider)) = (text(members, "resource"), provider) {
-                    if !self.removed.is_empty() {
-                        self.removed.retain(|removed| removed != session);
-                    }
-                    if session.starts_with(SCHEME) {
-                        self.providers.insert(session.to_owned(), provider.to_owned());
-                    } else if session.split(':').next() == Some(provider) {
-                        self.taken.insert(session.to_owned());
-                    }
+                    self.note(session, provider);
                 }
                 members.values().for_each(|member| self.learn(member));
             }

@@ -9,14 +9,15 @@ mod agents;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ahp_types::commands::ContentEncoding;
+use ahp_types::commands::{ContentEncoding, SubscribeResult};
+use ahp_types::state::Snapshot;
 use bytes::Bytes;
 
 use super::{Findings, KeptSummary, LoadedSession};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{Incoming, RequestId};
+use crate::wire::rpc::{to_sorted_json, Incoming, RequestId};
 
 pub use agents::*;
 
@@ -201,7 +202,7 @@ pub struct Recalled {
 pub struct Past {
     /// The actions, in order.
     pub actions: Vec<(ChannelId, ActionLine)>,
-    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone.
+    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone for good.
     pub sessions: BTreeMap<SessionKey, Option<KeptSummary>>,
 }
 
@@ -284,6 +285,9 @@ pub enum Output {
         /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
         cut: bool,
     },
+    /// Answer a request with a state that is so large that it takes long to make JSON text of it: that is made where
+    /// nobody waits for it but this connection, to which all that comes behind this is sent behind it.
+    State(ConnectionId, RequestId, Box<LargeState>),
     /// Nothing more is sent to a connection: its client is gone.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
@@ -327,12 +331,29 @@ impl Output {
     /// How many bytes of text it holds that are to be written; nearly.
     pub fn frame_bytes(&self) -> usize {
         match self {
-            Self::Frame(_, Frame::Action(action) | Frame::Delta(action, _)) => action.line.len(),
-            Self::Frame(_, Frame::Answer(line)) => line.len(),
-            Self::Frame(_, Frame::Result { result, .. }) => result.len(),
-            Self::Frame(_, Frame::Notification { params, .. }) => params.len(),
+            Self::Frame(_, frame) => frame.bytes(),
+            Self::State(_, _, state) => state.bytes,
             _ => 0,
         }
+    }
+}
+
+/// The state of a channel that is large.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LargeState {
+    /// The state, and where it stands in the sequence.
+    pub snapshot: Snapshot,
+    /// The kind of the channel.
+    pub kind: ChannelKind,
+    /// The size of its JSON text in bytes; nearly.
+    pub bytes: usize,
+}
+
+impl LargeState {
+    /// The answer to the `subscribe` of this id, which takes long to make.
+    pub fn answer(self, id: RequestId) -> Frame {
+        let result = to_sorted_json(&SubscribeResult { snapshot: Some(self.snapshot) });
+        Frame::Result { id, method: Method::Subscribe, result: result.into(), states: vec![self.kind] }
     }
 }
 
@@ -378,6 +399,17 @@ impl Frame {
     /// An answer in which no channel's state is; `result` is JSON text.
     pub fn result(id: RequestId, method: Method, result: Bytes) -> Self {
         Self::Result { id, method, result, states: Vec::new() }
+    }
+
+    /// How many bytes of text it holds that are to be written; nearly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Action(action) | Self::Delta(action, _) => action.line.len(),
+            Self::Answer(line) => line.len(),
+            Self::Result { result, .. } => result.len(),
+            Self::Notification { params, .. } => params.len(),
+            Self::Error { .. } => 0,
+        }
     }
 }
 

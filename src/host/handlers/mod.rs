@@ -7,6 +7,6 @@ pub(super) mod catalogue;
 mod chats;
 pub(super) mod completions;
 mod config;
-mod connection;
+pub(super) mod connection;
 mod forks;
 mod moves;
