@@ -10,3 +10,4 @@ mod config;
 pub(super) mod connection;
 mod forks;
 mod moves;
+mod resources;
