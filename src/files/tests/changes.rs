@@ -7,6 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use crate::files::folders::{Folder, Folders, Own, Refusal};
 use crate::files::writing::{Put, Writing};
@@ -208,4 +209,33 @@ fn a_copy_is_what_it_is_of() {
     for name in ["a/closed", "b/closed"] {
         fs::set_permissions(top.join(name), Permissions::from_mode(0o700)).unwrap();
     }
+}
+
+/// What holds for whoever reads holds for whoever finds the file behind a process that was killed.
+#[test]
+fn whoever_reads_while_a_file_is_written_finds_the_old_one_or_the_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (top, path) = (top(&folder), top(&folder).join("file"));
+    let folders = Folders::new(vec![top.clone()]);
+    let content = |round: usize| vec![b'a' + u8::try_from(round % 20).unwrap(); 200_000 + round % 20];
+    folders.write(&path, &content(0)).unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..300 {
+                let content = content(round);
+                let put = if round % 3 == 2 { Put::Append(0) } else { Put::Truncate(0) };
+                let writing = Writing { content: &content, put, create_only: false, if_match: None };
+                folders.put(&path, &writing).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            let found = fs::read(&path).unwrap();
+            // Each run of a letter is as long as it was written.
+            for run in found.chunk_by(|one, other| one == other) {
+                let round = usize::from(run[0] - b'a');
+                assert_eq!(run.len() % (200_000 + round), 0, "{} bytes of {}", run.len(), char::from(run[0]));
+            }
+        }
+    });
+    assert_eq!(names_in(&top), ["file"]);
 }
