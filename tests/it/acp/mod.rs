@@ -274,9 +274,13 @@ impl Watched {
     /// before, the next turn would be the one that the question belongs to.
     fn turn_and_question(&mut self, turn: &str, script: &str) {
         self.turn(turn, script);
-        self.action_where(|action| {
+        let is_answered = |action: &Value| {
             action["title"].as_str().is_some_and(|title| title.starts_with("Answered behind turn "))
-        });
+        };
+        // On a busy machine it may be told before the end of the turn is.
+        if !self.heard.iter().any(is_answered) {
+            self.action_where(is_answered);
+        }
     }
 
     /// The text of the turn.
