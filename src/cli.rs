@@ -17,13 +17,13 @@ use crate::backend::acp::AgentSpec;
 use crate::check::Agents;
 use crate::config;
 use crate::connect::ConnectArgs;
+use crate::files::uris::uri_of;
 use crate::help;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
 use crate::io::hello::{environment, Hello, Wishes, LINK};
 use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
-use crate::io::resources::uri_of;
 use crate::io::run::Options;
 use crate::listening::{ListenArgs, StatusArgs};
 use crate::places;
@@ -97,6 +97,10 @@ pub struct Serving {
     /// Keep sessions in memory only: they end with the process
     #[arg(long)]
     ephemeral: bool,
+
+    /// Clients may change files in this folder, besides those that sessions work in; may be said several times
+    #[arg(long, value_name = "DIR")]
+    write_root: Vec<PathBuf>,
 
     /// The folder that clients start browsing at [default: the current one]
     #[arg(long, value_name = "DIR")]
@@ -315,6 +319,7 @@ impl Serving {
             ("--quarantine-after", self.quarantine_after.to_string()),
             ("--store-patience", self.store_patience.to_string()),
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
+            ("--write-root", format!("{:?}", self.write_root)),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
@@ -330,6 +335,13 @@ impl Serving {
             settings: self.settings(agents),
             environment: environment(named.chain(["PATH".to_owned()])),
         }
+    }
+
+    /// What no client changes: the state folder, the configuration, and where others connect.
+    fn own_files(&self) -> Vec<PathBuf> {
+        let state = self.state_dir.clone().or_else(places::state_folder);
+        let config = self.which.config.clone().or_else(places::config_file);
+        state.into_iter().chain(config).chain(self.listen.files()).collect()
     }
 
     /// How to serve: on stdin and stdout, or, when it `stays`, only where it listens.
@@ -356,6 +368,11 @@ impl Serving {
                 bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
             }
         }
+        let write_roots = self.write_root.iter().map(|folder| {
+            let real = folder.canonicalize().ok().filter(|real| real.is_dir());
+            real.with_context(|| format!("--write-root: `{}` is not a folder", folder.display()))
+        });
+        let write_roots = write_roots.collect::<anyhow::Result<Vec<_>>>()?;
         let listening = self.listen.listening()?;
         if stays && listening.is_none() {
             bail!("serve: nobody could connect; say where with --listen");
@@ -376,6 +393,8 @@ impl Serving {
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
             limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
+            write_roots,
+            own_files: self.own_files(),
             outbox: OutboxLimits {
                 patience: Duration::from_secs(self.stall_timeout),
                 ..OutboxLimits::default()

@@ -72,6 +72,15 @@ impl ListenArgs {
         !self.listen.is_empty()
     }
 
+    /// The files by which others connect: sockets, and the one with the token.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let sockets = self.listen.iter().filter_map(|address| match address {
+            Address::Unix(path) => Some(path.clone()),
+            Address::WebSocket { .. } => None,
+        });
+        sockets.chain(self.token_file.clone())
+    }
+
     /// What to listen on; none where nothing is asked for.
     ///
     /// # Errors

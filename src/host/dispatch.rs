@@ -3,7 +3,6 @@
 //! Owns: the order of checks (is the connection open, is the method served) and the answers.
 //! Never: does what a method asks for; that is in `handlers`.
 
-use ahp_types::commands::{ResourceListParams, ResourceReadParams};
 use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
@@ -154,15 +153,15 @@ impl Host {
                 Meant::Known(items) => json(items),
                 Meant::Files(files) => Answer::Resource(Resource::Files(files)),
             }),
-            Method::ResourceRead => {
-                let params: ResourceReadParams = params.read()?;
-                let uri = self.content_called(&params.uri)?.unwrap_or(params.uri);
-                Ok(Answer::Resource(Resource::Read { uri, encoding: params.encoding }))
-            }
-            Method::ResourceList => {
-                let params: ResourceListParams = params.read()?;
-                Ok(Answer::Resource(Resource::List { uri: params.uri }))
-            }
+            Method::ResourceRead
+            | Method::ResourceList
+            | Method::ResourceResolve
+            | Method::ResourceRequest
+            | Method::ResourceWrite
+            | Method::ResourceMkdir
+            | Method::ResourceMove
+            | Method::ResourceCopy
+            | Method::ResourceDelete => self.resource(method, params).map(Answer::Resource),
             Method::DispatchAction => {
                 self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
             }

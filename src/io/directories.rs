@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::resources::path_of;
+use crate::files::uris::path_of;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
 

@@ -11,7 +11,7 @@ use ahp_types::commands::{CompletionItem, CompletionsResult};
 use ahp_types::state::{MessageAttachment, MessageResourceAttachment};
 use ignore::WalkBuilder;
 
-use super::resources::{path_of, uri_of};
+use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::FilesMeant;
 
 /// So many files are offered.

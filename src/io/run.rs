@@ -15,6 +15,7 @@ mod steps;
 mod tests;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{bail, Context};
 use tokio::sync::mpsc;
@@ -32,7 +33,7 @@ use super::listen::notice::{Notice, PutUp};
 use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
 use super::readers::Readers;
-use super::resources::Resources;
+use super::resources::{Ground, Resources};
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::stdio::{self, Stdout};
@@ -64,6 +65,10 @@ pub struct Options {
     pub deterministic: bool,
     /// How large things may get.
     pub limits: Limits,
+    /// Folders in which clients may change files, besides those of sessions.
+    pub write_roots: Vec<PathBuf>,
+    /// The host's own files and folders, which no client changes.
+    pub own_files: Vec<PathBuf>,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
@@ -96,12 +101,13 @@ const QUIET_TURNS: usize = 4;
 /// # Errors
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(
-    options: Options,
+    mut options: Options,
     backends: Vec<Box<dyn Backend>>,
     held: Option<Folder>,
     place: Option<Place>,
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
+    options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
     let opened = match open_keeper(&options, held) {
         Ok(opened) => opened,
         Err(error) => {
@@ -301,7 +307,7 @@ impl Sidecar {
         let (readers, read) = Readers::new(readers);
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
-        let (resources, answered) = Resources::new();
+        let (resources, answered) = Resources::new(Ground::new(&options.write_roots, &options.own_files));
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -419,9 +425,9 @@ impl Sidecar {
             Event::Kept(kept) => self.hear_keeper(kept),
             Event::Read(connection, read) => self.hear_reader(connection, read),
             Event::Looked(connection, findings) => self.hear_findings(connection, findings),
-            Event::Resource((connection, frame)) => {
-                self.resources.answered();
-                self.answer(connection, &frame);
+            Event::Resource(answered) => {
+                self.resources.answered(&answered);
+                self.answer(answered.connection, &answered.frame);
             }
             Event::Link(News::Leaves(connection)) => self.cut_short(connection),
             Event::Knock(knock) => self.hear_knock(knock),

@@ -64,6 +64,9 @@ impl Step for Draft {
             "fetchTurns" => flatten_range(&mut call.params)?,
             "fetchContent" => call.method = "resourceRead".to_owned(),
             "browseDirectory" => call.method = "resourceList".to_owned(),
+            "resourceWrite" | "resourceCopy" | "resourceMove" | "resourceDelete" | "resourceRequest" => {
+                return Err(RpcError::method_not_found(&call.method));
+            }
             _ => {}
         }
         Ok(())

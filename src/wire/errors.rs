@@ -10,6 +10,7 @@ use serde_json::{json, Value};
 
 use super::methods::NOT_SERVED;
 use super::text;
+use super::uris::ROOT;
 
 /// An error answer of JSON-RPC: what went wrong with one request, told to its sender.
 #[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
@@ -105,8 +106,27 @@ impl RpcError {
     pub fn permission_denied(uri: &str) -> Self {
         Self {
             data: Some(json!({})),
-            ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` may not be read"))
+            ..Self::new(ahp::PERMISSION_DENIED, format!("the file system does not allow it: `{uri}`"))
         }
+    }
+
+    /// A file or folder may not be changed; `can_be_asked_for` when `resourceRequest` may be told otherwise some day.
+    pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
+        let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });
+        Self {
+            data: Some(if can_be_asked_for { request } else { json!({}) }),
+            ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` may not be changed"))
+        }
+    }
+
+    /// Something is there that is not to be replaced.
+    pub fn there_already(uri: &str) -> Self {
+        Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is there already"))
+    }
+
+    /// A file is not of the version any more that was to be changed.
+    pub fn conflict(uri: &str) -> Self {
+        Self::new(ahp::CONFLICT, format!("`{uri}` has changed, or is gone"))
     }
 
     /// The agent cannot be used without tokens for these resources.

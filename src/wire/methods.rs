@@ -74,18 +74,18 @@ methods! {
     Completions = "completions", Request, "Answers what a message that is being typed may go on with.";
     ResourceRead = "resourceRead", Request, "Answers what is in a file of this machine.";
     ResourceList = "resourceList", Request, "Answers what is in a folder of this machine.";
+    ResourceResolve = "resourceResolve", Request, "Answers what is known of a file or folder.";
+    ResourceRequest = "resourceRequest", Request, "Answers whether a file or folder may be read or changed.";
+    ResourceWrite = "resourceWrite", Request, "Writes a file, or a part of it.";
+    ResourceMkdir = "resourceMkdir", Request, "Makes a folder.";
+    ResourceMove = "resourceMove", Request, "Moves a file or a folder.";
+    ResourceCopy = "resourceCopy", Request, "Copies a file or a folder.";
+    ResourceDelete = "resourceDelete", Request, "Removes a file or a folder.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
 /// The other methods of the protocol that a client may call, and why this host does not serve them.
 pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("resourceWrite", READS_ONLY),
-    ("resourceCopy", READS_ONLY),
-    ("resourceDelete", READS_ONLY),
-    ("resourceMove", READS_ONLY),
-    ("resourceResolve", READS_ONLY),
-    ("resourceMkdir", READS_ONLY),
-    ("resourceRequest", READS_ONLY),
     ("createResourceWatch", "this host does not watch files"),
     ("createTerminal", NO_TERMINALS),
     ("disposeTerminal", NO_TERMINALS),
@@ -95,7 +95,6 @@ pub const NOT_SERVED: &[(&str, &str)] = &[
     ("fetchAutomationRuns", NO_AUTOMATIONS),
 ];
 
-const READS_ONLY: &str = "this host reads files and folders, nothing else";
 const NO_TERMINALS: &str = "this host has no terminals";
 const NO_AUTOMATIONS: &str = "this host has no automations";
 

@@ -19,6 +19,7 @@ mod crash;
 mod credentials;
 mod described;
 mod directories;
+mod files;
 mod guard;
 mod home;
 mod judges;

@@ -81,7 +81,11 @@ fn what_cannot_be_read_is_an_error_and_the_next_one_is_answered() {
         assert_eq!(answer["error"]["code"], code, "{method} {path:?}: {answer}");
     }
     let answer = ask(&mut process, "resourceRead", &json!({ "channel": "ahp-root://", "uri": "other:x" }));
-    assert_eq!(answer["error"]["code"], -32008);
+    assert_eq!(answer["error"]["code"], -32602, "a scheme that nobody serves");
+    let below_a_file = file.join("x");
+    for method in ["resourceRead", "resourceList", "resourceResolve"] {
+        assert_eq!(ask(&mut process, method, &on(&below_a_file))["error"]["code"], -32008, "{method}");
+    }
     assert_eq!(ask(&mut process, "resourceRead", &on(&file))["result"]["data"], "");
 }
 

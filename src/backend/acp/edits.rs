@@ -19,7 +19,7 @@ use ahp_types::state::{ContentRef, FileEdit, FileEditSide};
 use base64::prelude::{Engine, BASE64_STANDARD};
 use tokio::sync::oneshot;
 
-use crate::io::resources::uri_of;
+use crate::files::uris::uri_of;
 
 /// The longest file that is shown, in bytes: it is in the state of its chat, twice.
 const FILE_BYTES_MAX: u64 = 64 << 10;

@@ -15,9 +15,9 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::on_a_thread;
-use super::folders::{Folders, Refusal};
 use super::peer::{AgentRequest, Connection};
 use super::terminals::Launch;
+use crate::files::folders::{Folders, Refusal};
 
 /// The longest text that is read or written, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -251,7 +251,7 @@ pub fn failure(path: &Path, refusal: Refusal) -> Failed {
     match refusal {
         refusal if refusal.is_missing() => (NOT_FOUND, text),
         Refusal::Failed(_) => (INTERNAL, text),
-        Refusal::Relative | Refusal::Outside | Refusal::NotAFile(_) => (INVALID_PARAMS, text),
+        _ => (INVALID_PARAMS, text),
     }
 }
 

@@ -8,7 +8,10 @@ mod agents;
 
 use std::time::Duration;
 
-use ahp_types::commands::ContentEncoding;
+use ahp_types::commands::{
+    ContentEncoding, ResourceCopyParams, ResourceDeleteParams, ResourceMkdirParams, ResourceMoveParams,
+    ResourceRequestParams, ResourceWriteParams,
+};
 use bytes::Bytes;
 
 use super::Findings;
@@ -291,7 +294,7 @@ pub enum Output {
     },
     /// Answer a request with a page of the list of sessions, as it is when this step is safe.
     List(ConnectionId, RequestId, Page),
-    /// Answer a request with what is in a file or folder.
+    /// Answer a request about a file or folder.
     Resource(ConnectionId, RequestId, Resource),
     /// Come back with [`Input::Timer`] after this time.
     Timer(Timer, Duration),
@@ -309,7 +312,8 @@ impl Output {
         match self {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
             Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
-            Self::Resource(..) => true,
+            // What may be changed follows from what sessions there are.
+            Self::Resource(_, _, resource) => !matches!(resource, Resource::Change { .. }),
             _ => false,
         }
     }
@@ -514,8 +518,41 @@ pub enum Resource {
         /// Its `file:` URI.
         uri: String,
     },
+    /// What is known of a file or folder.
+    Resolve {
+        /// Its URI.
+        uri: String,
+        /// What the URI shows, in a `data:` URI, if it is none of a file.
+        content: Option<String>,
+        /// Of a link: what it leads to.
+        follows_links: bool,
+    },
     /// Files that may be meant by what is typed.
     Files(FilesMeant),
+    /// Something that is to be changed.
+    Change {
+        /// What.
+        change: Box<Change>,
+        /// The URIs of the folders below which clients may: those that sessions work in.
+        below: Vec<String>,
+    },
+}
+
+/// A change of files that a client asks for, in the words of the protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Of a file.
+    Write(ResourceWriteParams),
+    /// A folder that is to be made.
+    Mkdir(ResourceMkdirParams),
+    /// What is to be removed.
+    Delete(ResourceDeleteParams),
+    /// What is to be moved.
+    Move(ResourceMoveParams),
+    /// What is to be copied.
+    Copy(ResourceCopyParams),
+    /// Whether something may be read or changed.
+    Ask(ResourceRequestParams),
 }
 
 /// Files that may be meant by what is typed in a message.

@@ -10,3 +10,4 @@ mod config;
 mod connection;
 mod forks;
 mod moves;
+mod resources;

@@ -127,6 +127,8 @@ impl World {
             watch_parent: false,
             deterministic: false,
             outbox,
+            write_roots: Vec::new(),
+            own_files: Vec::new(),
             limits: Default::default(),
             state: StatePlace::Memory,
             store: StoreOptions::default(),

@@ -7,6 +7,7 @@
 //! | `< LINE` | the host says LINE |
 //! | `@ run ARGUMENT ...` | more arguments for the program; before anything is said |
 //! | `@ state` | all programs of this transcript share a fresh state folder; before anything is said |
+//! | `@ folder` | there is a fresh folder, whose URI stands as `file:///FOLDER`; as `ETAG` stands the last token of a file, as `TIME` a time of one |
 //! | `@ kill` | the program is killed, when all that follows from what was said has been read |
 //! | `@ start` | another program begins, with the same arguments; after `@ kill` or `@ end` |
 //! | `@ until TEXT` | waits for a line with TEXT in it, where a real timer is at work |
@@ -27,6 +28,7 @@ pub enum Step {
     Host(String),
     Run(Vec<String>),
     State,
+    Folder,
     Kill,
     Start,
     Until(String),
@@ -54,10 +56,10 @@ impl Transcript {
         if !text.starts_with("# ") {
             return Err("the first line must be a `# ` note that says what must hold".to_owned());
         }
-        let sets_up = |step: &&Step| matches!(step, Step::Run(_) | Step::State);
+        let sets_up = |step: &&Step| matches!(step, Step::Run(_) | Step::State | Step::Folder);
         let mut later = steps.iter().skip_while(|step| step.is_comment() || sets_up(step));
         if later.any(|step| sets_up(&step)) {
-            return Err("`@ run` and `@ state` come first".to_owned());
+            return Err("`@ run`, `@ state` and `@ folder` come first".to_owned());
         }
         if steps.iter().filter(|step| matches!(step, Step::Run(_))).count() > 1 {
             return Err("`@ run` comes once".to_owned());
@@ -73,6 +75,11 @@ impl Transcript {
     /// Whether its programs share a state folder.
     pub fn keeps_state(&self) -> bool {
         self.steps.contains(&Step::State)
+    }
+
+    /// Whether it has a folder of its own.
+    pub fn has_folder(&self) -> bool {
+        self.steps.contains(&Step::Folder)
     }
 
     /// What the program is given in addition.
@@ -105,6 +112,7 @@ impl Step {
         match name {
             "run" => Ok(Self::Run(rest.split_whitespace().map(str::to_owned).collect())),
             "state" => no_rest(Self::State),
+            "folder" => no_rest(Self::Folder),
             "kill" => no_rest(Self::Kill),
             "start" => no_rest(Self::Start),
             "until" if !rest.is_empty() => Ok(Self::Until(rest.to_owned())),
@@ -150,6 +158,7 @@ impl fmt::Display for Step {
             Self::Host(line) => write!(formatter, "< {line}"),
             Self::Run(arguments) => write!(formatter, "@ run {}", arguments.join(" ")),
             Self::State => formatter.write_str("@ state"),
+            Self::Folder => formatter.write_str("@ folder"),
             Self::Kill => formatter.write_str("@ kill"),
             Self::Start => formatter.write_str("@ start"),
             Self::Until(text) => write!(formatter, "@ until {text}"),

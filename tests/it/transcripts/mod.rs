@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod demo;
+mod folder;
 mod format;
 mod shapes;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
 
+use folder::Shown;
 use format::{Step, Transcript};
 
 use crate::support::{sidecar, sidecar_on, Process};
@@ -145,7 +147,7 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
         command.stderr(File::options().create(true).append(true).open(&log).unwrap());
         Process::spawn(command)
     };
-    let replayed = converse(transcript, start);
+    let replayed = converse(transcript, start, Shown::new(transcript.has_folder()));
     let log = fs::read_to_string(&log).unwrap();
     if log.is_empty() {
         return replayed;
@@ -153,9 +155,9 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
     Err(format!("the host says on stderr:\n{log}{}", replayed.unwrap_or_else(|why| why)))
 }
 
-fn converse(transcript: &Transcript, start: impl Fn() -> Process) -> Result<String, String> {
+fn converse(transcript: &Transcript, start: impl Fn() -> Process, shown: Shown) -> Result<String, String> {
     let steps: Vec<&Step> = transcript.steps.iter().filter(|step| !step.is_host()).collect();
-    let mut now = Rebuilt { process: start(), text: String::new(), syncs: 0 };
+    let mut now = Rebuilt { process: start(), text: String::new(), syncs: 0, shown };
     let mut said = String::new();
     // Of the program that runs now.
     let (mut ended, mut exited) = (false, false);
@@ -166,9 +168,9 @@ fn converse(transcript: &Transcript, start: impl Fn() -> Process) -> Result<Stri
         now.write(&step.to_string());
         let next = steps[at + 1..].iter().find(|step| !step.is_comment());
         match step {
-            Step::Comment(_) | Step::Run(_) | Step::State | Step::Host(_) => continue,
+            Step::Comment(_) | Step::Run(_) | Step::State | Step::Folder | Step::Host(_) => continue,
             Step::Say(line) => {
-                said.push_str(line);
+                said.push_str(&now.shown.meant(line));
                 said.push('\n');
                 // Lines in a row are one write, so that no timer runs out between them, and what belongs
                 // to them is read after the last.
@@ -242,6 +244,7 @@ struct Rebuilt {
     process: Process,
     text: String,
     syncs: usize,
+    shown: Shown,
 }
 
 impl Rebuilt {
@@ -259,6 +262,7 @@ impl Rebuilt {
     }
 
     fn heard(&mut self, line: String) {
+        let line = self.shown.shown(line);
         self.write(&Step::Host(line).to_string());
     }
 

@@ -10,7 +10,7 @@ use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
     AuthenticateResult, CompletionsResult, FetchTurnsResult, InitializeResult, ListSessionsResult,
     MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListResult, ResourceReadResult,
-    SessionConfigCompletionsResult, SubscribeResult,
+    ResourceResolveResult, SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
@@ -129,6 +129,13 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "completions" => same::<CompletionsResult>(result).map(|_| ()),
         "resourceRead" => same::<ResourceReadResult>(result).map(|_| ()),
         "resourceList" => same::<ResourceListResult>(result).map(|_| ()),
+        "resourceResolve" => same::<ResourceResolveResult>(result).map(|_| ()),
+        "resourceWrite" | "resourceMkdir" | "resourceMove" | "resourceCopy" | "resourceDelete"
+        | "resourceRequest"
+            if *result == serde_json::json!({}) =>
+        {
+            Ok(())
+        }
         "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "unsubscribe"
         | "dispatchAction"
             if result.is_null() =>

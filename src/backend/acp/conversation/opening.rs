@@ -31,8 +31,8 @@ use crate::backend::acp::login;
 use crate::backend::acp::peer::{Ear, Failure, Said};
 use crate::backend::acp::terminals::Terminals;
 use crate::backend::Reports;
+use crate::files::uris::path_of;
 use crate::host::effects::OpenConversation;
-use crate::io::resources::path_of;
 
 /// There are so many ways to take a session up again that the agent may not survive.
 const WAYS_TO_TAKE_UP: usize = 2;

@@ -29,8 +29,8 @@ use crate::backend::acp::files::{Asked, Change, Done, Failed, Unknown};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
+use crate::files::uris::path_of;
 use crate::host::effects::RunId;
-use crate::io::resources::path_of;
 
 /// A command that was started while the agent had no call open.
 pub(super) struct Alone {

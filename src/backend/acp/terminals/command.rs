@@ -30,8 +30,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::guard::News;
 use super::screen::{Ending, Screen, Stage};
 use crate::backend::acp::files::{failure, Failed};
-use crate::backend::acp::folders::Folders;
 use crate::backend::acp::guards::{Guard, GuardProgram};
+use crate::files::folders::Folders;
 
 /// So much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;

@@ -9,7 +9,11 @@ use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::*;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+
+use crate::files::folders::Folders;
 
 /// `inside` and `also` are ours, `outside` is not; `secret` is a file out there.
 struct Ground {

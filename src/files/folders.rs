@@ -1,4 +1,4 @@
-//! The folders that a session works in, and nothing else of the file system.
+//! Ways below the folders that somebody works in, and to nothing else of the file system.
 //!
 //! A path is followed here rather than by the system: one component after the other, each opened relative to the
 //! folder before it and never through a symbolic link (`openat`, `O_NOFOLLOW`). A link is read instead, and where it
@@ -7,22 +7,19 @@
 //! (`openat2` with `RESOLVE_BENEATH` does less, on Linux alone, and not in every container; the crate `cap-std`
 //! refuses absolute links and would bring a dozen crates for what is one function here.)
 //!
-//! Owns: finding, reading and writing files below those folders. A write is a new file that takes the place of the
-//! old one: a crash leaves one of the two, whole.
-//! Never: opens what is no regular file, changes what another name of the same file (a hard link) shows, or decides
-//! who may.
+//! Owns: following a path to where it leads, and opening files to be read.
+//! Never: opens what is no regular file, changes anything but for folders on the way that are to be made, leads into what
+//! is the host's own, or decides who may.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{
-    fchmod, fchown, fstat, mkdirat, openat, readlinkat, renameat, statat, unlinkat, AtFlags, FileType, Gid,
-    Mode, OFlags, Stat, Uid, CWD,
-};
+use rustix::fs::{fstat, mkdirat, openat, readlinkat, statat, AtFlags, FileType, Mode, OFlags, Stat, CWD};
 use rustix::io::Errno;
 
 /// So many symbolic links are followed in one path.
@@ -35,7 +32,7 @@ const PASS: OFlags = OFlags::PATH;
 const PASS: OFlags = OFlags::RDONLY;
 
 /// Whatever it is, opening it waits for nobody and takes no terminal.
-const CAREFULLY: OFlags =
+pub(super) const CAREFULLY: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Why a path is not served.
@@ -50,6 +47,24 @@ pub enum Refusal {
     /// A folder, or something that is no file.
     #[error("it is {0}")]
     NotAFile(&'static str),
+    /// It is one of the host's own files, or holds one.
+    #[error("it belongs to the host")]
+    Own,
+    /// There is something already.
+    #[error("it is there already")]
+    Exists,
+    /// It is not as it was when whoever asks has seen it.
+    #[error("it has changed")]
+    Changed,
+    /// It is not what this can be done with, or is too much.
+    #[error("{0}")]
+    Unfit(String),
+    /// It is about the second of two paths.
+    #[error("{0}")]
+    Destination(Box<Refusal>),
+    /// It was begun, and not finished.
+    #[error("{1}, after {0}")]
+    Partly(String, Box<Refusal>),
     /// Whatever the file system says.
     #[error("{0}")]
     Failed(#[from] io::Error),
@@ -70,24 +85,92 @@ impl Refusal {
 
 /// Folders that somebody works in.
 #[derive(Debug, Default)]
-pub struct Folders(Vec<Folder>);
+pub struct Folders {
+    folders: Vec<Arc<Folder>>,
+    /// What is in them is not served where it is one of these.
+    own: Arc<[Own]>,
+}
 
+/// A folder that somebody works in, wherever its name has led when it was given.
 #[derive(Debug)]
-struct Folder {
+pub struct Folder {
     /// As it was named.
     named: PathBuf,
     /// Where it was then: no component of this is a link.
     real: PathBuf,
 }
 
-/// Where a path has led.
-struct Place {
-    /// The folder that it is in.
-    folder: OwnedFd,
-    /// Its name there; none when it is that folder itself. No link had this name.
-    name: Option<OsString>,
-    /// Its path, without links.
+impl Folder {
+    /// The folder of this name, as it is now.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find(named: PathBuf) -> io::Result<Self> {
+        let real = named.canonicalize()?;
+        Ok(Self { named, real })
+    }
+}
+
+/// A file or folder of the host's own.
+#[derive(Debug)]
+pub struct Own {
+    /// Where it is, or would be: no component of what is there is a link.
     path: PathBuf,
+    /// Which it is, if it is there.
+    known: Option<Identity>,
+}
+
+impl Own {
+    /// What is at this path, or would be.
+    pub fn find(path: &Path) -> Option<Self> {
+        let path = real_as_far_as_there(&std::path::absolute(path).ok()?)?;
+        // Behind the name of a file there is no slash.
+        let path: PathBuf = path.components().collect();
+        let known = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(identity);
+        Some(Self { path, known })
+    }
+}
+
+/// What tells a file from all others, whatever it is called.
+pub(super) type Identity = (u64, u64);
+
+// The types of the two are not the same everywhere.
+#[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
+pub(super) fn identity(known: &Stat) -> Identity {
+    (known.st_dev as u64, known.st_ino as u64)
+}
+
+/// A path as a file system may compare it that does not tell small letters from large ones.
+fn folded(path: &Path) -> PathBuf {
+    path.to_string_lossy().to_lowercase().into()
+}
+
+/// What becomes of folders on the way that are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// The way ends.
+    Fails,
+    /// They are made.
+    IsMade,
+}
+
+/// What a link at the end of the way stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    /// What it leads to.
+    Followed,
+    /// Itself.
+    Itself,
+}
+
+/// Where a path has led.
+pub(super) struct Place {
+    /// The folder that it is in.
+    pub(super) folder: OwnedFd,
+    /// Its name there; none when it is that folder itself, one that somebody works in.
+    pub(super) name: Option<OsString>,
+    /// Its path, without links.
+    pub(super) path: PathBuf,
 }
 
 /// A way that is being followed.
@@ -104,14 +187,19 @@ struct Walk<'a> {
 impl Folders {
     /// These folders, as they are now. One that is not there is none.
     pub fn new(folders: Vec<PathBuf>) -> Self {
-        let there = folders.into_iter().filter_map(|named| match named.canonicalize() {
-            Ok(real) => Some(Folder { named, real }),
+        let there = folders.into_iter().filter_map(|named| match Folder::find(named.clone()) {
+            Ok(folder) => Some(Arc::new(folder)),
             Err(error) => {
                 tracing::warn!(%error, "no files are served in `{}`", named.display());
                 None
             }
         });
-        Self(there.collect())
+        Self { folders: there.collect(), own: Arc::default() }
+    }
+
+    /// Folders that were found before, but for what is the host's own.
+    pub fn of(folders: Vec<Arc<Folder>>, own: Arc<[Own]>) -> Self {
+        Self { folders, own }
     }
 
     /// Opens a file to be read.
@@ -119,7 +207,7 @@ impl Folders {
     /// # Errors
     /// When there is no regular file, or it is outside.
     pub fn open(&self, path: &Path) -> Result<File, Refusal> {
-        let Place { folder, name: Some(name), .. } = self.find(path, false)? else {
+        let Place { folder, name: Some(name), .. } = self.find(path, Missing::Fails, Last::Followed)? else {
             return Err(Refusal::NotAFile("a folder"));
         };
         must_be_file(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?)?;
@@ -129,40 +217,24 @@ impl Folders {
         Ok(file.into())
     }
 
-    /// Writes a file, with the folders above it that are missing. One that was there keeps its mode, and its owner
-    /// as far as we may say who that is.
+    /// Whether something may be changed there, be it there or not.
     ///
     /// # Errors
-    /// When there is something else, it may not be written, or it is outside. Then nothing has changed, but for the
-    /// folders.
-    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), Refusal> {
-        let Place { folder, name: Some(name), .. } = self.find(path, true)? else {
-            return Err(Refusal::NotAFile("a folder"));
-        };
-        let before = match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(known) => {
-                must_be_file(&known)?;
-                // Nobody may replace what he may not write.
-                let file = openat(&folder, &name, OFlags::WRONLY | CAREFULLY, Mode::empty())?;
-                let known = fstat(&file)?;
-                must_be_file(&known)?;
-                Some(known)
+    /// When it is outside, or one of the host's own files.
+    pub fn may_change(&self, path: &Path) -> Result<(), Refusal> {
+        match self.find(path, Missing::Fails, Last::Followed) {
+            Ok(place) => self.must_not_be_own(&place),
+            // It can be made, where nobody knows of a way out.
+            Err(Refusal::Failed(error))
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+            {
+                match path.components().any(|part| part == Component::ParentDir) {
+                    true => Err(Refusal::Outside),
+                    false => Ok(()),
+                }
             }
-            Err(Errno::NOENT) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let mode = if before.is_some() { 0o600 } else { 0o666 };
-        let new = OsString::from(format!(".{}.tmp", uuid::Uuid::new_v4()));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
-        let file = File::from(openat(&folder, &new, flags, Mode::from_raw_mode(mode))?);
-        let placed = fill(file, content, before.as_ref())
-            .and_then(|()| renameat(&folder, &new, &folder, &name).map_err(io::Error::from));
-        if placed.is_err() {
-            if let Err(error) = unlinkat(&folder, &new, AtFlags::empty()) {
-                tracing::warn!(%error, "`{}` is left in the folder of `{}`", new.display(), path.display());
-            }
+            Err(refusal) => Err(refusal),
         }
-        Ok(placed?)
     }
 
     /// The path of a folder, without links.
@@ -170,15 +242,18 @@ impl Folders {
     /// # Errors
     /// When it is no folder, or outside.
     pub fn folder(&self, path: &Path) -> Result<PathBuf, Refusal> {
-        let Place { folder, name, path } = self.find(path, false)?;
+        let Place { folder, name, path } = self.find(path, Missing::Fails, Last::Followed)?;
         if let Some(name) = name {
             pass(&folder, &name)?;
         }
         Ok(path)
     }
 
-    /// Follows a path to its end; makes the folders on the way that are missing, if asked to.
-    fn find(&self, path: &Path, make: bool) -> Result<Place, Refusal> {
+    /// Follows a path to its end.
+    ///
+    /// # Errors
+    /// When it leads out of the folders, or into the host's own, or the file system says no.
+    pub(super) fn find(&self, path: &Path, missing: Missing, last: Last) -> Result<Place, Refusal> {
         let mut walk = self.enter(path)?;
         let mut links = 0;
         while let Some(part) = walk.ahead.pop() {
@@ -190,18 +265,22 @@ impl Folders {
                 }
                 continue;
             }
+            if walk.ahead.is_empty() && last == Last::Itself {
+                return walk.end(Some(part));
+            }
             let folder = walk.here();
             let found = if walk.ahead.is_empty() {
                 // Only a link leads on from here.
                 Err(Errno::NOTDIR)
             } else {
                 match pass(folder, &part) {
-                    Err(Errno::NOENT) if make => make_folder(folder, &part),
+                    Err(Errno::NOENT) if missing == Missing::IsMade => make_folder(folder, &part),
                     passed => passed,
                 }
             };
             let link = match found {
                 Ok(folder) => {
+                    self.must_not_lead_into_own(&folder)?;
                     walk.passed.push((part, folder));
                     continue;
                 }
@@ -251,18 +330,59 @@ impl Folders {
                 Errno::NOTDIR | Errno::LOOP => Refusal::Outside,
                 error => error.into(),
             })?;
+            self.must_not_lead_into_own(&start)?;
         }
         Ok(Walk { top, start, passed: Vec::new(), ahead: parts(&rest).rev().collect() })
     }
 
     /// The innermost folder of ours that a path is below of by its name, and what follows.
     fn above<'p>(&self, path: &'p Path) -> Option<(&Folder, &'p Path)> {
-        let below = self.0.iter().flat_map(|folder| {
+        let below = self.folders.iter().flat_map(|folder| {
             [&folder.named, &folder.real]
                 .into_iter()
-                .filter_map(move |name| Some((folder, path.strip_prefix(name).ok()?)))
+                .filter_map(move |name| Some((&**folder, path.strip_prefix(name).ok()?)))
         });
         below.min_by_key(|(_, rest)| rest.components().count())
+    }
+
+    /// Nothing is found in a folder of the host's own, by whichever name the way has come there.
+    fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), Refusal> {
+        if self.own.is_empty() {
+            return Ok(());
+        }
+        self.must_not_be_one_of_own(&fstat(folder)?)
+    }
+
+    /// What goes from its place is none of the folders that somebody works in, nor holds one.
+    pub(super) fn must_hold_no_top(&self, place: &Place) -> Result<(), Refusal> {
+        match self.folders.iter().any(|folder| folder.real.starts_with(&place.path)) {
+            true => Err(Refusal::Unfit("somebody works in this folder, or in one that is in it".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn must_not_be_one_of_own(&self, known: &Stat) -> Result<(), Refusal> {
+        match self.own.iter().any(|own| own.known.is_some_and(|its| its == identity(known))) {
+            true => Err(Refusal::Own),
+            false => Ok(()),
+        }
+    }
+
+    /// What is changed is none of the host's own files, by its name or by another one, nor holds one, or is put where
+    /// one is to be.
+    pub(super) fn must_not_be_own(&self, place: &Place) -> Result<(), Refusal> {
+        let path = folded(&place.path);
+        let own = self.own.iter().map(|own| folded(&own.path));
+        if own.into_iter().any(|own| path.starts_with(&own) || own.starts_with(&path)) {
+            return Err(Refusal::Own);
+        }
+        match &place.name {
+            Some(name) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(known) => self.must_not_be_one_of_own(&known),
+                Err(_) => Ok(()),
+            },
+            None => Ok(()),
+        }
     }
 }
 
@@ -296,7 +416,7 @@ fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
 }
 
 /// Opens a folder in a folder.
-fn pass(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
+pub(super) fn pass(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
     openat(folder, name, PASS | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -315,7 +435,7 @@ fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
     })
 }
 
-fn must_be_file(known: &Stat) -> Result<(), Refusal> {
+pub(super) fn must_be_file(known: &Stat) -> Result<(), Refusal> {
     match FileType::from_raw_mode(known.st_mode) {
         FileType::RegularFile => Ok(()),
         FileType::Directory => Err(Refusal::NotAFile("a folder")),
@@ -323,22 +443,3 @@ fn must_be_file(known: &Stat) -> Result<(), Refusal> {
         _ => Err(Refusal::NotAFile("a device, a pipe or a socket")),
     }
 }
-
-/// Makes a new file what the one before is to become.
-fn fill(mut file: File, content: &[u8], before: Option<&Stat>) -> io::Result<()> {
-    file.write_all(content)?;
-    if let Some(before) = before {
-        let made = fstat(&file)?;
-        if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid) {
-            let (user, group) = (Uid::from_raw(before.st_uid), Gid::from_raw(before.st_gid));
-            if let Err(error) = fchown(&file, Some(user), Some(group)) {
-                tracing::debug!(%error, "a file that was written belongs to us now");
-            }
-        }
-        fchmod(&file, Mode::from_raw_mode(before.st_mode & 0o777))?;
-    }
-    file.sync_data()
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,211 @@
+//! Single changes: what is done with a file's mode, with large files, with the host's own files, and up to which limits.
+//!
+//! Owns: what only the file system shows; what clients are told is in the transcripts.
+//! Never: takes long.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::files::folders::{Folder, Folders, Own, Refusal};
+use crate::files::writing::{Put, Writing};
+
+fn top(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().canonicalize().unwrap()
+}
+
+fn write(folders: &Folders, path: &Path, put: Put) -> Result<(), Refusal> {
+    folders.put(path, &Writing { content: b"new", put, create_only: false, if_match: None })
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_keeps_its_mode_and_another_name_of_it_its_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let (top, path) = (top(&folder), top(&folder).join("file"));
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    fs::hard_link(&path, top.join("twin")).unwrap();
+    let folders = Folders::new(vec![top.clone()]);
+    for (put, content) in
+        [(Put::Append(0), "oldnew"), (Put::Insert(1), "onewldnew"), (Put::Truncate(0), "new")]
+    {
+        write(&folders, &path, put).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+    }
+    assert_eq!(fs::read_to_string(top.join("twin")).unwrap(), "old");
+    assert_eq!(names_in(&top), ["file", "twin"]);
+}
+
+#[test]
+fn a_large_file_is_changed_at_its_end_where_it_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = top(&folder).join("large");
+    fs::File::create(&path).unwrap().set_len((16 << 20) + 1).unwrap();
+    let folders = Folders::new(vec![top(&folder)]);
+    let known = |path: &Path| fs::metadata(path).map(|known| (known.ino(), known.len())).unwrap();
+    let (number, bytes) = known(&path);
+    write(&folders, &path, Put::Append(0)).unwrap();
+    assert_eq!(known(&path), (number, bytes + 3));
+    write(&folders, &path, Put::Truncate(bytes)).unwrap();
+    assert_eq!(known(&path), (number, bytes + 3));
+    // With another name it is not.
+    fs::hard_link(&path, top(&folder).join("twin")).unwrap();
+    write(&folders, &path, Put::Append(0)).unwrap();
+    assert_ne!(known(&path).0, number);
+    assert_eq!((known(&path).1, known(&top(&folder).join("twin"))), (bytes + 6, (number, bytes + 3)));
+    let (number, bytes) = known(&path);
+    write(&folders, &path, Put::Insert(1)).unwrap();
+    assert_eq!(known(&path).1, bytes + 3);
+    assert_ne!(known(&path).0, number);
+}
+
+#[test]
+fn a_file_in_a_folder_that_takes_nothing_new_is_changed_where_it_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    let closed = top(&folder).join("closed");
+    fs::create_dir(&closed).unwrap();
+    let path = closed.join("file");
+    fs::write(&path, "0123456789").unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
+    // Nothing is closed to the superuser.
+    if fs::write(closed.join("probe"), "").is_err() {
+        let folders = Folders::new(vec![top(&folder)]);
+        for (put, content) in
+            [(Put::Insert(2), "01new23456789"), (Put::Truncate(4), "01nenew"), (Put::Truncate(0), "new")]
+        {
+            write(&folders, &path, put).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        assert!(folders.remove(&path, false).is_err());
+    }
+    fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn what_is_the_hosts_own_is_not_changed_by_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = top(&folder);
+    for name in ["state/deeper", "conf", "other"] {
+        fs::create_dir_all(top.join(name)).unwrap();
+    }
+    for name in ["state/db", "state/deeper/db", "token", "other/file", "other/config.toml"] {
+        fs::write(top.join(name), "own").unwrap();
+    }
+    symlink("state", top.join("link")).unwrap();
+    fs::hard_link(top.join("token"), top.join("twin")).unwrap();
+    let own = ["state", "conf/ahp/config.toml", "token"].map(|name| Own::find(&top.join(name)).unwrap());
+    let folders = Folders::of(vec![Arc::new(Folder::find(top.clone()).unwrap())], own.into());
+    let is_own = |outcome: Result<(), Refusal>| {
+        let refusal = outcome.unwrap_err();
+        let is = matches!(&refusal, Refusal::Own)
+            || matches!(&refusal, Refusal::Destination(inner) if matches!(**inner, Refusal::Own));
+        assert!(is, "{refusal:?}");
+    };
+    for name in [
+        "state/db",
+        "state/new",
+        "state/deeper/db",
+        "link/db",
+        "other/../state/db",
+        "STATE/db",
+        "token",
+        "twin",
+    ] {
+        if name.starts_with("STATE") && !top.join("STATE").exists() {
+            continue;
+        }
+        let path = top.join(name);
+        is_own(write(&folders, &path, Put::Truncate(0)));
+        is_own(folders.may_change(&path));
+        is_own(folders.rename(&top.join("other/file"), &path, false));
+        is_own(folders.copy(&top.join("other/file"), &path, false));
+        if path.exists() {
+            is_own(folders.remove(&path, true));
+        }
+    }
+    is_own(folders.remove(&top.join("state"), true));
+    is_own(folders.rename(&top.join("state"), &top.join("gone"), false));
+    is_own(folders.make_folder(&top.join("state/new")));
+    // What holds one, or is put where one is to be: a configuration names programs.
+    is_own(folders.remove(&top.join("conf"), true));
+    is_own(folders.rename(&top.join("other"), &top.join("conf/ahp"), false));
+    is_own(folders.copy(&top.join("other"), &top.join("conf/ahp"), false));
+    folders.make_folder(&top.join("conf/ahp")).unwrap();
+    is_own(write(&folders, &top.join("conf/ahp/config.toml"), Put::Truncate(0)));
+    is_own(folders.rename(&top.join("other/config.toml"), &top.join("conf/ahp/CONFIG.toml"), false));
+    folders.copy(&top.join("token"), &top.join("other/token"), false).unwrap();
+    for name in ["state/db", "state/deeper/db", "token", "other/file", "other/config.toml"] {
+        assert_eq!(fs::read_to_string(top.join(name)).unwrap(), "own", "{name}");
+    }
+    assert_eq!(names_in(&top.join("state")), ["db", "deeper"]);
+}
+
+#[test]
+fn folders_are_so_deep_and_no_deeper() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = top(&folder);
+    let deep = |count: usize| (0..count).fold(top.join("a"), |path, _| path.join("a"));
+    let folders = Folders::new(vec![top.clone()]);
+    // The innermost one is a file's folder.
+    fs::create_dir_all(deep(127)).unwrap();
+    folders.copy(&top.join("a"), &top.join("b"), true).unwrap();
+    folders.remove(&top.join("b"), true).unwrap();
+    fs::create_dir(deep(128)).unwrap();
+    for refused in [folders.copy(&top.join("a"), &top.join("b"), true), folders.remove(&top.join("a"), true)]
+    {
+        assert!(matches!(refused, Err(Refusal::Unfit(why)) if why.contains("128 deep")));
+    }
+    assert!(deep(128).exists());
+    assert_eq!(names_in(&top), ["a"]);
+}
+
+#[test]
+fn so_many_files_are_removed_and_copied_at_once_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = top(&folder);
+    fs::create_dir(top.join("many")).unwrap();
+    for name in 0..=100_000 {
+        fs::write(top.join(format!("many/{name}")), "").unwrap();
+    }
+    let folders = Folders::new(vec![top.clone()]);
+    for refused in
+        [folders.copy(&top.join("many"), &top.join("b"), false), folders.remove(&top.join("many"), true)]
+    {
+        assert!(matches!(refused, Err(Refusal::Unfit(why)) if why.contains("100000")));
+    }
+    assert_eq!(names_in(&top), ["many"]);
+    assert_eq!(fs::read_dir(top.join("many")).unwrap().count(), 100_001);
+    fs::remove_file(top.join("many/0")).unwrap();
+    folders.remove(&top.join("many"), true).unwrap();
+    assert_eq!(names_in(&top), [""; 0]);
+}
+
+#[test]
+fn a_copy_is_what_it_is_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = top(&folder);
+    fs::create_dir_all(top.join("a/closed")).unwrap();
+    fs::write(top.join("a/run"), "x").unwrap();
+    fs::set_permissions(top.join("a/run"), Permissions::from_mode(0o750)).unwrap();
+    fs::write(top.join("a/closed/file"), "x").unwrap();
+    fs::set_permissions(top.join("a/closed"), Permissions::from_mode(0o550)).unwrap();
+    symlink("/etc", top.join("a/link")).unwrap();
+    let folders = Folders::new(vec![top.clone()]);
+    folders.copy(&top.join("a"), &top.join("b"), false).unwrap();
+    let mode = |name: &str| fs::metadata(top.join(name)).unwrap().mode() & 0o777;
+    assert_eq!((mode("b/run"), mode("b/closed")), (0o750, 0o550));
+    assert_eq!(fs::read_link(top.join("b/link")).unwrap(), Path::new("/etc"));
+    assert_eq!(fs::read_to_string(top.join("b/closed/file")).unwrap(), "x");
+    for name in ["a/closed", "b/closed"] {
+        fs::set_permissions(top.join(name), Permissions::from_mode(0o700)).unwrap();
+    }
+}

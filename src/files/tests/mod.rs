@@ -1,0 +1,8 @@
+//! What must hold below folders, and of them.
+//!
+//! Owns: nothing but the list of its parts.
+//! Never: speaks a protocol.
+
+mod changes;
+mod model;
+mod ways;

@@ -1,0 +1,95 @@
+//! What files are called in the protocol.
+//!
+//! Owns: the path that a `file:` URI names, and the URI of a path.
+//! Never: looks whether anything is there.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
+
+use crate::wire::errors::RpcError;
+
+/// What stays as it is in the path of a URI.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The `file:` URI of an absolute path.
+pub fn uri_of(path: &Path) -> String {
+    format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
+}
+
+/// The path of a `file:` URI. Its `..` are left in it: where they lead is for the file system to say.
+///
+/// # Errors
+/// `-32602` when it is no URI of a file of this machine.
+pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
+    let wrong = |what: &str| Err(RpcError::invalid_params(format_args!("`{uri}` {what}")));
+    let rest = match uri.split_once(':') {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => rest,
+        _ => return wrong("is of no scheme that this host serves"),
+    };
+    if rest.contains(['?', '#']) {
+        return wrong("has a query or a fragment");
+    }
+    let path = match rest.strip_prefix("//") {
+        None => rest,
+        Some(rest) => {
+            let (host, _) = rest.split_once('/').unwrap_or((rest, ""));
+            if !(host.is_empty() || host.eq_ignore_ascii_case("localhost")) {
+                return wrong("names no file of this machine");
+            }
+            &rest[host.len()..]
+        }
+    };
+    if !path.starts_with('/') {
+        return wrong("names no file of this machine");
+    }
+    if path.to_ascii_lowercase().contains("%2f") {
+        return wrong("has a slash in a name");
+    }
+    let bytes: Vec<u8> = percent_decode_str(path).collect();
+    if bytes.contains(&0) {
+        return wrong("has a NUL in a name");
+    }
+    Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_become_paths() {
+        let path = |uri| path_of(uri).map_err(|error| error.code);
+        for (uri, named) in [
+            ("file:///a%20b/%C3%A4%25.txt", "/a b/ä%.txt"),
+            ("file://localhost/x", "/x"),
+            ("file:/x", "/x"),
+            ("FILE:///x/%2e%2E/y", "/x/../y"),
+            // Decoded once.
+            ("file:///%252f", "/%2f"),
+        ] {
+            assert_eq!(path(uri), Ok(PathBuf::from(named)), "{uri}");
+        }
+        for uri in [
+            "file://other/x",
+            "file://localhostx/x",
+            "file:///x%00",
+            "file:///a%2Fb",
+            "file:///a%2fb",
+            "file:///a?b",
+            "file:x",
+            "https://x/",
+            "/x",
+        ] {
+            assert_eq!(path(uri), Err(-32602), "{uri}");
+        }
+    }
+
+    #[test]
+    fn paths_become_uris() {
+        assert_eq!(uri_of(Path::new("/a b/ä%.txt")), "file:///a%20b/%C3%A4%25.txt");
+        assert_eq!(uri_of(Path::new("/")), "file:///");
+    }
+}

@@ -1,0 +1,342 @@
+//! What a file becomes: all of it, or a part of it.
+//!
+//! A file that is changed is made anew beside the old one, and takes its place in one step: whoever reads it, and a
+//! process that is killed in the middle, finds the old one or the new one, whole. The old one is changed where it lies only
+//! if it is large and the change is at its end, or if its folder lets nobody put anything beside it; never where it has
+//! another name (a hard link), which may be outside.
+//!
+//! Owns: writing files below [`Folders`], with the mode and, as far as we may say it, the owner that they had.
+//! Never: writes what is no regular file, or what the kernel shows as one.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    fchmod, fchown, fstat, openat, renameat, renameat_with, statat, unlinkat, AtFlags, Gid, Mode, OFlags,
+    RenameFlags, Stat, Uid,
+};
+use rustix::io::Errno;
+
+use super::facts::etag;
+use super::folders::{must_be_file, Folders, Last, Missing, Place, Refusal, CAREFULLY};
+
+/// A file that is larger, in bytes, is changed where it lies when the change is at its end.
+const NEW_BYTES_MAX: u64 = 16 << 20;
+
+/// So much of a file is written anew, in bytes, because something before it has changed.
+const KEPT_BYTES_MAX: u64 = 4 << 30;
+
+/// What is written, and where in the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Writing<'a> {
+    /// What is written.
+    pub content: &'a [u8],
+    /// Where.
+    pub put: Put,
+    /// Only if nothing is there.
+    pub create_only: bool,
+    /// Only if the file is of the version that has this token.
+    pub if_match: Option<&'a str>,
+}
+
+/// Where in a file something is put. What is beyond its end is its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// Behind so many bytes, and nothing follows.
+    Truncate(u64),
+    /// Before so many bytes at the end.
+    Append(u64),
+    /// Behind so many bytes, and the rest follows.
+    Insert(u64),
+}
+
+/// A file that was there.
+struct Before {
+    file: File,
+    known: Stat,
+}
+
+/// What of the file that was there stays: so many bytes before what is written, and all from this one on behind it.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    before: u64,
+    from: u64,
+    size: u64,
+}
+
+impl Kept {
+    fn of(put: Put, size: u64) -> Self {
+        let (before, from) = match put {
+            Put::Truncate(position) => (position.min(size), size),
+            Put::Append(back) => (size - back.min(size), size - back.min(size)),
+            Put::Insert(position) => (position.min(size), position.min(size)),
+        };
+        Self { before, from, size }
+    }
+
+    fn bytes(self) -> u64 {
+        self.before + (self.size - self.from)
+    }
+}
+
+impl Folders {
+    /// Writes a file, with the folders above it that are missing.
+    ///
+    /// # Errors
+    /// When there is something else, it may not be written, or it is outside. Then nothing has changed, but for the
+    /// folders.
+    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), Refusal> {
+        let writing = Writing { content, put: Put::Truncate(0), create_only: false, if_match: None };
+        self.write_at(path, Missing::IsMade, &writing)
+    }
+
+    /// Writes a file, or a part of it, in a folder that is there.
+    ///
+    /// # Errors
+    /// The same; or it is there, or has changed, and that was not to be.
+    pub fn put(&self, path: &Path, writing: &Writing<'_>) -> Result<(), Refusal> {
+        self.write_at(path, Missing::Fails, writing)
+    }
+
+    fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), Refusal> {
+        let last = if writing.create_only { Last::Itself } else { Last::Followed };
+        let place = self.find(path, missing, last).map_err(|refusal| match refusal {
+            gone if gone.is_missing() && writing.if_match.is_some() => Refusal::Changed,
+            refusal => refusal,
+        })?;
+        let Some(name) = &place.name else { return Err(Refusal::NotAFile("a folder")) };
+        self.must_not_be_own(&place)?;
+        must_be_on_a_disk(&place.folder)?;
+        let before = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) if writing.create_only => return Err(Refusal::Exists),
+            Ok(known) => {
+                must_be_file(&known)?;
+                Some(open_before(&place.folder, name, writing)?)
+            }
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if !is_expected(before.as_ref(), writing)? {
+            return Err(Refusal::Changed);
+        }
+        match before {
+            None => make(&place, name, writing),
+            Some(before) => change(&place, name, before, writing),
+        }
+    }
+}
+
+/// Opens a file that is to be changed. Nobody may replace what he may not write.
+fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Result<Before, Refusal> {
+    let is_read = writing.put != Put::Truncate(0);
+    let flags = if is_read { OFlags::RDWR } else { OFlags::WRONLY };
+    let file = openat(folder, name, flags | CAREFULLY, Mode::empty())?;
+    let known = fstat(&file)?;
+    // It may be another one by now.
+    must_be_file(&known)?;
+    Ok(Before { file: file.into(), known })
+}
+
+/// Whether what is there is of the version that was asked for, if any was.
+fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, Refusal> {
+    match (writing.if_match, before) {
+        (None, _) => Ok(true),
+        (Some(_), None) => Ok(false),
+        (Some(expected), Some(before)) => Ok(etag(&before.file.metadata()?) == expected),
+    }
+}
+
+/// Makes a file that was not there.
+fn make(place: &Place, name: &OsString, writing: &Writing<'_>) -> Result<(), Refusal> {
+    let kept = Kept { before: 0, from: 0, size: 0 };
+    let new = Beside::of(place)?;
+    new.fill(writing.content, None, kept)?;
+    if !writing.create_only {
+        return Ok(new.take_place(name)?);
+    }
+    match renameat_with(&place.folder, &new.name, &place.folder, name, RenameFlags::NOREPLACE) {
+        Ok(()) => {
+            new.stay();
+            Ok(())
+        }
+        Err(Errno::EXIST) => Err(Refusal::Exists),
+        // Not every file system can do that.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => make_at_once(place, name, writing.content),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes a file under its name: whoever looks meanwhile finds a part of it, but nothing is replaced.
+fn make_at_once(place: &Place, name: &OsString, content: &[u8]) -> Result<(), Refusal> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+    let file =
+        openat(&place.folder, name, flags, Mode::from_raw_mode(0o666)).map_err(|error| match error {
+            Errno::EXIST => Refusal::Exists,
+            error => error.into(),
+        })?;
+    let mut file = File::from(file);
+    let written = file.write_all(content).and_then(|()| file.sync_data());
+    if written.is_err() {
+        if let Err(error) = unlinkat(&place.folder, name, AtFlags::empty()) {
+            tracing::warn!(%error, "half a file is left at `{}`", place.path.display());
+        }
+    }
+    Ok(written?)
+}
+
+/// Changes a file that is there.
+fn change(place: &Place, name: &OsString, before: Before, writing: &Writing<'_>) -> Result<(), Refusal> {
+    let Before { file, known } = before;
+    let kept = Kept::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
+    let has_one_name = known.st_nlink == 1;
+    let is_at_the_end = kept.from == kept.size && kept.before > 0;
+    if kept.size > NEW_BYTES_MAX && is_at_the_end && has_one_name {
+        return change_in_place(file, writing.content, kept);
+    }
+    if kept.bytes() > KEPT_BYTES_MAX {
+        return Err(Refusal::Unfit(format!("more than {KEPT_BYTES_MAX} bytes of it would be written anew")));
+    }
+    let made = Beside::of(place).and_then(|new| {
+        new.fill(writing.content, Some((&file, &known)), kept)?;
+        Ok(new)
+    });
+    let placed = made.map_err(Refusal::from).and_then(|new| {
+        // As late as can be.
+        if let Some(expected) = writing.if_match {
+            let now = openat(&place.folder, name, OFlags::RDONLY | CAREFULLY, Mode::empty()).map(File::from);
+            if !now.is_ok_and(|now| now.metadata().is_ok_and(|now| etag(&now) == expected)) {
+                return Err(Refusal::Changed);
+            }
+        }
+        Ok(new.take_place(name)?)
+    });
+    match placed {
+        Err(Refusal::Failed(error)) if has_one_name && takes_nothing_new(&error) => {
+            change_in_place(file, writing.content, kept)
+        }
+        placed => placed,
+    }
+}
+
+/// Whether nothing can be put beside the file, or into its place, although the file itself may be written.
+fn takes_nothing_new(error: &io::Error) -> bool {
+    let refused = [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::XDEV, Errno::ROFS];
+    error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+/// Changes a file where it lies.
+fn change_in_place(mut file: File, content: &[u8], kept: Kept) -> Result<(), Refusal> {
+    let mut rest = Vec::new();
+    if kept.from < kept.size {
+        if kept.size - kept.from > NEW_BYTES_MAX {
+            return Err(Refusal::Unfit(format!("more than {NEW_BYTES_MAX} bytes of it would be moved")));
+        }
+        file.seek(SeekFrom::Start(kept.from))?;
+        (&mut file).take(NEW_BYTES_MAX).read_to_end(&mut rest)?;
+    }
+    file.seek(SeekFrom::Start(kept.before))?;
+    file.write_all(content)?;
+    file.write_all(&rest)?;
+    let end = file.stream_position()?;
+    file.set_len(end)?;
+    Ok(file.sync_data()?)
+}
+
+/// A new file beside the one whose place it is to take; it goes with this unless it has.
+struct Beside<'a> {
+    place: &'a Place,
+    name: OsString,
+    file: File,
+}
+
+impl<'a> Beside<'a> {
+    fn of(place: &'a Place) -> io::Result<Self> {
+        let name = name_beside();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+        let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
+        Ok(Self { place, name, file })
+    }
+
+    /// Makes it what the file is to become.
+    fn fill(&self, content: &[u8], before: Option<(&File, &Stat)>, kept: Kept) -> io::Result<()> {
+        let mut new = &self.file;
+        if let Some((_, known)) = before {
+            // Before anything is in it.
+            have_mode_and_owner(&self.file, known)?;
+        }
+        if let Some((mut old, _)) = before.filter(|_| kept.before > 0) {
+            old.seek(SeekFrom::Start(0))?;
+            io::copy(&mut old.take(kept.before), &mut new)?;
+        }
+        new.write_all(content)?;
+        if let Some((mut old, _)) = before.filter(|_| kept.from < kept.size) {
+            old.seek(SeekFrom::Start(kept.from))?;
+            io::copy(&mut old.take(kept.size - kept.from), &mut new)?;
+        }
+        self.file.sync_data()
+    }
+
+    fn take_place(self, name: &OsString) -> io::Result<()> {
+        renameat(&self.place.folder, &self.name, &self.place.folder, name)?;
+        self.stay();
+        Ok(())
+    }
+
+    fn stay(mut self) {
+        self.name.clear();
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        if self.name.is_empty() {
+            return;
+        }
+        if let Err(error) = unlinkat(&self.place.folder, &self.name, AtFlags::empty()) {
+            let beside = self.place.path.display();
+            tracing::warn!(%error, "`{}` is left beside `{beside}`", self.name.display());
+        }
+    }
+}
+
+/// A name that nothing has.
+pub(super) fn name_beside() -> OsString {
+    format!(".{}.tmp", uuid::Uuid::new_v4()).into()
+}
+
+/// Gives a file the mode that another one has, and its owner as far as we may say who that is.
+pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<()> {
+    let made = fstat(&file)?;
+    let mode = Mode::from_raw_mode(other.st_mode & 0o777);
+    if (made.st_uid, made.st_gid) != (other.st_uid, other.st_gid) {
+        // Nobody reads meanwhile what he may not.
+        fchmod(&file, mode & Mode::RWXU)?;
+        let (user, group) = (Uid::from_raw(other.st_uid), Gid::from_raw(other.st_gid));
+        if let Err(error) = fchown(&file, Some(user), Some(group)) {
+            tracing::debug!(%error, "a file that was written belongs to us now");
+        }
+    }
+    Ok(fchmod(&file, mode)?)
+}
+
+/// Files that the kernel shows are none.
+#[cfg(target_os = "linux")]
+pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), Refusal> {
+    /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`.
+    const OF_THE_KERNEL: [u64; 8] =
+        [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
+    #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
+    let kind = rustix::fs::fstatfs(folder)?.f_type as u64;
+    match OF_THE_KERNEL.contains(&kind) {
+        true => Err(Refusal::NotAFile("one of those that the kernel shows")),
+        false => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn must_be_on_a_disk(_: impl AsFd) -> Result<(), Refusal> {
+    Ok(())
+}

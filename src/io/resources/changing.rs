@@ -1,0 +1,198 @@
+//! What clients change of this machine's files.
+//!
+//! Owns: below which folders that may be done, what a request means, and which error says what has become of it.
+//! Never: touches a file in another way than [`Folders`] does.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ahp_types::commands::{ContentEncoding, ResourceRequestParams, ResourceWriteMode, ResourceWriteParams};
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine;
+use rustix::io::Errno;
+
+use crate::files::folders::{Folder, Folders, Own, Refusal};
+use crate::files::uris::path_of;
+use crate::files::writing::{Put, Writing};
+use crate::host::effects::Change;
+use crate::wire::errors::RpcError;
+
+/// The most that is written at once, in bytes.
+const WRITTEN_BYTES_MAX: usize = 16 << 20;
+
+/// Where clients may change files.
+#[derive(Debug, Default)]
+pub struct Ground {
+    /// The folders that the operator has named.
+    granted: Vec<Arc<Folder>>,
+    /// What is never theirs.
+    own: Arc<[Own]>,
+    /// The folders of sessions, where they were when something was first changed in them: what somebody puts there later,
+    /// such as a link that leads elsewhere, is none.
+    known: Mutex<HashMap<String, Arc<Folder>>>,
+}
+
+impl Ground {
+    /// The folders that the operator has named, and the host's own files.
+    pub fn new(granted: &[PathBuf], own: &[PathBuf]) -> Self {
+        let granted = granted.iter().filter_map(|path| found(path.clone()));
+        let own = own.iter().filter_map(|path| Own::find(path));
+        Self { granted: granted.collect(), own: own.collect(), known: Mutex::default() }
+    }
+
+    /// These folders of sessions, and those of the operator.
+    pub(super) fn folders(&self, sessions: &[String]) -> Folders {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known().retain(|uri, _| sessions.contains(uri));
+        let mut folders = self.granted.clone();
+        for uri in sessions {
+            let before = known().get(uri).cloned();
+            // Looked for without the lock: it may take its time.
+            let folder = before.or_else(|| {
+                let folder = found(path_of(uri).ok()?)?;
+                Some(Arc::clone(known().entry(uri.clone()).or_insert(folder)))
+            });
+            folders.extend(folder);
+        }
+        Folders::of(folders, Arc::clone(&self.own))
+    }
+}
+
+fn found(path: PathBuf) -> Option<Arc<Folder>> {
+    match Folder::find(path.clone()) {
+        Ok(folder) => Some(Arc::new(folder)),
+        Err(error) => {
+            tracing::warn!(%error, "nothing can be changed in `{}`", path.display());
+            None
+        }
+    }
+}
+
+/// Does what a client asks for.
+pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError> {
+    match change {
+        Change::Write(write) => self::write(write, folders),
+        Change::Mkdir(mkdir) => {
+            let path = writable(&mkdir.uri)?;
+            folders.make_folder(&path).map_err(|refusal| failed(&mkdir.uri, refusal))
+        }
+        Change::Delete(delete) => {
+            let path = writable(&delete.uri)?;
+            let recursive = delete.recursive == Some(true);
+            folders.remove(&path, recursive).map_err(|refusal| failed(&delete.uri, refusal))
+        }
+        Change::Move(moved) => {
+            let (from, to) = (writable(&moved.source)?, writable(&moved.destination)?);
+            let done = folders.rename(&from, &to, moved.fail_if_exists == Some(true));
+            done.map_err(|refusal| failed_between(&moved.source, &moved.destination, refusal))
+        }
+        Change::Copy(copy) => {
+            let (from, to) = (path_of(&copy.source)?, writable(&copy.destination)?);
+            let done = folders.copy(&from, &to, copy.fail_if_exists == Some(true));
+            done.map_err(|refusal| failed_between(&copy.source, &copy.destination, refusal))
+        }
+        Change::Ask(asked) => ask(asked, folders),
+    }
+}
+
+/// Whether something may be done, without doing it. What may be read is for the file system alone to say.
+fn ask(asked: &ResourceRequestParams, folders: &Folders) -> Result<(), RpcError> {
+    if asked.write != Some(true) {
+        return match is_content(&asked.uri) {
+            true => Ok(()),
+            false => path_of(&asked.uri).map(|_| ()),
+        };
+    }
+    let path = writable(&asked.uri)?;
+    folders.may_change(&path).map_err(|refusal| failed(&asked.uri, refusal))
+}
+
+fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError> {
+    let path = writable(&write.uri)?;
+    let too_long = || {
+        let uri = &write.uri;
+        RpcError::invalid_params(format_args!(
+            "`{uri}`: more than {WRITTEN_BYTES_MAX} bytes are not written at once"
+        ))
+    };
+    let decoded;
+    let content = match write.encoding {
+        ContentEncoding::Base64 if write.data.len() / 4 * 3 > WRITTEN_BYTES_MAX + 3 => return Err(too_long()),
+        ContentEncoding::Base64 => {
+            decoded = STANDARD
+                .decode(&write.data)
+                .map_err(|error| RpcError::invalid_params(format_args!("`data` is no base64: {error}")))?;
+            &decoded[..]
+        }
+        _ => write.data.as_bytes(),
+    };
+    if content.len() > WRITTEN_BYTES_MAX {
+        return Err(too_long());
+    }
+    // A negative one was refused before.
+    let position = u64::try_from(write.position.unwrap_or(0)).unwrap_or(0);
+    let put = match write.mode {
+        None | Some(ResourceWriteMode::Truncate) => Put::Truncate(position),
+        Some(ResourceWriteMode::Append) => Put::Append(position),
+        Some(ResourceWriteMode::Insert) => Put::Insert(position),
+    };
+    let create_only = write.create_only == Some(true);
+    let writing = Writing { content, put, create_only, if_match: write.if_match.as_deref() };
+    folders.put(&path, &writing).map_err(|refusal| failed(&write.uri, refusal))
+}
+
+/// Whether a URI is of a content that is shown, and no file.
+fn is_content(uri: &str) -> bool {
+    ["data:", "ahp-content:"].iter().any(|scheme| uri.starts_with(scheme))
+}
+
+/// The path of what is to be changed.
+fn writable(uri: &str) -> Result<PathBuf, RpcError> {
+    if is_content(uri) {
+        return Err(RpcError::change_denied(uri, false));
+    }
+    path_of(uri)
+}
+
+/// What a client is told that has named two files.
+fn failed_between(from: &str, to: &str, refusal: Refusal) -> RpcError {
+    match refusal {
+        Refusal::Destination(refusal) => failed(to, *refusal),
+        refusal => failed(from, refusal),
+    }
+}
+
+/// What a client is told of a file that nothing was done with.
+fn failed(uri: &str, refusal: Refusal) -> RpcError {
+    match refusal {
+        Refusal::Outside => RpcError::change_denied(uri, true),
+        Refusal::Own => RpcError::change_denied(uri, false),
+        Refusal::Exists => RpcError::there_already(uri),
+        Refusal::Changed => RpcError::conflict(uri),
+        Refusal::Failed(error) => by_errno(uri, &error),
+        Refusal::Destination(refusal) => failed(uri, *refusal),
+        Refusal::Partly(done, refusal) => {
+            let mut error = failed(uri, *refusal);
+            error.message = format!("{}, after {done}", error.message);
+            error
+        }
+        refusal @ (Refusal::Relative | Refusal::NotAFile(_) | Refusal::Unfit(_)) => {
+            RpcError::invalid_params(format_args!("`{uri}`: {refusal}"))
+        }
+    }
+}
+
+/// What a client is told that the file system has said.
+pub(super) fn by_errno(uri: &str, error: &io::Error) -> RpcError {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT | Errno::NOTDIR) => RpcError::resource_not_found(uri),
+        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => RpcError::permission_denied(uri),
+        Some(Errno::EXIST) => RpcError::there_already(uri),
+        Some(Errno::NOTEMPTY | Errno::ISDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP) => {
+            RpcError::invalid_params(format_args!("`{uri}`: {error}"))
+        }
+        _ => RpcError::unavailable(format_args!("`{uri}`: {error}")),
+    }
+}

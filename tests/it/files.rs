@@ -1,0 +1,200 @@
+//! Files that clients change: what a transcript cannot show.
+//!
+//! Owns: the host's own files, links and folders that come and go, order, limits, and a process that is killed.
+//! Never: repeats what the transcripts show.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use crate::support::Process;
+
+const WRITE: &str = "resourceWrite";
+
+fn uri(path: &Path) -> String {
+    format!("file://{}", path.display())
+}
+
+fn request(id: u64, method: &str, params: &Value) -> String {
+    let mut params = params.clone();
+    params["channel"] = "ahp-root://".into();
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()
+}
+
+fn ask(process: &mut Process, method: &str, params: &Value) -> Value {
+    process.say(&request(9, method, params));
+    loop {
+        let answer = process.next();
+        if answer["id"] == 9 {
+            return answer;
+        }
+    }
+}
+
+fn opened(mut process: Process) -> Process {
+    let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
+    assert!(ask(&mut process, "initialize", &hello)["result"].is_object());
+    process
+}
+
+/// Has a session work in a folder.
+fn work_in(process: &mut Process, session: &str, folder: &Path) {
+    let params = json!({ "channel": session, "workingDirectories": [uri(folder)] });
+    let line = json!({ "jsonrpc": "2.0", "id": 8, "method": "createSession", "params": params });
+    process.say(&line.to_string());
+    while process.next()["id"] != 8 {}
+}
+
+fn text(path: &Path, data: &str) -> Value {
+    json!({ "uri": uri(path), "data": data, "encoding": "utf-8" })
+}
+
+fn code(answer: &Value) -> i64 {
+    answer["error"]["code"].as_i64().unwrap_or(0)
+}
+
+fn folder() -> (TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    (folder, path)
+}
+
+#[test]
+fn the_operator_grants_a_folder_and_never_the_hosts_own_files() {
+    let (_folder, top) = folder();
+    let (state, config, token) = (top.join("state"), top.join("config.toml"), top.join("token"));
+    fs::write(&config, "").unwrap();
+    fs::write(&token, "x".repeat(64)).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let socket = top.join("socket");
+    let listen = format!("unix:{}", socket.display());
+    let name = |path: &Path| path.to_str().unwrap().to_owned();
+    let arguments = [
+        "--write-root",
+        &name(&top),
+        "--config",
+        &name(&config),
+        "--listen",
+        &listen,
+        "--token-file",
+        &name(&token),
+    ];
+    let mut process = opened(Process::start_on(&state, &arguments));
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&top.join("file"), "x"))), 0);
+    for own in [&config, &token, &socket, &state.join("new"), &state] {
+        let answer = ask(&mut process, WRITE, &text(own, "x"));
+        assert_eq!((code(&answer), &answer["error"]["data"]), (-32009, &json!({})), "{own:?} {answer}");
+        let answer = ask(&mut process, "resourceDelete", &json!({ "uri": uri(own), "recursive": true }));
+        assert_eq!(code(&answer), -32009, "{own:?} {answer}");
+        let moved = json!({ "source": uri(&top.join("file")), "destination": uri(own) });
+        assert_eq!(code(&ask(&mut process, "resourceMove", &moved)), -32009, "{own:?}");
+    }
+    assert_eq!(fs::read_to_string(&config).unwrap(), "");
+    assert!(socket.exists() && state.exists());
+    process.end();
+    process.rest();
+}
+
+#[test]
+fn a_folder_counts_while_its_session_is_there_and_no_link_that_takes_its_place() {
+    let (_folder, top) = folder();
+    let (work, outside) = (top.join("work"), top.join("outside"));
+    fs::create_dir(&work).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "outside").unwrap();
+    let mut process = opened(Process::start(&[]));
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&work.join("file"), "x"))), -32009);
+    work_in(&mut process, "ahp-session:/s", &work);
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&work.join("file"), "x"))), 0);
+    symlink(&outside, work.join("link")).unwrap();
+    for path in ["link/file", "link/new", "../outside/file"] {
+        let answer = ask(&mut process, WRITE, &text(&work.join(path), "x"));
+        assert_eq!(code(&answer), -32009, "{answer}");
+        assert_eq!(answer["error"]["data"]["request"]["write"], true);
+    }
+    fs::rename(&work, top.join("gone")).unwrap();
+    symlink(&outside, &work).unwrap();
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&work.join("file"), "x"))), -32009);
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "outside");
+    fs::remove_file(&work).unwrap();
+    fs::rename(top.join("gone"), &work).unwrap();
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&work.join("file"), "y"))), 0);
+    process
+        .say(r#"{"jsonrpc":"2.0","id":7,"method":"disposeSession","params":{"channel":"ahp-session:/s"}}"#);
+    while process.next()["id"] != 7 {}
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&work.join("file"), "z"))), -32009);
+    assert_eq!(fs::read_to_string(work.join("file")).unwrap(), "y");
+}
+
+#[test]
+fn writes_are_done_in_the_order_in_which_they_are_asked_for() {
+    let (_folder, top) = folder();
+    let mut process = opened(Process::start(&[]));
+    work_in(&mut process, "ahp-session:/s", &top);
+    let mut expected = String::new();
+    for number in 0..200 {
+        let mut params = text(&top.join("file"), &format!("{number} "));
+        params["mode"] = "append".into();
+        process.say(&request(100 + number, WRITE, &params));
+        expected.push_str(&format!("{number} "));
+    }
+    // What was begun is finished and answered, although nothing more is said.
+    process.end();
+    let answers = process.rest();
+    let answered: Vec<u64> = answers.iter().filter_map(|answer| answer["id"].as_u64()).collect();
+    assert_eq!(answered, (100..300).collect::<Vec<_>>());
+    assert!(answers.iter().all(|answer| answer["error"].is_null()), "{answers:?}");
+    assert_eq!(fs::read_to_string(top.join("file")).unwrap(), expected);
+    assert_eq!(process.wait().code(), Some(0));
+}
+
+#[test]
+fn so_much_is_written_at_once_and_no_more() {
+    let (_folder, top) = folder();
+    let path = top.join("file");
+    let mut process = opened(Process::start(&[]));
+    work_in(&mut process, "ahp-session:/s", &top);
+    let most = 16 << 20;
+    for (bytes, expected) in [(most, 0), (most + 1, -32602)] {
+        assert_eq!(code(&ask(&mut process, WRITE, &text(&path, &"x".repeat(bytes)))), expected);
+        assert_eq!(fs::metadata(&path).unwrap().len(), most as u64);
+    }
+    let encoded = json!({ "uri": uri(&path), "data": "A".repeat((most + 3) / 3 * 4), "encoding": "base64" });
+    assert_eq!(code(&ask(&mut process, WRITE, &encoded)), -32602);
+}
+
+/// Wherever the process is killed, a file is one that was asked for, whole.
+#[test]
+fn a_file_is_the_old_one_or_the_new_one_when_the_host_is_killed() {
+    const BYTES: usize = 1 << 20;
+    let (_folder, top) = folder();
+    let path = top.join("file");
+    fs::write(&path, "-".repeat(BYTES)).unwrap();
+    for round in 0..12 {
+        let mut process = opened(Process::start(&[]));
+        work_in(&mut process, "ahp-session:/s", &top);
+        for (number, letter) in ('a'..'m').enumerate() {
+            let whole = text(&path, &letter.to_string().repeat(BYTES));
+            process.say(&request(100 + number as u64, WRITE, &whole));
+        }
+        let mut last = None;
+        for _ in 0..round {
+            let answer = process.next();
+            assert_eq!(code(&answer), 0, "{answer}");
+            last = answer["id"].as_u64();
+        }
+        process.child.kill().unwrap();
+        process.wait();
+        let found = fs::read_to_string(&path).unwrap();
+        let letter = found.chars().next().unwrap();
+        assert!(found.len() == BYTES && found.chars().all(|it| it == letter), "round {round}: {letter}…");
+        if let Some(last) = last {
+            // What was answered is there, or what was asked for behind it.
+            assert!(u64::from(u32::from(letter) - u32::from('a')) >= last - 100, "{letter} after {last}");
+        }
+    }
+}

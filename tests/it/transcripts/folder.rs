@@ -1,0 +1,64 @@
+//! A folder that a transcript works in, and what differs there from run to run.
+//!
+//! Owns: what stands in a transcript for the folder's URI, and for the tokens and times of files.
+//! Never: makes files; what is to be there a client asks for.
+
+use tempfile::TempDir;
+
+/// What stands for the folder.
+const FOLDER: &str = "file:///FOLDER";
+
+/// What stands for the token of a file.
+const ETAG: &str = "ETAG";
+
+/// A transcript's folder, if it has one.
+pub struct Shown {
+    folder: Option<(TempDir, String)>,
+    /// The token that was told last.
+    etag: String,
+}
+
+impl Shown {
+    pub fn new(has_folder: bool) -> Self {
+        let folder = has_folder.then(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let uri = format!("file://{}", folder.path().canonicalize().unwrap().display());
+            (folder, uri)
+        });
+        Self { folder, etag: String::new() }
+    }
+
+    /// What a line means that is written.
+    pub fn meant(&self, line: &str) -> String {
+        match &self.folder {
+            Some((_, uri)) => line.replace(FOLDER, uri).replace(ETAG, &self.etag),
+            None => line.to_owned(),
+        }
+    }
+
+    /// What is written of a line that was heard.
+    pub fn shown(&mut self, line: String) -> String {
+        let Some((_, uri)) = &self.folder else { return line };
+        let mut line = line.replace(uri, FOLDER);
+        if let Some(etag) = replace_value(&mut line, "etag", ETAG) {
+            self.etag = etag;
+        }
+        replace_value(&mut line, "mtime", "TIME");
+        // Not every file system knows it.
+        let created = replace_value(&mut line, "ctime", "TIME");
+        if created.is_some() {
+            line = line.replace(r#""ctime":"TIME","#, "");
+        }
+        line
+    }
+}
+
+/// Puts another text under this name; returns the one that was there.
+fn replace_value(line: &mut String, name: &str, other: &str) -> Option<String> {
+    let before = format!("\"{name}\":\"");
+    let from = line.find(&before)? + before.len();
+    let to = from + line[from..].find('"')?;
+    let was = line[from..to].to_owned();
+    line.replace_range(from..to, other);
+    Some(was)
+}
