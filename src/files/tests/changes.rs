@@ -4,6 +4,7 @@
 //! Never: takes long.
 
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -208,4 +209,25 @@ fn a_copy_is_what_it_is_of() {
     for name in ["a/closed", "b/closed"] {
         fs::set_permissions(top.join(name), Permissions::from_mode(0o700)).unwrap();
     }
+}
+
+/// The old file is left as it is until the new one takes its place: a process that is killed leaves one of the two.
+#[test]
+fn whoever_has_opened_a_file_before_it_is_written_reads_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (top, path) = (top(&folder), top(&folder).join("file"));
+    let folders = Folders::new(vec![top.clone()]);
+    let puts =
+        [Put::Truncate(0), Put::Truncate(1), Put::Append(0), Put::Append(2), Put::Insert(0), Put::Insert(2)];
+    for put in puts {
+        fs::write(&path, "0123").unwrap();
+        let mut opened = fs::File::open(&path).unwrap();
+        write(&folders, &path, put).unwrap();
+        let mut found = String::new();
+        opened.read_to_string(&mut found).unwrap();
+        assert_eq!(found, "0123", "{put:?}");
+        assert!(fs::read_to_string(&path).unwrap().contains("new"));
+    }
+    folders.write(&path, b"all").unwrap();
+    assert_eq!(names_in(&top), ["file"]);
 }

@@ -274,12 +274,12 @@ impl Watched {
     /// before, the next turn would be the one that the question belongs to.
     fn turn_and_question(&mut self, turn: &str, script: &str) {
         self.turn(turn, script);
-        let is_answer = |action: &Value| {
+        let is_answered = |action: &Value| {
             action["title"].as_str().is_some_and(|title| title.starts_with("Answered behind turn "))
         };
-        // Where the host reads the answer to the turn together with what is behind it, it tells of both before the end.
-        if !self.heard.iter().any(is_answer) {
-            self.action_where(is_answer);
+        // On a busy machine it may be told before the end of the turn is.
+        if !self.heard.iter().any(is_answered) {
+            self.action_where(is_answered);
         }
     }
 

@@ -92,8 +92,8 @@ fn a_host_that_nobody_reads_leaves_with_its_agents() {
     let start = Instant::now();
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(host.wait().unwrap().code(), Some(0));
-    // Two seconds, on a machine that has nothing else to do.
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // Two seconds, on a machine that has nothing else to do; else it would wait for a reader for ever.
+    assert!(start.elapsed() < HUNG, "{:?}", start.elapsed());
     let start = Instant::now();
     while !bearers(&cookie).is_empty() {
         assert!(start.elapsed() < HUNG, "there are {:?}", bearers(&cookie));
