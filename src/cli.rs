@@ -311,6 +311,9 @@ impl Serving {
     pub fn settings(&self, agents: &[AgentSpec]) -> BTreeMap<String, String> {
         let names: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
         let each = agents.iter().map(|agent| (format!("the agent `{}`", agent.name), format!("{agent:?}")));
+        // Whoever names one from elsewhere names another one.
+        let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
         let flags = [
             ("which agents there are", names.join(" ")),
             ("--no-script", self.no_script.to_string()),
@@ -319,7 +322,7 @@ impl Serving {
             ("--quarantine-after", self.quarantine_after.to_string()),
             ("--store-patience", self.store_patience.to_string()),
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
-            ("--write-root", format!("{:?}", self.write_root)),
+            ("--write-root", format!("{write_roots:?}")),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }

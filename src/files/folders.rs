@@ -368,6 +368,15 @@ impl Folders {
         }
     }
 
+    /// No folder is made where one of the host's own files is to be, or in such a folder.
+    pub(super) fn must_not_be_in_own(&self, place: &Place) -> Result<(), Refusal> {
+        let path = folded(&place.path);
+        match self.own.iter().any(|own| path.starts_with(folded(&own.path))) {
+            true => Err(Refusal::Own),
+            false => Ok(()),
+        }
+    }
+
     /// What is changed is none of the host's own files, by its name or by another one, nor holds one, or is put where
     /// one is to be.
     pub(super) fn must_not_be_own(&self, place: &Place) -> Result<(), Refusal> {

@@ -54,6 +54,7 @@ impl Folders {
     pub fn make_folder(&self, path: &Path) -> Result<(), Refusal> {
         let place = self.find(path, Missing::IsMade, Last::Followed)?;
         let Some(name) = &place.name else { return Ok(()) };
+        self.must_not_be_in_own(&place)?;
         match mkdirat(&place.folder, name, Mode::from_raw_mode(0o777)) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -381,7 +382,7 @@ fn copy_file(
     let mut copy = File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
     let copied = io::copy(&mut file.take(BYTES_MAX + 1), &mut copy)?;
     if copied > BYTES_MAX {
-        return Err(too_much(Deed::Copied));
+        return Err(too_many_bytes());
     }
     fchmod(&copy, mode_of(known))?;
     Ok(copy)
@@ -399,13 +400,13 @@ impl Tally {
     fn add_bytes(&mut self, bytes: u64, deed: Deed) -> Result<(), Refusal> {
         self.bytes = self.bytes.saturating_add(bytes);
         match deed {
-            Deed::Copied if self.bytes > BYTES_MAX => Err(too_much(deed)),
+            Deed::Copied if self.bytes > BYTES_MAX => Err(too_many_bytes()),
             Deed::Copied | Deed::Removed => Ok(()),
         }
     }
 }
 
-fn too_much(_: Deed) -> Refusal {
+fn too_many_bytes() -> Refusal {
     Refusal::Unfit(format!("it has more than {BYTES_MAX} bytes"))
 }
 

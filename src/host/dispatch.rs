@@ -5,9 +5,10 @@
 
 use bytes::Bytes;
 
-use super::effects::{ConnectionId, Frame, Output, Page, Resource};
+use super::effects::{ConnectionId, Frame, LargeState, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
 use super::handlers::completions::Meant;
+use super::handlers::connection::Subscribed;
 use super::missed::Missed;
 use super::model::Connection;
 use super::{Host, Step};
@@ -48,6 +49,7 @@ impl Host {
                         step.say(with_states(id, method, states));
                         self.tell_missed(step, connection, missed);
                     }
+                    Ok((_, Answer::Large(state))) => step.say(Output::State(connection, id, state)),
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
@@ -110,7 +112,10 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Answer::States),
+            Method::Subscribe => Ok(match self.serve_subscribe(connection, &params.read()?)? {
+                Subscribed::States(states) => Answer::States(states),
+                Subscribed::Large(state) => Answer::Large(Box::new(state)),
+            }),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
@@ -212,6 +217,8 @@ enum Answer {
     Created(NewSession),
     /// The same, and what a client that is back is told behind it.
     Returned(States, Missed),
+    /// The state of a channel, which is answered when it is written.
+    Large(Box<LargeState>),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
     /// What is in a file or folder, which is answered when it has been read.

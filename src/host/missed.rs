@@ -2,8 +2,7 @@
 //!
 //! Owns: telling it, behind the answer to its `reconnect`, of the sessions that came, went and changed meanwhile:
 //! notifications are no part of a replay.
-//! Never: reads the store. A session that is not in memory was let out of it after it was last used, and shows as it
-//! does when sessions are listed.
+//! Never: reads the store. What happened before memory begins was read of it, with the sessions in which that was.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,10 @@ use ahp_types::notifications::{
 use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
-use super::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output};
+use super::effects::{ActionLine, ConnectionId, Frame, Output, Past};
 use super::model::SessionKey;
 use super::sequence::envelope_of;
-use super::{Host, Step};
+use super::{Host, KeptSummary, Step};
 use crate::wire::rpc::to_sorted_json;
 
 /// Sessions of which a client has missed something.
@@ -26,14 +25,25 @@ pub(super) struct Missed {
     added: BTreeSet<SessionKey>,
     /// Those that are others than they were.
     changed: BTreeSet<SessionKey>,
+    /// The same of what is not in memory.
+    kept_added: Vec<SessionSummary>,
+    kept_changed: Vec<SessionSummary>,
     /// The URIs of those that are gone.
     removed: BTreeSet<String>,
 }
 
 impl Host {
-    /// The sessions in which something has happened behind this cursor. `past` is what the store has of that.
-    pub(super) fn missed_since(&self, cursor: u64, past: &[(ChannelId, ActionLine)]) -> Missed {
+    /// The sessions in which something has happened behind this cursor. `past` is what the store has of that; its
+    /// sessions are taken.
+    pub(super) fn missed_since(&self, cursor: u64, past: Option<&mut Past>) -> Missed {
         let mut missed = Missed::default();
+        let (past, kept) = match past {
+            Some(past) => (past.actions.as_slice(), std::mem::take(&mut past.sessions)),
+            None => Default::default(),
+        };
+        let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
+        let is_gone =
+            |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let Some(key) = self.channels.session_of(*target) else { continue };
@@ -45,9 +55,16 @@ impl Host {
                 Some(_) => {
                     missed.changed.insert(key);
                 }
-                None if self.disposed.contains(&key) => missed.removed.extend(channel_of(line)),
+                None if is_gone(&key) => missed.removed.extend(channel_of(line)),
                 None => {}
             }
+        }
+        let is_absent =
+            |key: &SessionKey| !self.channels.sessions.contains_key(key) && !self.disposed.contains(key);
+        let kept = kept.into_iter().filter(|(key, _)| is_absent(key)).filter_map(|(_, kept)| kept);
+        for kept in kept.filter(|kept| !kept.is_removed) {
+            let list = if kept.shown_at > cursor { &mut missed.kept_added } else { &mut missed.kept_changed };
+            list.push(kept.summary);
         }
         missed
     }
@@ -64,12 +81,15 @@ impl Host {
             let params = SessionRemovedParams { channel: channel.clone(), session };
             notify("root/sessionRemoved", to_sorted_json(&params));
         }
-        for session in missed.added.iter().filter_map(|key| self.channels.sessions.get(key)) {
-            let params = SessionAddedParams { channel: channel.clone(), summary: session.told.clone() };
+        let in_memory = |keys: BTreeSet<SessionKey>| {
+            keys.into_iter().filter_map(|key| Some(self.channels.sessions.get(&key)?.told.clone()))
+        };
+        for summary in in_memory(missed.added).chain(missed.kept_added) {
+            let params = SessionAddedParams { channel: channel.clone(), summary };
             notify("root/sessionAdded", to_sorted_json(&params));
         }
-        for session in missed.changed.iter().filter_map(|key| self.channels.sessions.get(key)) {
-            let (session, changes) = (session.told.resource.clone(), all_of(&session.told));
+        for summary in in_memory(missed.changed).chain(missed.kept_changed) {
+            let (session, changes) = (summary.resource.clone(), all_of(&summary));
             let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
             notify("root/sessionSummaryChanged", to_sorted_json(&params));
         }

@@ -37,6 +37,7 @@ mod dispatch;
 pub mod effects;
 mod handlers;
 pub mod limits;
+mod loaded;
 mod locale;
 pub mod log;
 mod missed;
@@ -74,6 +75,7 @@ pub use channels::client_actions;
 pub use described::kept_of;
 pub use directories::Findings;
 pub use handlers::catalogue::listing;
+pub use loaded::{KeptSummary, LoadedSession};
 pub use sequence::{envelope_of, MergedDeltas};
 
 /// What the host is told once, at its start.
@@ -182,7 +184,7 @@ struct Step<'a> {
     ids: &'a mut dyn Ids,
     out: &'a mut Vec<Output>,
     /// What the store has of the actions after the cursor of the `reconnect` that is handled.
-    past: Option<Vec<(ChannelId, effects::ActionLine)>>,
+    past: Option<effects::Past>,
     /// What was found out about the directories that the message names which is handled.
     findings: Findings,
 }

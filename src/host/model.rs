@@ -225,6 +225,8 @@ pub(super) struct Saved {
     pub(super) behind_bytes: usize,
     /// The size of the last row, in bytes.
     pub(super) row_bytes: usize,
+    /// The size of the completed turns that were saved, in bytes; of those that were removed since, too.
+    pub(super) turn_bytes: usize,
 }
 
 /// Whether the agent's side of a chat exists.

@@ -13,6 +13,7 @@ use super::keeper::Kept;
 use super::link::News;
 use super::readers::Read;
 use super::resources::Answered;
+use super::states::Made;
 use super::watch::Loss;
 use crate::backend::meeting::Meeting;
 use crate::backend::Report;
@@ -39,6 +40,8 @@ pub enum Event {
     Looked(ConnectionId, Findings),
     /// A connection's request for a resource is answered.
     Resource(Answered),
+    /// A large state was made text.
+    State(Made),
     /// A front has said hello.
     Knock(Knock),
     /// There is a reason to leave.
@@ -77,6 +80,8 @@ pub struct Events {
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<Answered>,
+    /// Answers with large states.
+    pub states: mpsc::UnboundedReceiver<Made>,
     /// Fronts that have said hello.
     pub knocks: mpsc::UnboundedReceiver<Knock>,
     /// Reasons to leave.
@@ -94,6 +99,7 @@ impl Events {
             Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
             Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),
             Some(answered) = self.resources.recv() => Event::Resource(answered),
+            Some(made) = self.states.recv() => Event::State(made),
             Some(knock) = self.knocks.recv() => Event::Knock(knock),
             Some(loss) = self.lost.recv() => Event::Lost(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => Event::Reports(reports),

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::readers::{Found, Wanted};
-use crate::host::effects::{ActionLine, ChannelId, Output, Recalled, Record, SavedSession};
-use crate::host::{Findings, Host};
+use crate::host::effects::{Output, Past, Recalled, Record};
+use crate::host::{Findings, Host, LoadedSession};
 use crate::versions::dialect::Dialect;
 use crate::wire::names::Named;
 use crate::wire::rpc::Incoming;
@@ -31,11 +31,11 @@ pub struct HeldMessage {
     began: Tick,
     /// The URIs that were looked up, and when that began.
     looked_up: BTreeMap<String, Tick>,
-    sessions: Vec<(Tick, SavedSession)>,
+    sessions: Vec<(Tick, LoadedSession)>,
     unreadable: BTreeMap<String, String>,
     /// The actions that memory has forgotten, once they were read; none when not all of them are there. What memory
     /// forgets while they are read lies too far back for anybody to catch up with.
-    past: Option<Option<Vec<(ChannelId, ActionLine)>>>,
+    past: Option<Option<Past>>,
 }
 
 impl HeldMessage {
@@ -63,10 +63,10 @@ impl HeldMessage {
             return absent;
         }
         let mut stale = Vec::new();
-        self.sessions.retain(|(began, saved)| {
-            let keeps = !uris_of(saved).any(|uri| changes.has_changed(uri, *began));
+        self.sessions.retain(|(began, loaded)| {
+            let keeps = !loaded.uris().iter().any(|uri| changes.has_changed(uri, *began));
             if !keeps {
-                stale.extend(uris_of(saved).cloned());
+                stale.extend(loaded.uris().iter().cloned());
             }
             keeps
         });
@@ -100,7 +100,7 @@ impl HeldMessage {
         self.version = self.version.or(found.version);
         self.sessions_kept = self.sessions_kept.take().or(found.kept);
         self.unreadable.extend(found.unreadable);
-        self.sessions.extend(found.sessions.into_iter().map(|saved| (self.began, saved)));
+        self.sessions.extend(found.sessions.into_iter().map(|loaded| (self.began, loaded)));
         self.past = self.past.take().or(found.past);
     }
 
@@ -109,15 +109,11 @@ impl HeldMessage {
         let recalled = Recalled {
             past: self.past.flatten(),
             findings: self.findings.unwrap_or_default(),
-            restored: self.sessions.into_iter().map(|(_, saved)| saved).collect(),
+            restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),
         };
         (self.message, recalled)
     }
-}
-
-fn uris_of(saved: &SavedSession) -> impl Iterator<Item = &String> {
-    std::iter::once(&saved.row.uri).chain(saved.chats.iter().map(|chat| &chat.row.uri))
 }
 
 /// A time, counted in steps that change sessions.

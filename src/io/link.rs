@@ -19,8 +19,9 @@ use tokio::time::Instant;
 use super::codec::Line;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
-use crate::host::effects::{ConnectionId, Shutdown};
+use crate::host::effects::{ConnectionId, Frame, LargeState, Shutdown};
 use crate::versions::dialect::Dialect;
+use crate::wire::rpc::RequestId;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
@@ -130,6 +131,7 @@ impl Door {
             outbox: Outbox::new(self.limits),
             held: None,
             answers_due: 0,
+            behind: None,
             closing: false,
             has_departed: false,
             cut: false,
@@ -238,6 +240,15 @@ impl Drop for Lines {
     }
 }
 
+/// What goes out behind a state that is made text.
+#[derive(Debug)]
+pub enum Behind {
+    /// This.
+    Frame(Frame),
+    /// An answer with another state, which is made text when the one before it is out.
+    State(RequestId, Box<LargeState>),
+}
+
 /// One connection.
 pub struct Link {
     /// Which.
@@ -252,6 +263,8 @@ pub struct Link {
     pub held: Option<Box<HeldMessage>>,
     /// So many answers are made elsewhere, and have not come.
     pub answers_due: usize,
+    /// What is to go out behind a state that is made text now, if one is.
+    pub behind: Option<Vec<Behind>>,
     /// It is over: what waits is still written.
     pub closing: bool,
     /// Its client can say nothing any more, and its turns are being ended.
@@ -292,6 +305,16 @@ pub enum Heard {
     End(Option<io::Error>),
 }
 
+impl Behind {
+    /// Its size, in bytes; nearly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Frame(frame) => frame.bytes(),
+            Self::State(_, state) => state.bytes,
+        }
+    }
+}
+
 impl Link {
     fn may_be_heard(&self) -> bool {
         !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
@@ -316,6 +339,15 @@ impl Link {
         };
         self.has_ended = true;
         Some(Heard::End(end))
+    }
+
+    /// Whether something has to wait behind a state that is made text now; if so, it does.
+    pub fn puts_behind(&mut self, what: impl FnOnce() -> Behind) -> bool {
+        let Some(behind) = &mut self.behind else { return false };
+        let what = what();
+        self.outbox.expect(what.bytes());
+        behind.push(what);
+        true
     }
 
     /// The writer says that so many bytes are out.

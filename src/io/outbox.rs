@@ -57,6 +57,8 @@ pub struct Outbox {
     waiting: usize,
     /// Bytes that were taken and are not written yet.
     taken: usize,
+    /// Bytes that are made elsewhere, and what waits behind those.
+    coming: usize,
     /// Bytes of answers since nothing waited last: its client has asked for them.
     asked: usize,
 }
@@ -82,12 +84,18 @@ impl Outbox {
             last: None,
             waiting: 0,
             taken: 0,
+            coming: 0,
             asked: 0,
         }
     }
 
-    /// Bytes that were accepted and are not written yet.
+    /// Bytes that were accepted or are expected, and are not written yet.
     pub fn bytes(&self) -> usize {
+        self.unread() + self.coming
+    }
+
+    /// Those that wait for the client.
+    fn unread(&self) -> usize {
         self.waiting + self.taken
     }
 
@@ -104,16 +112,26 @@ impl Outbox {
     /// When a client that has read nothing since then is to be given up, where another one reads; now already, where
     /// more waits for it, besides what it has asked for, than memory is for.
     pub fn stalls_at(&self, progress: Instant) -> Option<Instant> {
-        if self.bytes() >= self.limits.clients_above.saturating_add(self.asked) {
+        if self.unread() >= self.limits.clients_above.saturating_add(self.asked) {
             return Some(progress);
         }
-        let is_behind = !self.has_room_for_agents(0);
+        let is_behind = self.unread() >= self.limits.agents_above;
         is_behind.then(|| progress.checked_add(self.limits.patience)).flatten()
     }
 
     /// When a client whose connection is over, and that has read nothing since then, is to be given up.
     pub fn lingers_until(&self, progress: Instant) -> Option<Instant> {
-        progress.checked_add(self.limits.patience).filter(|_| self.bytes() > 0)
+        progress.checked_add(self.limits.patience).filter(|_| self.unread() > 0)
+    }
+
+    /// So many bytes will be put in here.
+    pub fn expect(&mut self, bytes: usize) {
+        self.coming += bytes;
+    }
+
+    /// So many bytes that were expected are put in now.
+    pub fn expected_come(&mut self, bytes: usize) {
+        self.coming = self.coming.saturating_sub(bytes);
     }
 
     /// So many bytes are to be put in here because its client has asked for them.
@@ -277,6 +295,17 @@ mod tests {
         let lines = outbox.take(usize::MAX);
         outbox.written(lines.iter().map(Bytes::len).sum());
         lines
+    }
+
+    #[test]
+    fn what_is_only_expected_is_no_reason_to_give_a_client_up() {
+        let (mut outbox, now) = (Outbox::new(EAGER), Instant::now());
+        outbox.expect(1000);
+        assert_eq!((outbox.stalls_at(now), outbox.lingers_until(now)), (None, None));
+        assert!(outbox.bytes() == 1000 && !outbox.has_room_for_clients(0), "it is on its way");
+        outbox.expected_come(1000);
+        outbox.push(vec![b'x'; 1000].into(), None);
+        assert_eq!(outbox.stalls_at(now), Some(now));
     }
 
     #[test]

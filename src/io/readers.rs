@@ -1,8 +1,10 @@
 //! What is read from the store while clients wait for it.
 //!
-//! Owns: the threads that read, so that a long chat, a long list and old actions hold up nobody but who asks for them.
+//! Owns: the threads that read, and make sessions of what they read: a long chat, a long list and old actions hold up
+//! nobody but who asks for them.
 //! Never: decides what is read, or what what was read means.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -13,8 +15,11 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use super::held::Tick;
 use crate::host;
-use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Listed, Page, SavedSession};
-use crate::store::reader::Reader;
+use crate::host::effects::{ConnectionId, Frame, Listed, Page, Past};
+use crate::host::limits::Limits;
+use crate::host::{KeptSummary, LoadedSession};
+use crate::store::reader::{Reader, Whereabouts};
+use crate::store::sqlite::StoreError;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -46,9 +51,9 @@ pub struct Found {
     /// The version, if it was wanted.
     pub version: Option<Option<Dialect>>,
     /// The actions, if they were wanted; none when not all of them are there.
-    pub past: Option<Option<Vec<(ChannelId, ActionLine)>>>,
+    pub past: Option<Option<Past>>,
     /// The sessions that are there, each once.
-    pub sessions: Vec<SavedSession>,
+    pub sessions: Vec<LoadedSession>,
     /// The URIs of what is there and cannot be read, with the reason.
     pub unreadable: Vec<(String, String)>,
     /// The URIs of all sessions, each with its provider, if they were wanted.
@@ -106,6 +111,8 @@ enum Task {
 pub struct Readers {
     /// What they read with, before they begin.
     at_rest: Vec<Reader>,
+    /// How large what is read may be.
+    limits: Limits,
     jobs: Sender<Job>,
     to_do: Arc<Mutex<Receiver<Job>>>,
     tell: UnboundedSender<(ConnectionId, Read)>,
@@ -136,10 +143,10 @@ impl Task {
 
 impl Readers {
     /// A thread for each of these, once they begin; what they read comes out of the receiver.
-    pub fn new(at_rest: Vec<Reader>) -> (Self, UnboundedReceiver<(ConnectionId, Read)>) {
+    pub fn new(at_rest: Vec<Reader>, limits: Limits) -> (Self, UnboundedReceiver<(ConnectionId, Read)>) {
         let (jobs, to_do) = channel();
         let (tell, told) = unbounded_channel();
-        (Self { at_rest, jobs, to_do: Arc::new(Mutex::new(to_do)), tell, running: 0 }, told)
+        (Self { at_rest, limits, jobs, to_do: Arc::new(Mutex::new(to_do)), tell, running: 0 }, told)
     }
 
     /// What can be read with at once, before the threads begin.
@@ -153,8 +160,8 @@ impl Readers {
     /// When the system gives us none.
     pub fn begin(&mut self) -> io::Result<()> {
         for reader in self.at_rest.drain(..) {
-            let (to_do, tell) = (Arc::clone(&self.to_do), self.tell.clone());
-            let work = move || read_all(&reader, &to_do, &tell);
+            let (to_do, tell, limits) = (Arc::clone(&self.to_do), self.tell.clone(), self.limits);
+            let work = move || read_all(&reader, limits, &to_do, &tell);
             thread::Builder::new().name("read".to_owned()).spawn(work)?;
         }
         Ok(())
@@ -164,7 +171,7 @@ impl Readers {
     #[cfg(test)]
     pub fn by_hand(&mut self) -> ByHand {
         let reader = self.at_rest.pop().expect("the threads have not begun");
-        ByHand { reader, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
+        ByHand { reader, limits: self.limits, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
     }
 
     /// Has it looked up what a message of this connection needs.
@@ -195,11 +202,16 @@ impl Readers {
     }
 }
 
-fn read_all(reader: &Reader, to_do: &Mutex<Receiver<Job>>, tell: &UnboundedSender<(ConnectionId, Read)>) {
+fn read_all(
+    reader: &Reader,
+    limits: Limits,
+    to_do: &Mutex<Receiver<Job>>,
+    tell: &UnboundedSender<(ConnectionId, Read)>,
+) {
     loop {
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
-        if tell.send(job.answered_by(|job| job.read(reader))).is_err() {
+        if tell.send(job.answered_by(|job| job.read(reader, &limits))).is_err() {
             return;
         }
     }
@@ -214,9 +226,9 @@ impl Job {
     }
 
     /// Does it.
-    pub fn read(self, reader: &Reader) -> (ConnectionId, Read) {
+    pub fn read(self, reader: &Reader, limits: &Limits) -> (ConnectionId, Read) {
         let read = match self.task {
-            Task::Recall(wanted) => Read::Found(look_up(reader, wanted)),
+            Task::Recall(wanted) => Read::Found(look_up(reader, limits, wanted)),
             Task::List(asked) => match reader.list(&asked.page) {
                 Ok(listed) => {
                     let answer = listing(asked.id.clone(), &listed);
@@ -232,7 +244,7 @@ impl Job {
     }
 }
 
-fn look_up(reader: &Reader, wanted: Wanted) -> Found {
+fn look_up(reader: &Reader, limits: &Limits, wanted: Wanted) -> Found {
     let version = wanted.client.map(|client| match reader.client_version(&client) {
         Ok(version) => version.as_deref().and_then(Dialect::from_name),
         Err(error) => {
@@ -241,7 +253,7 @@ fn look_up(reader: &Reader, wanted: Wanted) -> Found {
         }
     });
     let past = wanted.past.map(|cursor| {
-        reader.actions_since(cursor).unwrap_or_else(|error| {
+        past_since(reader, cursor).unwrap_or_else(|error| {
             tracing::error!(%error, "old actions cannot be read");
             None
         })
@@ -254,10 +266,10 @@ fn look_up(reader: &Reader, wanted: Wanted) -> Found {
     });
     let mut found = Found { version, past, kept, ..Found::default() };
     for uri in wanted.uris {
-        let is_there = |key| found.sessions.iter().any(|saved| saved.row.key == key);
+        let is_there = |key| found.sessions.iter().any(|loaded| loaded.key() == key);
         let read = reader.look_up(&uri, is_there);
         match read {
-            Ok(saved) => found.sessions.extend(saved),
+            Ok(saved) => found.sessions.extend(saved.map(|saved| LoadedSession::of(saved, limits))),
             Err(error) => {
                 tracing::error!(%error, uri, "a session cannot be read");
                 found.unreadable.push((uri, error.to_string()));
@@ -265,6 +277,24 @@ fn look_up(reader: &Reader, wanted: Wanted) -> Found {
         }
     }
     found
+}
+
+/// What happened behind a number, if all of it is there. A session that cannot be read is left out: whoever lists the
+/// sessions is told of it.
+fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
+    let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
+    let mut sessions = BTreeMap::new();
+    for Whereabouts { key, row, is_removed } in
+        reader.sessions_of(actions.iter().map(|(channel, _)| *channel))?
+    {
+        match row.map(|row| KeptSummary::of(&row, is_removed)).transpose() {
+            Ok(kept) => {
+                sessions.insert(key, kept);
+            }
+            Err(reason) => tracing::error!(key = key.0, reason, "a session cannot be read"),
+        }
+    }
+    Ok(Some(Past { actions, sessions }))
 }
 
 /// The answer to a request for a page of the list of sessions.
@@ -277,6 +307,7 @@ pub fn listing(id: RequestId, listed: &Listed) -> Frame {
 #[derive(Debug)]
 pub struct ByHand {
     reader: Reader,
+    limits: Limits,
     to_do: Arc<Mutex<Receiver<Job>>>,
     tell: UnboundedSender<(ConnectionId, Read)>,
 }
@@ -290,7 +321,7 @@ impl ByHand {
 
     /// Reads it.
     pub fn read(&self, job: Job) -> (ConnectionId, Read) {
-        job.read(&self.reader)
+        job.read(&self.reader, &self.limits)
     }
 
     /// Hands over what was read.

@@ -36,6 +36,7 @@ use super::readers::Readers;
 use super::resources::{Ground, Resources};
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
+use super::states::States;
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use crate::backend::meeting::Meeting;
@@ -251,6 +252,7 @@ struct Sidecar {
     /// What changes while messages wait for what is read.
     changes: Changes,
     resources: Resources,
+    states: States,
     directories: Directories,
     /// Where connections come in.
     door: Door,
@@ -304,10 +306,11 @@ impl Sidecar {
             (Clock::Real(std::time::Instant::now()), Box::new(RandomIds))
         };
         let has_store = !readers.is_empty();
-        let (readers, read) = Readers::new(readers);
+        let (readers, read) = Readers::new(readers, options.limits);
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
         let (resources, answered) = Resources::new(Ground::new(&options.write_roots, &options.own_files));
+        let (states, made) = States::new();
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -324,6 +327,7 @@ impl Sidecar {
             readers: has_store.then_some(readers),
             changes: Changes::default(),
             resources,
+            states,
             directories,
             door,
             links: Links::default(),
@@ -336,7 +340,21 @@ impl Sidecar {
             input_has_ended: false,
             drained: false,
         };
-        (sidecar, Events { links, reports, met, kept, read, looked, resources: answered, knocks, lost })
+        (
+            sidecar,
+            Events {
+                links,
+                reports,
+                met,
+                kept,
+                read,
+                looked,
+                resources: answered,
+                states: made,
+                knocks,
+                lost,
+            },
+        )
     }
 
     async fn run_to_the_end(&mut self, events: Events) -> anyhow::Result<Exit> {
@@ -429,6 +447,7 @@ impl Sidecar {
                 self.resources.answered(&answered);
                 self.answer(answered.connection, &answered.frame);
             }
+            Event::State(made) => self.hear_state(made),
             Event::Link(News::Leaves(connection)) => self.cut_short(connection),
             Event::Knock(knock) => self.hear_knock(knock),
             Event::Lost(loss) => return Ok(self.hear_loss(loss)),

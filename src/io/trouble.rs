@@ -32,7 +32,9 @@ impl Trouble {
     /// changed since what is safe.
     pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<Answer> {
         let is_answer = |output: &Output| match output {
-            Output::Frame(_, Frame::Result { .. }) => is_safe || self.is_long || self.is_for_good,
+            Output::Frame(_, Frame::Result { .. }) | Output::State(..) => {
+                is_safe || self.is_long || self.is_for_good
+            }
             Output::Frame(_, Frame::Error { .. }) | Output::List(..) | Output::Resource(..) => true,
             _ => false,
         };
@@ -46,6 +48,10 @@ impl Trouble {
             Output::Frame(connection, Frame::Result { id, method, .. }) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
                 Answer::Refused(connection, frame, method)
+            }
+            Output::State(connection, id, _) if !is_safe => {
+                let frame = Frame::Error { id: Some(id), error: self.error() };
+                Answer::Refused(connection, frame, Method::Subscribe)
             }
             output => Answer::Whole(output),
         });

@@ -5,6 +5,7 @@
 //! Never: writes, or fails as a whole because of one row where the others can be told.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
 use super::{clients, schema, trash, ways};
 use crate::host::effects::{
-    ActionLine, ChannelId, ChatKey, ChatRow, Listed, Page, Place, SavedSession, SessionKey,
+    ActionLine, ChannelId, ChatKey, ChatRow, Listed, Page, Place, SavedSession, SessionKey, SessionRow,
 };
 use crate::host::log::Window;
 
@@ -27,6 +28,17 @@ pub struct Reader {
     window: Window,
     /// Whether what the indexes do not name is not there, once that was looked at.
     indexes_are_complete: Cell<Option<bool>>,
+}
+
+/// What has become of a session.
+#[derive(Debug)]
+pub struct Whereabouts {
+    /// Which.
+    pub key: SessionKey,
+    /// Its row; none where it is gone for good.
+    pub row: Option<SessionRow>,
+    /// It is in the trash.
+    pub is_removed: bool,
 }
 
 impl Reader {
@@ -210,6 +222,36 @@ impl Reader {
             }
         }
         Ok(Some(actions))
+    }
+
+    /// The sessions that these channels are or belong to. One that is damaged is left out.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn sessions_of(
+        &self,
+        channels: impl Iterator<Item = ChannelId>,
+    ) -> Result<Vec<Whereabouts>, StoreError> {
+        let snapshot = self.connection.unchecked_transaction()?;
+        let mut of_chat = snapshot.prepare_cached("SELECT session FROM chats WHERE key = ?1")?;
+        let mut keys = BTreeSet::new();
+        for channel in channels.collect::<BTreeSet<_>>() {
+            keys.extend(channel.session());
+            if let Some(ChatKey(chat)) = channel.chat() {
+                let session = of_chat.query_row(params![signed(chat)], |row| row.get(0)).optional()?;
+                keys.extend(session.map(|key| SessionKey(unsigned(key))));
+            }
+        }
+        let mut sessions = Vec::with_capacity(keys.len());
+        for key in keys {
+            let read = rows::session(&snapshot, key).and_then(|row| Ok((row, trash::has(&snapshot, key)?)));
+            match read {
+                Ok((row, is_removed)) => sessions.push(Whereabouts { key, row, is_removed }),
+                Err(StoreError::Damaged(what)) => tracing::error!(what, "a row is damaged"),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sessions)
     }
 
     /// Whether everything after a number is there, and the number was given.

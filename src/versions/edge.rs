@@ -261,6 +261,11 @@ impl Edges {
         }
     }
 
+    /// Learns which providers these sessions are of, some of which may be gone: a client that is back may be told of them.
+    pub fn learn<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, &'a str)>) {
+        sessions.for_each(|(uri, provider)| self.spelling.note(uri, provider));
+    }
+
     /// Whether it is not known here, but may be in the store, which version this client spoke last.
     pub fn is_stranger(&self, client_id: &str) -> bool {
         !self.clients.contains_key(client_id)
@@ -289,6 +294,10 @@ impl Edges {
     /// Forgets a connection.
     pub fn close(&mut self, connection: ConnectionId) {
         self.peers.remove(&connection);
+        if !self.peers.values().any(|peer| peer.quirks.sessions_by_provider) {
+            // The next one is told of its sessions again.
+            self.spelling = Spelling::default();
+        }
         self.sweep();
     }
 

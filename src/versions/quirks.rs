@@ -3,7 +3,7 @@
 //! Owns: the table of quirks, which of them a connection has, and what they do to its messages.
 //! Never: does what is right for every client; that is done for every client.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -137,6 +137,9 @@ fn with_uris(message: Incoming, members: &[&str], mut other: impl FnMut(&str) ->
 /// So many names are remembered that clients say sessions have.
 const GUESSED_MAX: usize = 1024;
 
+/// So many sessions that were removed are remembered.
+const REMOVED_MAX: usize = 256;
+
 /// Members that hold URIs of channels, one or several.
 const CHANNELS: [&str; 9] =
     ["channel", "resource", "session", "chat", "defaultChat", "uri", "missing", "subscriptions", "sessions"];
@@ -184,6 +187,9 @@ pub struct Spelling {
     guessed: BTreeMap<String, String>,
     /// Sessions that are called by their provider, by everybody.
     taken: BTreeSet<String>,
+    /// Sessions that were removed, in that order: each client is told so in its own words, and may say their names a
+    /// while longer.
+    removed: VecDeque<String>,
 }
 
 impl Spelling {
@@ -238,6 +244,7 @@ impl Spelling {
         }
         let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
         self.learn(&message);
+        self.forget_removed(&message);
         each_uri(&mut message, &CHANNELS, &mut |uri| self.spelled(uri));
         line.bytes = line_of(&message);
     }
@@ -258,6 +265,18 @@ impl Spelling {
         Some([&line[..start], spelled.as_bytes(), &line[end..]].concat())
     }
 
+    /// Notes which provider a session is of.
+    pub fn note(&mut self, session: &str, provider: &str) {
+        if !self.removed.is_empty() {
+            self.removed.retain(|removed| removed != session);
+        }
+        if session.starts_with(SCHEME) {
+            self.providers.insert(session.to_owned(), provider.to_owned());
+        } else if session.split(':').next() == Some(provider) {
+            self.taken.insert(session.to_owned());
+        }
+    }
+
     fn learn(&mut self, value: &Value) {
         match value {
             Value::Array(items) => items.iter().for_each(|item| self.learn(item)),
@@ -265,15 +284,27 @@ impl Spelling {
                 let of_state = members.get("state").and_then(|state| state.get("provider"));
                 let provider = members.get("provider").or(of_state).and_then(Value::as_str);
                 if let (Some(session), Some(provider)) = (text(members, "resource"), provider) {
-                    if session.starts_with(SCHEME) {
-                        self.providers.insert(session.to_owned(), provider.to_owned());
-                    } else if session.split(':').next() == Some(provider) {
-                        self.taken.insert(session.to_owned());
-                    }
+                    self.note(session, provider);
                 }
                 members.values().for_each(|member| self.learn(member));
             }
             _ => {}
+        }
+    }
+
+    /// Takes note of a session that is removed, and forgets the one that was removed longest ago.
+    fn forget_removed(&mut self, message: &Value) {
+        if message.get("method").and_then(Value::as_str) != Some("root/sessionRemoved") {
+            return;
+        }
+        let removed = message.pointer("/params/session").and_then(Value::as_str);
+        // Several clients are told of it.
+        let Some(removed) = removed.filter(|uri| !self.removed.iter().any(|it| it == uri)) else { return };
+        self.removed.push_back(removed.to_owned());
+        if self.removed.len() > REMOVED_MAX {
+            let longest_ago = self.removed.pop_front().unwrap_or_default();
+            self.providers.remove(&longest_ago);
+            self.taken.remove(&longest_ago);
         }
     }
 
@@ -335,6 +366,30 @@ mod tests {
         assert_eq!(respelled(&mut spelling, &fork("ahp-session:/1")), fork("script:/1"));
         let unknown = action("ahp-session:/3", "");
         assert_eq!(respelled(&mut spelling, &unknown), unknown);
+    }
+
+    #[test]
+    fn what_sessions_are_called_is_forgotten_some_time_after_they_are_removed() {
+        let mut spelling = Spelling::default();
+        let uri = |number: usize| format!("ahp-session:/{number}");
+        let removed = |number: usize| {
+            let params = json!({ "channel": "ahp-root://", "session": uri(number) });
+            json!({ "jsonrpc": "2.0", "method": "root/sessionRemoved", "params": params })
+        };
+        for number in 0..10 * REMOVED_MAX {
+            let summary = json!({ "resource": uri(number), "provider": "script" });
+            respelled(&mut spelling, &json!({ "params": { "summary": summary } }));
+            // Told to two clients, each in the same words.
+            for _ in 0..2 {
+                let told = respelled(&mut spelling, &removed(number));
+                assert_eq!(told["params"]["session"], format!("script:/{number}"));
+            }
+        }
+        assert_eq!(spelling.providers.len(), REMOVED_MAX);
+        // One that is there again is no more one of those.
+        let last = 10 * REMOVED_MAX - 1;
+        respelled(&mut spelling, &json!({ "params": { "resource": uri(last), "provider": "script" } }));
+        assert!(spelling.knows(&uri(last)) && !spelling.removed.contains(&uri(last)));
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod shared;
 #[path = "../judges/shared/stage.rs"]
 mod stage;
 
+#[cfg(target_os = "linux")]
+#[path = "../judges/shared/sockets.rs"]
 mod sockets;
 
 use std::path::PathBuf;
@@ -22,4 +24,10 @@ fn program() -> PathBuf {
 judgements! {
     v0_3_0: Dialect(0, 3, 0), ahp_0_3_0, ahp_types_0_3_0, sessions;
     v1_0_0: Dialect(1, 0, 0), ahp, ahp_types, chats;
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn clients_of_several_versions_over_sockets_of_all_kinds() {
+    sockets::run(&[&v0_3_0::Crates, &v1_0_0::Crates]);
 }

@@ -9,6 +9,7 @@ use ahp_sidecar::host::effects::{
     SavedSession, TextKind, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::host::limits::{Limits, Sieve};
+use ahp_sidecar::host::LoadedSession;
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
@@ -224,7 +225,8 @@ fn a_turn_that_a_store_brings_back_is_cut_where_it_is_too_large_and_whole_where_
 
     for over in [false, true] {
         let mut world = World::new(of_turns(bytes - usize::from(over)));
-        world.feed(Input::Restored(Box::new(saved.clone())));
+        let limits = of_turns(bytes - usize::from(over));
+        world.feed(Input::Restored(Box::new(LoadedSession::of(saved.clone(), &limits))));
         let turn = world.last_turn();
         let shown = turn["responseParts"].as_array().unwrap();
         let kind = &shown.last().unwrap()["error"]["errorType"];
@@ -253,7 +255,7 @@ fn a_row_that_is_too_large_alone_is_cut_and_what_is_besides_the_turn_is_kept() {
     assert_eq!(saved.chats[0].actions.len(), 2);
 
     let mut world = World::new(of_turns(1000));
-    world.feed(Input::Restored(Box::new(saved)));
+    world.feed(Input::Restored(Box::new(LoadedSession::of(saved, &of_turns(1000)))));
     let chat = world.state(CHAT);
     let text = chat["turns"][0]["responseParts"][0]["content"].as_str().unwrap();
     assert!(text.len() > 900 && text.len() < 1000, "{}", text.len());

@@ -29,6 +29,7 @@ mod layouts;
 mod leaving;
 mod limits;
 mod listen;
+mod missed;
 mod models;
 mod pending;
 mod process;

@@ -7,6 +7,7 @@ use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
     AgentDescription, Command, ConnectionId, Event, Frame, Input, Output, Record, SavedChat, SavedSession,
 };
+use ahp_sidecar::host::LoadedSession;
 use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
@@ -238,7 +239,8 @@ fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
     let hello =
         json!({ "clientId": "me", "protocolVersions": ["1.0.0"], "initialSubscriptions": ["ahp-root://"] });
     say(&mut host, "initialize", hello, Some(1));
-    host.feed(Input::Restored(Box::new(SavedSession { row, chats, deaths: 0 })));
+    let loaded = LoadedSession::of(SavedSession { row, chats, deaths: 0 }, &Default::default());
+    host.feed(Input::Restored(Box::new(loaded)));
     let outputs = host.feed(Input::Settled);
     let told = outputs.iter().filter_map(|output| match output {
         Output::Frame(_, Frame::Notification { method: "root/sessionSummaryChanged", params }) => {

@@ -6,6 +6,7 @@
 use ahp_sidecar::host::effects::{
     ConnectionId, Event, Frame, Input, Output, Record, SavedChat, SavedSession,
 };
+use ahp_sidecar::host::LoadedSession;
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
@@ -76,7 +77,8 @@ fn sequenced(outputs: &[Output], kind: &str) -> Vec<Value> {
 #[test]
 fn its_turn_ends_once_for_good_and_says_why_and_the_chat_goes_on() {
     let mut host = host();
-    let outputs = host.feed_and_save(Input::Restored(Box::new(saved())));
+    let outputs =
+        host.feed_and_save(Input::Restored(Box::new(LoadedSession::of(saved(), &Default::default()))));
     let [ending] = &sequenced(&outputs, "chat/error")[..] else { panic!("{outputs:?}") };
     assert_eq!((&ending["turnId"], &ending["part"]["resumable"]), (&"t1".into(), &false.into()));
     let why = ending["part"]["error"]["message"].as_str().unwrap();
@@ -104,7 +106,7 @@ fn its_turn_ends_once_for_good_and_says_why_and_the_chat_goes_on() {
 #[test]
 fn it_can_be_disposed_of() {
     let mut host = host();
-    host.feed_and_save(Input::Restored(Box::new(saved())));
+    host.feed_and_save(Input::Restored(Box::new(LoadedSession::of(saved(), &Default::default()))));
     let outputs =
         say(&mut host, json!({ "id": 3, "method": "disposeSession", "params": { "channel": SESSION } }));
     assert!(

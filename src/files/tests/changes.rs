@@ -136,6 +136,8 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
     is_own(folders.remove(&top.join("state"), true));
     is_own(folders.rename(&top.join("state"), &top.join("gone"), false));
     is_own(folders.make_folder(&top.join("state/new")));
+    is_own(folders.make_folder(&top.join("conf/ahp/config.toml")));
+    fs::remove_dir(top.join("conf/ahp")).unwrap();
     // What holds one, or is put where one is to be: a configuration names programs.
     is_own(folders.remove(&top.join("conf"), true));
     is_own(folders.rename(&top.join("other"), &top.join("conf/ahp"), false));

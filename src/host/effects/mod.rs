@@ -6,19 +6,21 @@
 
 mod agents;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::commands::{
     ContentEncoding, ResourceCopyParams, ResourceDeleteParams, ResourceMkdirParams, ResourceMoveParams,
-    ResourceRequestParams, ResourceWriteParams,
+    ResourceRequestParams, ResourceWriteParams, SubscribeResult,
 };
+use ahp_types::state::Snapshot;
 use bytes::Bytes;
 
-use super::Findings;
+use super::{Findings, KeptSummary, LoadedSession};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{Incoming, RequestId};
+use crate::wire::rpc::{to_sorted_json, Incoming, RequestId};
 
 pub use agents::*;
 
@@ -103,7 +105,7 @@ pub trait Ids {
 }
 
 /// Everything that can make the core move.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub enum Input {
     /// A client has connected; it has not said anything.
     Opened {
@@ -164,7 +166,7 @@ pub enum Input {
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
     /// A session comes back from the store, because its turn was interrupted.
-    Restored(Box<SavedSession>),
+    Restored(Box<LoadedSession>),
     /// A session is there but cannot be read.
     Unreadable {
         /// The URIs of the session and its chats, as far as they are known.
@@ -185,17 +187,26 @@ impl Input {
 
 /// What a message names that was not in memory, as it was found before the message is handled. What has come back to
 /// memory meanwhile counts as it is there.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Default)]
 pub struct Recalled {
     /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
     /// from there.
-    pub past: Option<Vec<(ChannelId, ActionLine)>>,
+    pub past: Option<Past>,
     /// What was found out about the directories.
     pub findings: Findings,
     /// The sessions that the channels belong to.
-    pub restored: Vec<SavedSession>,
+    pub restored: Vec<LoadedSession>,
     /// URIs of channels that are there but cannot be read, each with the reason, for people.
     pub unreadable: Vec<(String, String)>,
+}
+
+/// What a store has of what happened behind a number.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// The actions, in order.
+    pub actions: Vec<(ChannelId, ActionLine)>,
+    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone for good.
+    pub sessions: BTreeMap<SessionKey, Option<KeptSummary>>,
 }
 
 /// The store does not take anything now; what has happened since it did is told to nobody yet.
@@ -277,6 +288,9 @@ pub enum Output {
         /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
         cut: bool,
     },
+    /// Answer a request with a state that is so large that it takes long to make JSON text of it: that is made where
+    /// nobody waits for it but this connection, to which all that comes behind this is sent behind it.
+    State(ConnectionId, RequestId, Box<LargeState>),
     /// Nothing more is sent to a connection: its client is gone.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
@@ -321,12 +335,29 @@ impl Output {
     /// How many bytes of text it holds that are to be written; nearly.
     pub fn frame_bytes(&self) -> usize {
         match self {
-            Self::Frame(_, Frame::Action(action) | Frame::Delta(action, _)) => action.line.len(),
-            Self::Frame(_, Frame::Answer(line)) => line.len(),
-            Self::Frame(_, Frame::Result { result, .. }) => result.len(),
-            Self::Frame(_, Frame::Notification { params, .. }) => params.len(),
+            Self::Frame(_, frame) => frame.bytes(),
+            Self::State(_, _, state) => state.bytes,
             _ => 0,
         }
+    }
+}
+
+/// The state of a channel that is large.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LargeState {
+    /// The state, and where it stands in the sequence.
+    pub snapshot: Snapshot,
+    /// The kind of the channel.
+    pub kind: ChannelKind,
+    /// The size of its JSON text in bytes; nearly.
+    pub bytes: usize,
+}
+
+impl LargeState {
+    /// The answer to the `subscribe` of this id, which takes long to make.
+    pub fn answer(self, id: RequestId) -> Frame {
+        let result = to_sorted_json(&SubscribeResult { snapshot: Some(self.snapshot) });
+        Frame::Result { id, method: Method::Subscribe, result: result.into(), states: vec![self.kind] }
     }
 }
 
@@ -372,6 +403,17 @@ impl Frame {
     /// An answer in which no channel's state is; `result` is JSON text.
     pub fn result(id: RequestId, method: Method, result: Bytes) -> Self {
         Self::Result { id, method, result, states: Vec::new() }
+    }
+
+    /// How many bytes of text it holds that are to be written; nearly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Action(action) | Self::Delta(action, _) => action.line.len(),
+            Self::Answer(line) => line.len(),
+            Self::Result { result, .. } => result.len(),
+            Self::Notification { params, .. } => params.len(),
+            Self::Error { .. } => 0,
+        }
     }
 }
 

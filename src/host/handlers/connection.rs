@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
-use crate::host::effects::{ActionLine, ConnectionId};
+use crate::host::effects::{ConnectionId, LargeState, Past};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
@@ -24,6 +24,17 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
 use crate::wire::rpc::{to_json, to_sorted_json};
+
+/// A state from this size on, in bytes, is large: it takes longer to write than others should wait.
+const LARGE_BYTES: usize = 1 << 20;
+
+/// What answers a `subscribe`.
+pub(in crate::host) enum Subscribed {
+    /// This.
+    States(States),
+    /// This, when it is written.
+    Large(LargeState),
+}
 
 impl Host {
     /// Opens a connection. The negotiated version is put into the result by `versions`.
@@ -102,9 +113,9 @@ impl Host {
                 .iter()
                 .all(|&target| self.channels.get(target).is_some_and(|channel| channel.born_at <= cursor))
         });
-        let past = step.past.take();
+        let mut past = step.past.take();
         let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
-        let missed = missed.map(|cursor| self.missed_since(cursor, past.as_deref().unwrap_or_default()));
+        let missed = missed.map(|cursor| self.missed_since(cursor, past.as_mut()));
         let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
@@ -136,12 +147,7 @@ impl Host {
     /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not all of
     /// them are known. `past` is what the store has of them, as far as memory does not reach back to the
     /// cursor.
-    fn replay(
-        &self,
-        cursor: u64,
-        past: Option<Vec<(ChannelId, ActionLine)>>,
-        wanted: &[ChannelId],
-    ) -> Option<Vec<u8>> {
+    fn replay(&self, cursor: u64, past: Option<Past>, wanted: &[ChannelId]) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let floor = self.log.floor();
         let past = if cursor < floor {
@@ -149,7 +155,7 @@ impl Host {
             if !self.reaches_memory(&past) {
                 return None;
             }
-            past
+            past.actions
         } else {
             Vec::new()
         };
@@ -183,15 +189,24 @@ impl Host {
         &mut self,
         connection: ConnectionId,
         params: &SubscribeParams,
-    ) -> Result<States, RpcError> {
+    ) -> Result<Subscribed, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         self.check_safe(target)?;
         let how = Subscription::asked_for(params)?;
         let first_turn = self.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
         let snapshot = self.snapshot(target, first_turn);
-        let kinds = snapshot.iter().map(|_| target.kind).collect();
-        Ok(States { json: to_sorted_json(&SubscribeResult { snapshot }), kinds })
+        let chat = target.chat().and_then(|key| self.channels.chats.get(&key));
+        let bytes = chat.map_or(0, |chat| chat.saved.turn_bytes + chat.conversation.turn_bytes());
+        Ok(match snapshot {
+            Some(snapshot) if bytes >= LARGE_BYTES => {
+                Subscribed::Large(LargeState { snapshot, kind: target.kind, bytes })
+            }
+            snapshot => {
+                let kinds = snapshot.iter().map(|_| target.kind).collect();
+                Subscribed::States(States { json: to_sorted_json(&SubscribeResult { snapshot }), kinds })
+            }
+        })
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.

@@ -7,7 +7,7 @@ pub(super) mod catalogue;
 mod chats;
 pub(super) mod completions;
 mod config;
-mod connection;
+pub(super) mod connection;
 mod forks;
 mod moves;
 mod resources;

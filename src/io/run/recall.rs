@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{Events, Sidecar};
 use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, SessionKey, Timer};
 use crate::host::limits::Sieve;
-use crate::host::Findings;
+use crate::host::{Findings, KeptSummary, LoadedSession};
 use crate::io::held::HeldMessage;
 use crate::io::keeper::Kept;
 use crate::io::readers::{Asked, ListRead, Read, Wanted};
@@ -65,7 +65,10 @@ impl Sidecar {
         let mut sieve = Sieve::new(self.options.limits);
         let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
         match read {
-            Some(Ok(Some(saved))) => self.feed(Input::Restored(Box::new(saved))),
+            Some(Ok(Some(saved))) => {
+                let loaded = LoadedSession::of(saved, &self.options.limits);
+                self.feed(Input::Restored(Box::new(loaded)));
+            }
             Some(Err(error)) => tracing::error!(%error, key = key.0, "an interrupted session cannot be read"),
             Some(Ok(None)) | None => {}
         }
@@ -131,6 +134,8 @@ impl Sidecar {
             }
         }
         let (message, recalled) = held.into_message();
+        let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());
+        self.edges.learn(past.map(KeptSummary::names));
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(connection, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 
 use super::leaving::{patience, NOT_TOLD};
 use super::{Exit, Sidecar};
-use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
+use crate::host::effects::{ConnectionId, Frame, Input, LargeState, Output, Timer};
+use crate::io::link::Behind;
 use crate::io::readers::{listing, Asked};
+use crate::io::states::Made;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
@@ -19,6 +21,9 @@ impl Sidecar {
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         // What was on its way to a connection that is lost is not told.
         let Some(link) = self.links.get_mut(connection) else { return };
+        if link.puts_behind(|| Behind::Frame(frame.clone())) {
+            return;
+        }
         self.edges.down(connection, frame, &mut self.told);
         for line in self.told.drain(..) {
             if is_answer(frame) {
@@ -91,6 +96,9 @@ impl Sidecar {
     fn carry_out_ahead(&mut self, output: Output) {
         let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
         let Some(link) = self.links.get_mut(connection) else { return };
+        if link.behind.is_some() {
+            return self.tell(connection, &frame);
+        }
         self.edges.down(connection, &frame, &mut self.told);
         for line in self.told.drain(..) {
             if is_answer(&frame) {
@@ -103,6 +111,7 @@ impl Sidecar {
     pub(super) fn carry_out(&mut self, output: Output) {
         match output {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
+            Output::State(connection, id, state) => self.answer_with(connection, id, state),
             // Taken by the keeper.
             Output::Record(_) => {}
             Output::Departed { connection, cut } => {
@@ -140,6 +149,40 @@ impl Sidecar {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
             }
             Output::Done { cut } => self.done = Some(if cut { Exit::Cut } else { Exit::Done }),
+        }
+    }
+
+    /// Answers a request with a large state when it is text.
+    fn answer_with(&mut self, connection: ConnectionId, id: RequestId, state: Box<LargeState>) {
+        if self.options.deterministic {
+            return self.tell(connection, &state.answer(id));
+        }
+        let Some(link) = self.links.get_mut(connection) else { return };
+        if link.behind.is_some() {
+            link.puts_behind(|| Behind::State(id, state));
+            return;
+        }
+        link.behind = Some(Vec::new());
+        link.outbox.expect(state.bytes);
+        self.expect_answer(connection);
+        self.states.make(connection, id, *state);
+    }
+
+    /// A large state was made text: it goes out, and what waits behind it.
+    pub(super) fn hear_state(&mut self, made: Made) {
+        let Made { connection, answer, expected } = made;
+        let Some(link) = self.links.get_mut(connection) else { return };
+        link.outbox.expected_come(expected);
+        let behind = link.behind.take().unwrap_or_default();
+        self.answer(connection, &answer);
+        for what in behind {
+            if let Some(link) = self.links.get_mut(connection) {
+                link.outbox.expected_come(what.bytes());
+            }
+            match what {
+                Behind::Frame(frame) => self.tell(connection, &frame),
+                Behind::State(id, state) => self.answer_with(connection, id, state),
+            }
         }
     }
 
@@ -233,7 +276,9 @@ fn survives(run: impl FnOnce()) -> bool {
 /// Whether a request of this connection is answered among these outputs.
 fn answers(outputs: &[Output], from: ConnectionId, request: &RequestId) -> bool {
     outputs.iter().any(|output| match output {
-        Output::Frame(to, Frame::Result { id, .. }) => (*to, id) == (from, request),
+        Output::Frame(to, Frame::Result { id, .. }) | Output::State(to, id, _) => {
+            (*to, id) == (from, request)
+        }
         Output::Frame(to, Frame::Error { id: Some(id), .. }) => (*to, id) == (from, request),
         _ => false,
     })

@@ -6,6 +6,7 @@
 mod ahead;
 mod departing;
 mod kinds;
+mod large;
 mod listing;
 mod sharing;
 mod stalling;

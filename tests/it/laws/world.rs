@@ -878,6 +878,10 @@ impl World {
                 seen.origins.extend(envelope.origin.map(|origin| (origin.client_id, origin.client_seq)));
             }
             Output::Record(_) => {}
+            Output::State(connection, id, state) => {
+                let frame = state.clone().answer(id.clone());
+                self.take_frame(*connection, &frame, seen)?;
+            }
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(page);
                 let result = listing(&listed);

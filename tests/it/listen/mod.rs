@@ -31,7 +31,7 @@ use tokio_tungstenite::tungstenite::{client, Error, Message, WebSocket};
 use crate::support::{program, HUNG};
 
 /// A host that listens, and nothing else.
-pub(crate) struct Host {
+struct Host {
     child: Child,
     log: Receiver<String>,
     /// Where, as it was printed.
@@ -52,7 +52,7 @@ impl Host {
     }
 
     /// The same with its sessions in this folder.
-    pub(crate) fn on(folder: &Path, addresses: &[&str]) -> Self {
+    fn on(folder: &Path, addresses: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--state-dir"]).arg(folder);
         Self::spawn(command, addresses)
@@ -84,7 +84,7 @@ impl Host {
         self.url().strip_prefix("ws://").unwrap().split('/').next().unwrap()
     }
 
-    pub(crate) fn connect(&self) -> Client {
+    fn connect(&self) -> Client {
         Client::connect(self.url(), &[]).unwrap()
     }
 
@@ -107,8 +107,8 @@ impl Drop for Host {
 }
 
 /// A client over a WebSocket.
-pub(crate) struct Client {
-    pub(crate) socket: WebSocket<TcpStream>,
+struct Client {
+    socket: WebSocket<TcpStream>,
     last: u64,
     /// What it was told while it waited for something else.
     told: Vec<Value>,

@@ -4,8 +4,8 @@
 //! says), [`official`] (a crate pair behind one trait, and what parsing strictly means), [`ears`] (every line
 //! that the host says is read), [`masks`] (what is left out of a comparison, and why), [`mirror`] (the states
 //! that the crate's reducers build), [`party`] (a client of one version), [`process`] (the program as a child),
-//! [`moves`] (what a client may do next), [`conversation`], [`schedules`] and [`returns`] (the judgements). Beside it lies
-//! `stage`, for judgements of several clients at once.
+//! [`moves`] (what a client may do next), [`conversation`], [`schedules`] and [`returns`] (the judgements). Beside it lie
+//! `stage` and `sockets`, for judgements of several clients at once.
 //! Never: names a version's crate. Whoever includes this module says which crates there are, with
 //! [`official!`] and [`judgements!`], and has a `program()` next to it that tells where the host's program is.
 

@@ -1,10 +1,11 @@
 //! The program as a child, and its pipes.
 //!
-//! Owns: starting it with nothing inherited, reading with a limit, and the pipes as the crates' clients want
-//! them, on which every line is judged as it passes.
+//! Owns: starting it with nothing inherited, reading with a limit, hosts that listen, folders in which they keep
+//! things, and the pipes as the crates' clients want them, on which every line is judged as it passes.
 //! Never: understands what is said.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,11 @@ impl Process {
     /// One that keeps everything in this folder.
     pub fn start_keeping(folder: &str) -> Result<Self> {
         Self::spawn(&["--exclusive", "--state-dir", folder])
+    }
+
+    /// A window on this folder, which others share.
+    pub fn start_sharing(folder: &str) -> Result<Self> {
+        Self::spawn(&["--state-dir", folder])
     }
 
     fn spawn(arguments: &[&str]) -> Result<Self> {
@@ -88,6 +94,61 @@ impl Drop for Process {
             self.child.kill().ok();
             self.child.wait().ok();
         }
+    }
+}
+
+/// A host that others connect to. Whoever drops it kills it.
+pub struct Listening {
+    child: Child,
+    /// The first address, as it was printed.
+    pub url: String,
+}
+
+impl Listening {
+    /// Listens on these addresses, and keeps everything in this folder.
+    pub fn start(folder: &str, addresses: &[&str]) -> Result<Self> {
+        let mut command = Command::new(super::super::program());
+        command.env_clear().current_dir("/").args(["serve", "--state-dir", folder]);
+        for address in addresses {
+            command.args(["--listen", address]);
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut host =
+            Self { child: child.context("the host's program cannot be started")?, url: String::new() };
+        let mut log = BufReader::new(host.child.stderr.take().context("no stderr")?).lines();
+        for _ in addresses {
+            let line = log.next().context("the host has ended")??;
+            let url = line.strip_prefix("listening on ").with_context(|| line.clone())?;
+            if host.url.is_empty() {
+                host.url = url.to_owned();
+            }
+        }
+        // Nobody needs the rest, but it has to go somewhere.
+        thread::spawn(move || log.for_each(drop));
+        Ok(host)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A folder that is gone when nobody needs it any more.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// One of this process, under this name, which may not be there yet.
+    pub fn named(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("judge-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
     }
 }
 

@@ -7,8 +7,6 @@
 //!
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_RETURNS` tries more.
 
-use std::path::PathBuf;
-
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
@@ -16,7 +14,7 @@ use super::dialect::{Dialect, V0_1_0, V0_5_0};
 use super::dice::Dice;
 use super::official::Official;
 use super::party::{Answer, Party};
-use super::process::Process;
+use super::process::{Folder, Process};
 use super::schedules::asked;
 
 const SEED: u64 = 3;
@@ -42,15 +40,6 @@ pub fn run(official: &'static dyn Official) {
                 story.said[from..].join("\n")
             );
         }
-    }
-}
-
-/// A folder that is gone when nobody needs it any more.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
     }
 }
 
@@ -85,9 +74,9 @@ struct Story {
 
 impl Story {
     fn new(official: &'static dyn Official, case: u64) -> Self {
-        let name = format!("judge-{}-{}-{case}", std::process::id(), official.dialect().name());
+        let name = format!("{}-{case}", official.dialect().name());
         Self {
-            folder: Folder(std::env::temp_dir().join(name)),
+            folder: Folder::named(&name),
             process: None,
             party: Party::new(official, "judge"),
             selected: Selected::default(),

@@ -9,6 +9,10 @@ mod shared;
 #[path = "../../shared/stage.rs"]
 mod stage;
 
+#[cfg(target_os = "linux")]
+#[path = "../../shared/sockets.rs"]
+mod sockets;
+
 mod mixed;
 
 /// The host's program, as `make test-versions` tells.
@@ -27,4 +31,10 @@ judgements! {
     v0_8_0: Dialect(0, 8, 0), ahp_0_8_0, ahp_types_0_8_0, chats;
     v0_9_0: Dialect(0, 9, 0), ahp_0_9_0, ahp_types_0_9_0, chats;
     v1_0_0: Dialect(1, 0, 0), ahp_1_0_0, ahp_types_1_0_0, chats;
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn clients_of_several_versions_over_sockets_of_all_kinds() {
+    sockets::run(&mixed::OFFICIALS);
 }

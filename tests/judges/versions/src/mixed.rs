@@ -42,7 +42,7 @@ const SHOWN: usize = 60;
 /// Nothing is left for agents to do when they had so many turns in a row and said nothing.
 const QUIET_TURNS: usize = 6;
 
-static OFFICIALS: [&dyn Official; 10] = [
+pub static OFFICIALS: [&dyn Official; 10] = [
     &super::v0_1_0::Crates,
     &super::v0_2_0::Crates,
     &super::v0_3_0::Crates,
@@ -239,6 +239,7 @@ impl Stage {
         match output {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
             Output::Record(_) => {}
+            Output::State(connection, id, state) => self.tell(connection, &state.answer(id)),
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(&page);
                 let result = listing(&listed);

@@ -4,27 +4,28 @@
 //! Owns: a host that listens, two to five clients of it over WebSockets, sockets in the file system and as windows that
 //! are spawned on its folder, and random schedules of all of them.
 //! Never: waits for a time to pass. A client hears when it has asked something; until then it is behind the others.
+//! Never names a version: whoever includes this says which take part.
 //!
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
-#![cfg(target_os = "linux")]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
-use tempfile::TempDir;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::{client, Message, WebSocket};
 
 use super::shared::dice::Dice;
+use super::shared::hung;
 use super::shared::moves;
 use super::shared::official::Official;
 use super::shared::party::Party;
+use super::shared::process::{Folder, Listening, Process};
 use super::shared::schedules::asked;
 use super::stage::{self, Stage as _};
-use crate::listen::{Client, Host};
-use crate::support::{window_on, Process, HUNG};
 
 /// Where the choices begin when nobody asks for others, and how many schedules there are then.
 const SEED: u64 = 23;
@@ -40,58 +41,69 @@ const DEATHS: usize = 30;
 /// So much of what was said is shown when a schedule fails.
 const SHOWN: usize = 60;
 
-static OFFICIALS: [&dyn Official; 2] = [&super::v0_3_0::Crates, &super::v1_0_0::Crates];
-
-#[test]
-fn clients_of_several_versions_over_sockets_of_all_kinds() {
+/// Judges by random schedules, in each of which clients of some of these versions take part, and in all of them each
+/// of these.
+pub fn run(officials: &[&'static dyn Official]) {
     let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_CASES", CASES));
+    let mut took_part = BTreeSet::new();
     for case in seed..seed + cases {
         let mut dice = Dice::new(case);
-        let mut stage = Stage::new();
-        let outcome =
-            stage.begin(&mut dice).and_then(|()| stage.play(&mut dice)).and_then(|()| stage.finish());
+        let mut stage = Stage::new(case).unwrap();
+        let outcome = stage
+            .begin(officials, &mut dice)
+            .and_then(|()| stage.play(&mut dice))
+            .and_then(|()| stage.finish());
         if let Err(why) = outcome {
             let from = stage.said.len().saturating_sub(SHOWN);
             panic!("{}\n\nJUDGE_SEED={case} JUDGE_CASES=1: {why:#}", stage.said[from..].join("\n"));
         }
+        took_part.extend(stage.seats.iter().map(|seat| seat.party.dialect().name()));
+    }
+    if cases >= CASES {
+        assert_eq!(took_part.len(), officials.len(), "only these took part: {took_part:?}");
     }
 }
 
 /// How a client is connected.
 enum Wire {
-    WebSocket(Box<Client>),
+    WebSocket(Box<WebSocket<TcpStream>>),
     Socket(BufReader<UnixStream>),
     Window(Process),
 }
 
 impl Wire {
     /// Connects in one of the ways that there are.
-    fn open(kind: usize, host: &Host, folder: &Path) -> Result<Self> {
+    fn open(kind: usize, host: &Listening, folder: &Path) -> Result<Self> {
         Ok(match kind % 3 {
-            0 => Self::WebSocket(Box::new(host.connect())),
+            0 => {
+                let place = host.url.strip_prefix("ws://").and_then(|rest| rest.split('/').next());
+                let stream = TcpStream::connect(place.context("no place to connect to")?)?;
+                stream.set_read_timeout(Some(hung()))?;
+                Self::WebSocket(Box::new(client(&host.url, stream)?.0))
+            }
             1 => {
                 let stream = UnixStream::connect(socket_in(folder))?;
-                stream.set_read_timeout(Some(HUNG))?;
+                stream.set_read_timeout(Some(hung()))?;
                 Self::Socket(BufReader::new(stream))
             }
-            _ => Self::Window(Process::spawn(window_on(folder))),
+            _ => Self::Window(Process::start_sharing(&folder.to_string_lossy())?),
         })
     }
 
     /// Says a line, to somebody who may be gone.
     fn say(&mut self, line: &str) -> Result<()> {
         match self {
-            Self::WebSocket(client) => client.socket.send(Message::text(line.to_owned()))?,
+            Self::WebSocket(socket) => socket.send(Message::text(line.to_owned()))?,
             Self::Socket(stream) => writeln!(stream.get_mut(), "{line}")?,
-            Self::Window(process) => process.try_say(line)?,
+            Self::Window(process) => process.say(line)?,
         }
         Ok(())
     }
 
     fn hear(&mut self) -> Result<String> {
         match self {
-            Self::WebSocket(client) => loop {
-                if let Message::Text(text) = client.socket.read()? {
+            Self::WebSocket(socket) => loop {
+                if let Message::Text(text) = socket.read()? {
                     return Ok(text.as_str().to_owned());
                 }
             },
@@ -100,7 +112,7 @@ impl Wire {
                 ensure!(stream.read_line(&mut line)? > 0, "the host has hung up");
                 Ok(line)
             }
-            Self::Window(process) => process.next_line().context("the window has ended"),
+            Self::Window(process) => process.hear()?.context("the window has ended"),
         }
     }
 }
@@ -109,8 +121,9 @@ fn socket_in(folder: &Path) -> PathBuf {
     folder.with_extension("socket")
 }
 
-fn listen_on(folder: &Path) -> Host {
-    Host::on(folder, &["ws://127.0.0.1:0", &format!("unix:{}", socket_in(folder).display())])
+fn listen_on(folder: &Path) -> Result<Listening> {
+    let socket = format!("unix:{}", socket_in(folder).display());
+    Listening::start(&folder.to_string_lossy(), &["ws://127.0.0.1:0", &socket])
 }
 
 /// A client, and its connection if it has one.
@@ -122,9 +135,9 @@ struct Seat {
 
 /// The host, and all who are connected.
 struct Stage {
-    _outer: TempDir,
+    _outer: Folder,
     folder: PathBuf,
-    host: Option<Host>,
+    host: Option<Listening>,
     seats: Vec<Seat>,
     at: usize,
     /// Everything that was said on all sides, by version.
@@ -132,18 +145,23 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Self {
-        let outer = tempfile::tempdir().unwrap();
-        let folder = outer.path().join("state");
-        let host = Some(listen_on(&folder));
-        Self { _outer: outer, folder, host, seats: Vec::new(), at: 0, said: Vec::new() }
+    fn new(case: u64) -> Result<Self> {
+        let outer = Folder::named(&format!("sockets-{case}"));
+        std::fs::create_dir_all(&outer.0)?;
+        let folder = outer.0.join("state");
+        let host = Some(listen_on(&folder)?);
+        Ok(Self { _outer: outer, folder, host, seats: Vec::new(), at: 0, said: Vec::new() })
     }
 
     /// Clients of different versions shake hands; one creates a session, all follow it.
-    fn begin(&mut self, dice: &mut Dice) -> Result<()> {
+    fn begin(&mut self, officials: &[&'static dyn Official], dice: &mut Dice) -> Result<()> {
         let kind = dice.from(0..3);
+        let mut left = Vec::new();
         for number in 0..dice.from(SEATS) {
-            let official = OFFICIALS[(number + kind) % OFFICIALS.len()];
+            if left.is_empty() {
+                left = officials.to_vec();
+            }
+            let official = left.swap_remove(dice.from(0..left.len()));
             let party = Party::new(official, &format!("judge-{number}"));
             self.seats.push(Seat { party, kind: kind + number, wire: None });
             self.enter(number)?;
@@ -182,7 +200,7 @@ impl Stage {
             self.drop_out(seat)?;
         }
         self.said.push("the host is killed".to_owned());
-        self.host = Some(listen_on(&self.folder));
+        self.host = Some(listen_on(&self.folder)?);
         Ok(())
     }
 }

@@ -1,0 +1,337 @@
+//! What was kept of sessions comes back.
+//!
+//! Owns: making sessions, chats and interrupted turns out of their rows again, and taking them into memory.
+//! Never: reads anything itself. What takes long is made where the rows are read, so that nobody else waits for it,
+//! however large a chat is: the host only takes it in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ahp::reducers::ReduceOutcome;
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::state::{ChatState, SessionLifecycle, SessionSummary, Turn};
+use bytes::Bytes;
+use serde::Deserialize;
+
+use super::attached::Attached;
+use super::catalogue::row_of;
+use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
+use super::limits::{is_output, Limits};
+use super::locale::Language;
+use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, TitleBy};
+use super::reduce::Conversation;
+use super::save::{lasted_since, SessionBody};
+use super::selection::Waiting;
+use super::sequence::envelope_of;
+use super::turns::Ending;
+use super::{ChatKey, Host, Step};
+use crate::wire::asides::Change;
+
+/// How long after an interrupted turn was ended, safely, the process still being there counts.
+const RECOVERED_AFTER: Duration = Duration::from_millis(1);
+
+/// What a chat's row holds.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ChatBody {
+    state: ChatState,
+    born_at: u64,
+    title_by: TitleBy,
+    /// Turn ids that are known although their turns are not in the chat any more.
+    removed_turns: BTreeSet<String>,
+    consumed: BTreeSet<String>,
+    #[serde(default)]
+    selecting: Vec<Change>,
+    #[serde(default)]
+    following: BTreeSet<String>,
+    progress: BTreeMap<String, u64>,
+    /// So many of its saved turns are not its own but what its agent was told before them.
+    #[serde(default)]
+    context_turns: usize,
+    #[serde(default)]
+    attached: Attached,
+    #[serde(default)]
+    handle: Option<String>,
+    #[serde(default)]
+    resumes: bool,
+}
+
+/// A session from the store, made of its rows again, that is not in memory yet.
+#[derive(Debug)]
+pub struct LoadedSession {
+    key: SessionKey,
+    /// Its own, and those of its chats.
+    uris: Vec<String>,
+    deaths: u32,
+    /// Or why its rows are not what they should be, for people.
+    made: Result<(Session, Vec<LoadedChat>), String>,
+}
+
+/// What a session from the store shows where sessions are listed, or showed while it was there.
+#[derive(Debug)]
+pub struct KeptSummary {
+    pub(super) summary: SessionSummary,
+    /// The sequence's head when it was shown.
+    pub(super) shown_at: u64,
+    /// It was removed since.
+    pub(super) is_removed: bool,
+}
+
+impl KeptSummary {
+    /// Takes it from a session's row.
+    ///
+    /// # Errors
+    /// Why the row is not what it should be, for people.
+    pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
+        read_session(row).map(|session| Self {
+            summary: session.told,
+            shown_at: session.shown_at,
+            is_removed,
+        })
+    }
+
+    /// What the session is called, and its provider.
+    pub fn names(&self) -> (&str, &str) {
+        (&self.summary.resource, &self.summary.provider)
+    }
+}
+
+#[derive(Debug)]
+struct LoadedChat {
+    key: ChatKey,
+    chat: Chat,
+    /// Its turn was larger than any may be, so that it is not whole.
+    is_cut: bool,
+}
+
+impl LoadedSession {
+    /// Makes it, which takes the longer the more was said in it.
+    pub fn of(saved: SavedSession, limits: &Limits) -> Self {
+        let SavedSession { row, chats, deaths } = saved;
+        let uris = std::iter::once(&row.uri).chain(chats.iter().map(|chat| &chat.row.uri)).cloned().collect();
+        let made = read_session(&row).and_then(|session| {
+            let chats = chats.into_iter().map(|chat| read_chat(chat, limits.turn_bytes));
+            Ok((session, chats.collect::<Result<Vec<_>, String>>()?))
+        });
+        Self { key: row.key, uris, deaths, made }
+    }
+
+    /// Which it is.
+    pub fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// Its URI, and those of its chats.
+    pub fn uris(&self) -> &[String] {
+        &self.uris
+    }
+}
+
+impl Host {
+    /// Takes a session back from the store. A turn that ran when its process ended is ended now: once, with
+    /// an error, resumable if its agent can go on.
+    pub(super) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
+        let LoadedSession { key, uris, deaths, made } = loaded;
+        if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.by_uri.contains_key(uri)) {
+            return;
+        }
+        let (mut session, chats) = match made {
+            Ok(made) => made,
+            Err(reason) => {
+                tracing::error!(session = uris[0], reason, "a session cannot be read");
+                self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
+                return;
+            }
+        };
+        for uri in &uris {
+            self.unreadable.remove(uri);
+        }
+        let mended = mend_catalogue(&mut session, &chats);
+        self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
+        let creating = session.state.lifecycle == SessionLifecycle::Creating;
+        let told = session.told.meta.clone();
+        self.uses += 1;
+        self.channels.sessions.insert(key, Session { used: self.uses, ..session });
+        let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
+        for LoadedChat { key, mut chat, is_cut } in chats {
+            if is_cut {
+                // A cursor from before does not lead to what is left.
+                chat.channel.born_at = self.head + 1;
+            }
+            self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
+            self.channels.chats.insert(key, chat);
+        }
+        // A program that did not know of it may have kept the summary.
+        if self.summary(key).is_some_and(|summary| summary.meta != told) {
+            self.session_changed(key);
+        }
+        self.await_clients(step, key);
+        for (chat, is_cut) in keys {
+            self.end_interrupted_turn(step, chat, is_cut, deaths);
+        }
+        if mended {
+            let default =
+                self.channels.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+            self.set_movable(step, &default.unwrap_or_default(), false);
+            self.sync_session(step, key);
+        }
+        if creating {
+            self.open_session(step, key);
+        }
+    }
+
+    /// Ends a turn that ran when its process ended. So many processes in a row have ended while it was taken up that
+    /// it is given up, if that is not none.
+    fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
+        let run = self.fresh_run();
+        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(turn) = &chat.conversation.state().active_turn else { return };
+        let lasted_ms = lasted_since(step, Some(&turn.started_at));
+        let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
+        run.phase = RunPhase::Over;
+        run.interrupted = true;
+        chat.run = Some(run);
+        self.runs += 1;
+        let session = chat.session;
+        // Held back until what the recovery did is safe: then it was survived.
+        let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
+        step.say(Output::Timer(survived, RECOVERED_AFTER));
+        let ending = if cut {
+            self.too_large()
+        } else if deaths > 0 {
+            Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
+        } else {
+            let can_always = self.agent_of(key).map(|agent| agent.resumes);
+            let resumable = can_always.is_some_and(|always| always || self.can_be_taken_up(key));
+            let message = "the host ended while the turn ran".to_owned();
+            Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
+        };
+        self.end_turn_quietly(step, key, ending, None);
+    }
+}
+
+/// Why a turn is given up.
+fn given_up(deaths: u32) -> String {
+    let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
+    format!(
+        "the host ended while the turn ran, and then {times} while it was taken up: it cannot be resumed; what was said \
+        is kept, and a new message begins a new turn"
+    )
+}
+
+/// Has a session list the chats that it has: what was made or ended together with it, in one step, may not be
+/// saved. Returns whether anything was wrong.
+fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
+    let state = &mut session.state;
+    let there = |uri: &String| chats.iter().any(|it| it.chat.channel.uri == *uri);
+    let before = state.chats.len();
+    state.chats.retain(|row| there(&row.resource));
+    let lost = before - state.chats.len();
+    let listed: BTreeSet<String> = state.chats.iter().map(|row| row.resource.clone()).collect();
+    let unlisted = chats.iter().filter(|it| !listed.contains(&it.chat.channel.uri));
+    state.chats.extend(unlisted.map(|it| row_of(it.chat.conversation.state())));
+    let default_is_lost = state.default_chat.as_ref().is_none_or(|uri| !there(uri));
+    if default_is_lost {
+        state.default_chat = state.chats.first().map(|row| row.resource.clone());
+    }
+    lost > 0 || listed.len() < chats.len() || default_is_lost
+}
+
+fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| format!("the saved {what} cannot be read: {error}"))
+}
+
+fn read_session(row: &SessionRow) -> Result<Session, String> {
+    let body: SessionBody = read("session", &row.body)?;
+    let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
+    let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
+    let told = SessionSummary { meta: kept.and_then(|kept| kept.meta), ..told };
+    Ok(Session {
+        channel: Channel::new(row.uri.clone(), body.born_at),
+        state: body.state,
+        created_at: body.created_at,
+        modified_at: row.modified_at.clone(),
+        config: body.config,
+        title_by: body.title_by,
+        used: 0,
+        selected: told.meta.clone(),
+        told,
+        ahead: false,
+        shown_at: body.shown_at.unwrap_or(body.born_at),
+        unfollowed: None,
+    })
+}
+
+/// A chat as it was saved.
+fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, String> {
+    let SavedChat { row, turns, actions, sifted, progress } = saved;
+    let body: ChatBody = read("chat", &row.body)?;
+    let mut state = body.state;
+    let mut context = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<Vec<_>, _>>()?;
+    if context.len() < body.context_turns {
+        return Err("not all is there that the chat goes on from".to_owned());
+    }
+    state.turns = context.split_off(body.context_turns);
+    let turn_count = state.turns.len();
+    let mut turn_ids: std::collections::HashSet<String> =
+        state.turns.iter().map(|turn| turn.id.clone()).collect();
+    turn_ids.extend(state.active_turn.iter().map(|turn| turn.id.clone()));
+    turn_ids.extend(body.removed_turns);
+    // What was told since the row was saved is about the turn that runs.
+    let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
+    let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
+    let mut conversation = Conversation::new(state);
+    for line in &actions {
+        let envelope: ActionEnvelope = read("action", &envelope_of(line))?;
+        if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {
+            continue;
+        }
+        if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
+            return Err(format!("the saved action {} does not fit its chat", envelope.server_seq));
+        }
+        if let (StateAction::ChatPendingMessageRemoved(a), None) = (&envelope.action, &envelope.origin) {
+            consumed.insert(a.id.clone());
+        }
+    }
+    drop(actions);
+    let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
+    let key = row.key;
+    let chat = Chat {
+        channel: Channel::new(row.uri, body.born_at),
+        session: row.session,
+        conversation,
+        context,
+        title_by: body.title_by,
+        agent: AgentLink::Closed,
+        opening: None,
+        awaits: false,
+        previews: BTreeMap::new(),
+        sponsor: None,
+        tokens_told: Default::default(),
+        directories_told: Vec::new(),
+        tools_told: Vec::new(),
+        settings_told: Default::default(),
+        commands: None,
+        run: None,
+        settling: None,
+        turn_ids,
+        consumed,
+        selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
+        following: body.following,
+        attached: body.attached,
+        progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
+        handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),
+        saved: Saved {
+            context: true,
+            turns: turn_count,
+            turns_kept: turn_count,
+            row_bytes: row.body.len(),
+            turn_bytes: turns.iter().map(Bytes::len).sum(),
+            ..Saved::default()
+        },
+        language: Language::default(),
+        // What waits is not taken up before a client asks for something.
+        queue_held: true,
+    };
+    Ok(LoadedChat { key, chat, is_cut })
+}

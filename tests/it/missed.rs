@@ -1,0 +1,77 @@
+//! What a client that is back has missed while the host was started again.
+//!
+//! Owns: sessions that came, went and changed before the host ended, and what is told of them behind a replay.
+//! Never: looks at the list: who gets a replay does not ask for it again.
+
+use serde_json::{json, Value};
+use tempfile::tempdir;
+
+use crate::keeping::{chat_of, Client, ROOT};
+use crate::support::Process;
+
+const GONE: &str = "ahp-session:/gone";
+const CHANGED: &str = "ahp-session:/changed";
+const NEW: &str = "ahp-session:/new";
+const SAME: &str = "ahp-session:/same";
+
+fn has_a_turn(client: &mut Client, session: &str) {
+    let chat = chat_of(session);
+    client.state(&chat);
+    client.start_turn(&chat, &format!("turn-of-{session}"), "/say words");
+    client.until("chat/turnComplete");
+}
+
+/// What is told behind an answer, as far as the root channel notifies of it, up to the answer to what is asked then.
+fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
+    let params =
+        json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [ROOT] });
+    let answer = client.ask("reconnect", params);
+    assert_eq!(answer["result"]["type"], "replay", "{answer}");
+    client.heard.clear();
+    client.about("ping", ROOT);
+    std::mem::take(&mut client.heard)
+}
+
+#[test]
+fn a_client_is_told_what_became_of_sessions_before_the_host_was_started_again() {
+    let folder = tempdir().unwrap();
+    let mut client = Client::start(folder.path());
+    for session in [GONE, CHANGED, SAME] {
+        client.create(session);
+        has_a_turn(&mut client, session);
+    }
+    let cursor = client.ask(
+        "reconnect",
+        json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": 0,
+        "subscriptions": [ROOT] }),
+    );
+    let snapshots = cursor["result"]["snapshots"].as_array();
+    let cursor = match snapshots {
+        Some(snapshots) => snapshots[0]["fromSeq"].as_u64().unwrap(),
+        None => {
+            let actions = cursor["result"]["actions"].as_array().unwrap();
+            actions.iter().filter_map(|action| action["serverSeq"].as_u64()).max().unwrap()
+        }
+    };
+    let disposed = client.about("disposeSession", GONE);
+    assert_eq!(disposed["error"], Value::Null, "{disposed}");
+    client.dispatch(CHANGED, json!({ "type": "session/titleChanged", "title": "another title" }));
+    client.create(NEW);
+    has_a_turn(&mut client, NEW);
+    client.process.end();
+    assert!(client.process.wait().success());
+
+    let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &[]));
+    let told = told_behind(&mut client, cursor);
+    let of = |method: &str| -> Vec<&Value> {
+        told.iter().filter(|it| it["method"] == method).map(|it| &it["params"]).collect()
+    };
+    let removed = of("root/sessionRemoved");
+    assert_eq!(removed.iter().map(|it| &it["session"]).collect::<Vec<_>>(), [GONE], "{told:#?}");
+    let added = of("root/sessionAdded");
+    assert_eq!(added.iter().map(|it| &it["summary"]["resource"]).collect::<Vec<_>>(), [NEW], "{told:#?}");
+    let changed = of("root/sessionSummaryChanged");
+    let changed: Vec<_> = changed.iter().filter(|it| it["session"] != SAME).collect();
+    assert_eq!(changed.iter().map(|it| &it["session"]).collect::<Vec<_>>(), [CHANGED], "{told:#?}");
+    assert_eq!(changed[0]["changes"]["title"], "another title");
+}
