@@ -254,6 +254,7 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
         config: body.config,
         title_by: body.title_by,
         used: 0,
+        selected: told.meta.clone(),
         told,
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),

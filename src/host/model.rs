@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use ahp_types::common::JsonObject;
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
     SessionSummary, ToolDefinition, Turn,
@@ -96,12 +97,14 @@ pub(super) struct Session {
     pub(super) created_at: String,
     /// The newest `modifiedAt` of its chats.
     pub(super) modified_at: String,
-    pub(super) config: ahp_types::common::JsonObject,
+    pub(super) config: JsonObject,
     pub(super) title_by: TitleBy,
     /// When it was last used, counted in uses of any session.
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
     pub(super) told: SessionSummary,
+    /// What its summary says of what is selected in it, as it was found last.
+    pub(super) selected: Option<JsonObject>,
     /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.

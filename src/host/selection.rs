@@ -265,10 +265,13 @@ impl Host {
                 | StateAction::ChatTurnStarted(_)
                 | StateAction::ChatTruncated(_)
         );
-        let Some(chat) = self.channels.chats.get(&key).filter(|_| selects) else { return };
-        let Some(session) = self.channels.sessions.get(&chat.session) else { return };
-        let key = chat.session;
-        if session.told.meta != self.selected_for_summary(key) {
+        let Some(key) = self.channels.chats.get(&key).filter(|_| selects).map(|chat| chat.session) else {
+            return;
+        };
+        let selected = self.selected_for_summary(key);
+        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        if session.selected != selected {
+            session.selected = selected;
             self.session_changed(key);
         }
     }

@@ -160,6 +160,7 @@ AGENTS = {
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
         client_tool="mcp_ahpclient_look",
+        key=("gemini-api-key", ["GEMINI_API_KEY"], {}),
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
         shows=frozenset({"usage", "change"}),

@@ -45,7 +45,7 @@ def main():
     for prompt, printed in (
         (None, "Hello from an extension\n\n"),
         ("/think hm\n/say one\n/ask rm {}\n/say two", "onetwo\n\n"),
-        (f"{question}\n/say on", "(cancelled)on\n\n"),
+        (f"{question}\n/say on", "(cancelled)\n\non\n\n"),
         ("/say one\n/error no luck", "one\nno luck\n"),
         ("/die", None),
         ("/nonsense", None),

@@ -257,3 +257,26 @@ fn what_is_selected_in_a_session_that_was_saved_without_it_is_told_when_it_comes
     assert_eq!(told_of_one_saved_with(&selected), [] as [Value; 0]);
     assert_eq!(told_of_one_saved_with(&Value::Null), [json!({ "_meta": selected })]);
 }
+
+#[test]
+fn what_is_selected_is_left_out_of_summaries_where_it_is_large() {
+    let mut host = Core::new();
+    host.feed(Input::Opened { connection: CLIENT, default_directory: None });
+    say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));
+    say(&mut host, "createSession", json!({ "channel": SESSION }), Some(2));
+    // `{"agent":{"uri":"…"}}`
+    for (length, is_shown) in [(4096 - 20, true), (4096 - 19, false)] {
+        let agent = json!({ "uri": "a".repeat(length) });
+        let draft = json!({ "text": "", "origin": { "kind": "user" }, "agent": agent });
+        let action = json!({ "type": "chat/draftChanged", "draft": draft });
+        let params = json!({ "channel": CHAT, "clientSeq": length, "action": action });
+        let outputs =
+            host.feed_and_save(said(CLIENT, json!({ "method": "dispatchAction", "params": params })));
+        let saved = outputs.iter().find_map(|output| match output {
+            Output::Record(Record::Session(row)) => Some(&row.summary),
+            _ => None,
+        });
+        let saved: Value = serde_json::from_slice(saved.expect("the session is saved")).unwrap();
+        assert_eq!(saved["_meta"]["selected"].is_object(), is_shown, "{length}");
+    }
+}

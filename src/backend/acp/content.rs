@@ -400,6 +400,40 @@ mod tests {
     }
 
     #[test]
+    fn pictures_and_sounds_are_for_agents_that_take_them_and_a_selection_is_told_to_all() {
+        let given = |can: PromptCapabilities, attachment: Value| {
+            let message =
+                serde_json::json!({ "text": "", "origin": { "kind": "user" }, "attachments": [attachment] });
+            let message: Message = serde_json::from_value(message).unwrap();
+            let blocks = prompt(&message, &[], Takes { can: &can, quirks: Quirks::NONE });
+            serde_json::to_value(blocks).unwrap()
+        };
+        let medium = |kind: &str| {
+            let data = BASE64_STANDARD.encode(b"\xff");
+            serde_json::json!({ "type": "embeddedResource", "label": "x", "data": data, "contentType": kind })
+        };
+        let none = PromptCapabilities::new;
+        for (kind, name, can) in
+            [("image/png", "image", none().image(true)), ("audio/wav", "audio", none().audio(true))]
+        {
+            let taken = given(can, medium(kind));
+            assert_eq!((&taken[0]["type"], &taken[0]["mimeType"]), (&name.into(), &kind.into()));
+            let said = format!("(The user has attached \"x\", of type {kind}, which cannot be shown here.)");
+            let named = serde_json::json!([{ "type": "text", "text": said }]);
+            assert_eq!(given(none(), medium(kind)), named);
+            assert_eq!(given(none().embedded_context(true), medium(kind)), named);
+        }
+        let range = serde_json::json!({
+            "start": { "line": 1, "character": 0 }, "end": { "line": 2, "character": 4 } });
+        let file = serde_json::json!({
+            "type": "resource", "label": "a.txt", "uri": "file:///a.txt", "selection": { "range": range } });
+        let blocks = given(none(), file);
+        assert_eq!(blocks[0]["type"], "resource_link");
+        let said = "(The user has selected a.txt from line 2, column 1 to line 3, column 5.)";
+        assert_eq!(blocks[1]["text"], said);
+    }
+
+    #[test]
     fn a_change_is_shown_with_what_is_around_it() {
         let old = "a\nb\nc\nd\nold\ne\nf\ng\nh\n";
         let new = old.replace("old", "new\nnewer");

@@ -123,6 +123,7 @@ impl Host {
             session,
             Session {
                 told: summary_of(&uri, &state, &now, &now),
+                selected: None,
                 channel: Channel::new(uri, born_at),
                 state,
                 created_at: now.clone(),

@@ -170,6 +170,7 @@ impl Host {
         let now = step.timestamp();
         let session = Session {
             told: summary_of(&uri, &state, &now, &now),
+            selected: None,
             // The next number is that of the count of sessions, which is told with the session itself.
             channel: Channel::new(uri.clone(), self.head + 1),
             state,

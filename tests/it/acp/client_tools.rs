@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 
 use super::*;
 
@@ -373,6 +374,23 @@ fn nobody_gets_through_without_the_token_of_a_session_that_is_open() {
         // One who says too much may be cut off in the middle.
         let heard = std::panic::catch_unwind(|| heard_at(&socket, &format!("{wrong}{list}")));
         assert!(heard.is_ok_and(|heard| heard.is_empty()) || wrong.len() > 100, "{wrong}");
+    }
+    // Nor another user, who would need the folder to be open first. Only root can be somebody else.
+    if rustix::process::geteuid().is_root() {
+        for (path, mode) in [(socket.parent().unwrap(), 0o711), (&*socket, 0o666)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let connect = "import socket, sys\n\
+            s = socket.socket(socket.AF_UNIX)\n\
+            s.connect(sys.argv[1])\n\
+            try: s.sendall(sys.argv[2].encode()); s.shutdown(socket.SHUT_WR); print(s.makefile().read())\n\
+            except (BrokenPipeError, ConnectionResetError): pass\n\
+            print('connected')";
+        let mut other = Command::new("python3");
+        other.args(["-c", connect]).arg(&socket).arg(format!("{token}{list}"));
+        let other = other.current_dir("/").uid(65534).gid(65534).output().unwrap();
+        let heard = String::from_utf8_lossy(&other.stdout);
+        assert!(heard.contains("connected") && !heard.contains("look"), "{heard}{other:?}");
     }
     // What disturbs one connection disturbs no other.
     assert_eq!(watched.turn_with_call("t1", r#"client zed look {"x":1}"#), format!("got {SEEN}"));
