@@ -276,6 +276,12 @@ impl Edges {
         self.clients.insert(client_id, dialect);
     }
 
+    /// Whether a connection speaks a version whose messages are made of the states that it is told: what its clients are
+    /// told has one order then, the same for all of them.
+    pub fn follows_states(&self, connection: ConnectionId) -> bool {
+        self.peers.get(&connection).is_some_and(|peer| peer.dialect.needs_states())
+    }
+
     /// What is to be kept of what was heard: must be safe before the answer goes out.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)

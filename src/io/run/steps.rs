@@ -154,7 +154,8 @@ impl Sidecar {
 
     /// Answers a request with a large state when it is text.
     fn answer_with(&mut self, connection: ConnectionId, id: RequestId, state: Box<LargeState>) {
-        if self.options.deterministic {
+        // Where the edge follows states, its clients are all told the same in the same order.
+        if self.options.deterministic || self.edges.follows_states(connection) {
             return self.tell(connection, &state.answer(id));
         }
         let Some(link) = self.links.get_mut(connection) else { return };
