@@ -1017,12 +1017,21 @@ def step_usage(session, rest):
 
 
 def step_after(session, rest):
-    """Ends the turn in the middle of a sentence, and goes on talking: at once, and later."""
+    """Ends the turn in the middle of a sentence, and goes on talking: at once, and when the client knows of the end."""
+    talk_on(session, rest, lambda: wait_until_ended(session))
+
+
+def step_soon_after(session, rest):
+    """The same, but whether the turn is over when it goes on nobody knows."""
+    talk_on(session, rest, lambda: time.sleep(0.05))
+
+
+def talk_on(session, rest, wait):
     now, later = rest.split("|")
     with together():
         say(id=CURRENT[0], result={"stopReason": "end_turn"})
         text(session, now)
-    wait_until_ended(session)
+    wait()
     text(session, later)
     update(session, "tool_call_update", toolCallId="call_1", status="completed")
     update(session, "session_info_update", title="A late title")

@@ -31,7 +31,7 @@ usage {"totalTokens":12,"inputTokens":7,"outputTokens":5}"#,
     r#"update {"sessionUpdate":"session_info_update","title":"A title"}
 say named"#,
     "say a\nerror -32603 The model is ill",
-    "say a \nafter nd.|Too late.",
+    "say a \nsoon_after nd.|Too late.",
     "say a\ndie 1",
 ];
 

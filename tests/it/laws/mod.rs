@@ -24,6 +24,7 @@ mod world;
 
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::io::Write as _;
 
 use ahp_sidecar::host::effects::{Output, Record};
 use proptest::strategy::Strategy;
@@ -119,8 +120,11 @@ fn check<T: Debug>(
     match outcome {
         Ok(()) => {}
         Err(TestError::Fail(why, case)) => {
+            let why = why.to_string();
+            // Making it smaller may take longer than anybody waits.
+            writeln!(std::io::stderr(), "{why}\nin\n{case:#?}\nA smaller case is looked for.").unwrap();
             let case = reduce(case);
-            let why = property(&case).err().map_or_else(|| why.to_string(), |why| format!("{why:#}"));
+            let why = property(&case).err().map_or(why, |why| format!("{why:#}"));
             panic!("{why}\nin\n{case:#?}");
         }
         Err(TestError::Abort(why)) => panic!("given up: {why}"),
