@@ -22,6 +22,8 @@ use std::sync::Arc;
 use rustix::fs::{fstat, mkdirat, openat, readlinkat, statat, AtFlags, FileType, Mode, OFlags, Stat, CWD};
 use rustix::io::Errno;
 
+use super::uris::PATH_BYTES_MAX;
+
 /// So many symbolic links are followed in one path.
 const LINKS_MAX: usize = 40;
 
@@ -121,13 +123,37 @@ pub struct Own {
 }
 
 impl Own {
-    /// What is at this path, or would be.
-    pub fn find(path: &Path) -> Option<Self> {
-        let path = real_as_far_as_there(&std::path::absolute(path).ok()?)?;
-        // Behind the name of a file there is no slash.
-        let path: PathBuf = path.components().collect();
+    /// What is at this path, or would be; and the links on the way there, which lead elsewhere once they are changed.
+    pub fn find(path: &Path) -> Vec<Self> {
+        let Ok(path) = std::path::absolute(path) else { return Vec::new() };
+        let mut ways = Vec::new();
+        let (mut done, mut links) = (PathBuf::from("/"), 0);
+        let mut ahead: Vec<OsString> = parts(&path).rev().collect();
+        while let Some(part) = ahead.pop() {
+            if part == ".." {
+                done.pop();
+                continue;
+            }
+            let here = done.join(part);
+            match here.read_link() {
+                Ok(target) if links < LINKS_MAX => {
+                    links += 1;
+                    if target.is_absolute() {
+                        done = PathBuf::from("/");
+                    }
+                    ahead.extend(parts(&target).rev());
+                    ways.push(here);
+                }
+                _ => done = here,
+            }
+        }
+        ways.push(done);
+        ways.into_iter().map(Self::at).collect()
+    }
+
+    fn at(path: PathBuf) -> Self {
         let known = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(identity);
-        Some(Self { path, known })
+        Self { path, known }
     }
 }
 
@@ -228,10 +254,10 @@ impl Folders {
             Err(Refusal::Failed(error))
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
             {
-                match path.components().any(|part| part == Component::ParentDir) {
-                    true => Err(Refusal::Outside),
-                    false => Ok(()),
+                if path.components().any(|part| part == Component::ParentDir) {
+                    return Err(Refusal::Outside);
                 }
+                self.must_not_be_in_own(&real_as_far_as_there(path).ok_or(Refusal::Outside)?)
             }
             Err(refusal) => Err(refusal),
         }
@@ -274,7 +300,10 @@ impl Folders {
                 Err(Errno::NOTDIR)
             } else {
                 match pass(folder, &part) {
-                    Err(Errno::NOENT) if missing == Missing::IsMade => make_folder(folder, &part),
+                    Err(Errno::NOENT) if missing == Missing::IsMade => {
+                        self.must_not_be_in_own(&walk.path_with(Some(&part)))?;
+                        make_folder(folder, &part)
+                    }
                     passed => passed,
                 }
             };
@@ -313,6 +342,9 @@ impl Folders {
     fn enter(&self, path: &Path) -> Result<Walk<'_>, Refusal> {
         if !path.is_absolute() {
             return Err(Refusal::Relative);
+        }
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG.into());
         }
         let (top, rest) = match self.above(path) {
             Some((top, rest)) => (top, rest.to_owned()),
@@ -369,8 +401,8 @@ impl Folders {
     }
 
     /// No folder is made where one of the host's own files is to be, or in such a folder.
-    pub(super) fn must_not_be_in_own(&self, place: &Place) -> Result<(), Refusal> {
-        let path = folded(&place.path);
+    pub(super) fn must_not_be_in_own(&self, path: &Path) -> Result<(), Refusal> {
+        let path = folded(path);
         match self.own.iter().any(|own| path.starts_with(folded(&own.path))) {
             true => Err(Refusal::Own),
             false => Ok(()),
@@ -406,10 +438,16 @@ impl Walk<'_> {
         self.ahead.iter().rev().collect()
     }
 
-    fn end(mut self, name: Option<OsString>) -> Result<Place, Refusal> {
+    /// Where the way has come to, and what is there.
+    fn path_with(&self, name: Option<&OsString>) -> PathBuf {
         let mut path = self.top.real.clone();
         path.extend(self.passed.iter().map(|(name, _)| name));
-        path.extend(&name);
+        path.extend(name);
+        path
+    }
+
+    fn end(mut self, name: Option<OsString>) -> Result<Place, Refusal> {
+        let path = self.path_with(name.as_ref());
         let folder = self.passed.pop().map_or(self.start, |(_, folder)| folder);
         Ok(Place { folder, name, path })
     }

@@ -54,7 +54,7 @@ impl Folders {
     pub fn make_folder(&self, path: &Path) -> Result<(), Refusal> {
         let place = self.find(path, Missing::IsMade, Last::Followed)?;
         let Some(name) = &place.name else { return Ok(()) };
-        self.must_not_be_in_own(&place)?;
+        self.must_not_be_in_own(&place.path)?;
         match mkdirat(&place.folder, name, Mode::from_raw_mode(0o777)) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -11,6 +11,9 @@ use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANU
 
 use crate::wire::errors::RpcError;
 
+/// The longest path that the system takes, in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+
 /// What stays as it is in the path of a URI.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -45,12 +48,19 @@ pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     if !path.starts_with('/') {
         return wrong("names no file of this machine");
     }
+    // Each byte of a path is at most three of a URI.
+    if path.len() > 3 * PATH_BYTES_MAX {
+        return wrong("is longer than any path");
+    }
     if path.to_ascii_lowercase().contains("%2f") {
         return wrong("has a slash in a name");
     }
     let bytes: Vec<u8> = percent_decode_str(path).collect();
     if bytes.contains(&0) {
         return wrong("has a NUL in a name");
+    }
+    if bytes.len() > PATH_BYTES_MAX {
+        return wrong("is longer than any path");
     }
     Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
 }

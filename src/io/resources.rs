@@ -1,7 +1,7 @@
 //! What clients read and change of this machine's files, and read of `data:` URIs: the `resource*` methods.
 //!
-//! Owns: doing it on threads of its own, a few at a time, because a file system may take its time or for ever: what is
-//! read as many at once as there is room for, what is written one after the other in the order in which it was asked for.
+//! Owns: doing it on threads of its own, a few at a time, because a file system may take its time or for ever. What a
+//! client asks for about the same files is done in that order, unless both are only read.
 //! Never: decides what may be read or changed; that is in [`reading`] and [`changing`].
 
 mod changing;
@@ -9,6 +9,7 @@ mod reading;
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::files;
+use crate::files::uris::path_of;
 use crate::host::effects::{Change, ConnectionId, Frame, Resource};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -28,12 +30,15 @@ const WAITING_MAX: usize = 1024;
 /// And so many bytes of what they bring.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
+/// So many of those that wait are looked at for the next one that may begin.
+const LOOKED_AT: usize = 64;
+
 /// What is done one beside the other, or one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lane {
     /// What is read.
     Reads,
-    /// Files that are written and folders that are made, in order.
+    /// Files that are written and folders that are made.
     Writes,
     /// What is moved, copied and removed, which may take long.
     Trees,
@@ -72,16 +77,68 @@ pub struct Answered {
     pub connection: ConnectionId,
     /// The answer.
     pub frame: Frame,
-    lane: Lane,
+    /// Which job it was, if it was begun.
+    job: Option<u64>,
 }
 
 /// Something that waits to be done.
 #[derive(Debug)]
 struct Job {
+    /// Counted in the order in which it was asked for.
+    number: u64,
     connection: ConnectionId,
     id: RequestId,
     resource: Resource,
     lane: Lane,
+    about: About,
+}
+
+/// Something that is being done.
+#[derive(Debug)]
+struct Running {
+    number: u64,
+    lane: Lane,
+    about: About,
+}
+
+/// What a job is about.
+#[derive(Debug, Default)]
+struct About {
+    /// The files and folders, as they are named.
+    paths: Vec<PathBuf>,
+    /// They are changed.
+    changes: bool,
+}
+
+impl About {
+    fn of(resource: &Resource) -> Self {
+        let read = |uri: &String| Self { paths: named([uri]), changes: false };
+        match resource {
+            Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
+            Resource::Files(_) => Self::default(),
+            Resource::Change { change, .. } => {
+                let paths = match &**change {
+                    Change::Write(write) => named([&write.uri]),
+                    Change::Mkdir(mkdir) => named([&mkdir.uri]),
+                    Change::Delete(delete) => named([&delete.uri]),
+                    Change::Move(moved) => named([&moved.source, &moved.destination]),
+                    Change::Copy(copy) => named([&copy.source, &copy.destination]),
+                    Change::Ask(asked) => return read(&asked.uri),
+                };
+                Self { paths, changes: true }
+            }
+        }
+    }
+
+    /// Whether one of the two must be over before the other one begins.
+    fn touches(&self, other: &Self) -> bool {
+        let meet = |one: &PathBuf| other.paths.iter().any(|two| one.starts_with(two) || two.starts_with(one));
+        (self.changes || other.changes) && self.paths.iter().any(meet)
+    }
+}
+
+fn named<const COUNT: usize>(uris: [&String; COUNT]) -> Vec<PathBuf> {
+    uris.into_iter().filter_map(|uri| path_of(uri).ok()).collect()
 }
 
 /// What is read or changed, and what waits to be.
@@ -89,8 +146,8 @@ struct Job {
 pub struct Resources {
     waiting: VecDeque<Job>,
     waiting_bytes: usize,
-    /// How many run, by their lanes.
-    running: [usize; Lane::ALL.len()],
+    running: Vec<Running>,
+    last_number: u64,
     ground: Arc<Ground>,
     answers: mpsc::UnboundedSender<Answered>,
 }
@@ -100,7 +157,7 @@ impl Resources {
     pub fn new(ground: Ground) -> (Self, mpsc::UnboundedReceiver<Answered>) {
         let (answers, answered) = mpsc::unbounded_channel();
         let (waiting, ground) = (VecDeque::new(), Arc::new(ground));
-        (Self { waiting, waiting_bytes: 0, running: [0; 3], ground, answers }, answered)
+        (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, ground, answers }, answered)
     }
 
     /// Takes a request; [`Resources::start`] begins with it when there is room.
@@ -109,22 +166,24 @@ impl Resources {
         let bytes = bytes_of(&resource);
         if self.waiting.len() >= WAITING_MAX || self.waiting_bytes.saturating_add(bytes) > WAITING_BYTES_MAX {
             let error = RpcError::unavailable("too many requests about files wait already");
-            self.running[lane as usize] += 1;
             let frame = Frame::Error { id: Some(id), error };
-            return send(&self.answers, Answered { connection, frame, lane });
+            return send(&self.answers, Answered { connection, frame, job: None });
         }
         self.waiting_bytes += bytes;
-        self.waiting.push_back(Job { connection, id, resource, lane });
+        self.last_number += 1;
+        let (number, about) = (self.last_number, About::of(&resource));
+        self.waiting.push_back(Job { number, connection, id, resource, lane, about });
     }
 
     /// Begins with what waits, as far as no more than a few run, and its connection has room for what is read.
     pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in Lane::ALL {
-            while self.running[lane as usize] < lane.at_once() {
-                let next = self
-                    .waiting
-                    .iter()
-                    .position(|job| job.lane == lane && (lane != Lane::Reads || has_room(job.connection)));
+            while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
+                let of_lane = self.waiting.iter().enumerate().filter(|(_, job)| job.lane == lane);
+                let mut ready = of_lane.take(LOOKED_AT).filter(|(at, job)| {
+                    (lane != Lane::Reads || has_room(job.connection)) && !self.must_wait(*at, job)
+                });
+                let next = ready.next().map(|(at, _)| at);
                 let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { break };
                 self.waiting_bytes -= bytes_of(&job.resource);
                 self.begin(job);
@@ -132,31 +191,40 @@ impl Resources {
         }
     }
 
+    /// Whether a job, which waits at this place, has to wait for another one: that runs, or that its client has asked for
+    /// before. What another client has asked for and cannot be begun, because that does not read, is nothing to wait for.
+    fn must_wait(&self, at: usize, job: &Job) -> bool {
+        let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
+        self.running.iter().any(|running| running.about.touches(&job.about))
+            || before.any(|other| other.about.touches(&job.about))
+    }
+
     fn begin(&mut self, job: Job) {
-        let Job { connection, id, resource, lane } = job;
+        let Job { number, connection, id, resource, lane, about } = job;
+        let job = Some(number);
         let (answers, ground, asked) = (self.answers.clone(), Arc::clone(&self.ground), id.clone());
         let work = move || {
             // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| answer(asked.clone(), resource, &ground)));
             let failed = |_| Frame::Error { id: Some(asked), error: RpcError::internal() };
-            send(&answers, Answered { connection, frame: answered.unwrap_or_else(failed), lane });
+            send(&answers, Answered { connection, frame: answered.unwrap_or_else(failed), job });
         };
-        self.running[lane as usize] += 1;
+        self.running.push(Running { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             tracing::error!(%error, "no thread to work with a resource");
             let frame = Frame::Error { id: Some(id), error: RpcError::internal() };
-            send(&self.answers, Answered { connection, frame, lane });
+            send(&self.answers, Answered { connection, frame, job });
         }
     }
 
     /// An answer has arrived.
     pub fn answered(&mut self, answered: &Answered) {
-        self.running[answered.lane as usize] -= 1;
+        self.running.retain(|running| answered.job != Some(running.number));
     }
 
     /// Nothing is done, and nothing waits to be.
     pub fn is_idle(&self) -> bool {
-        self.running.iter().all(|running| *running == 0) && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty()
     }
 }
 

@@ -152,6 +152,38 @@ fn writes_are_done_in_the_order_in_which_they_are_asked_for() {
     assert_eq!(process.wait().code(), Some(0));
 }
 
+/// What every editor says that saves a file: write beside it, then put it in its place.
+#[test]
+fn what_is_about_the_same_files_is_done_in_the_order_in_which_it_is_asked_for() {
+    let (_folder, top) = folder();
+    let mut process = opened(Process::start(&[]));
+    work_in(&mut process, "ahp-session:/s", &top);
+    let large = "x".repeat(3 << 20);
+    let between =
+        |from: &str, to: &str| json!({ "source": uri(&top.join(from)), "destination": uri(&top.join(to)) });
+    for round in 0..20 {
+        let [file, beside] = ["file", "beside"].map(|name| format!("{name}-{round}"));
+        let said = [
+            (WRITE, text(&top.join(&beside), &large)),
+            ("resourceMove", between(&beside, &file)),
+            (WRITE, text(&top.join(&beside), "y")),
+            ("resourceCopy", between(&file, &format!("copy-{round}"))),
+            ("resourceDelete", json!({ "uri": uri(&top.join(&beside)) })),
+            ("resourceRead", json!({ "uri": uri(&top.join(&file)) })),
+            ("resourceDelete", json!({ "uri": uri(&top.join(&file)) })),
+        ];
+        for (number, (method, params)) in said.iter().enumerate() {
+            process.say(&request(100 + number as u64, method, params));
+        }
+        for _ in &said {
+            let answer = process.next();
+            assert!(answer["error"].is_null(), "{answer}");
+        }
+        assert!(!top.join(&file).exists() && !top.join(&beside).exists());
+        assert_eq!(fs::metadata(top.join(format!("copy-{round}"))).unwrap().len(), large.len() as u64);
+    }
+}
+
 #[test]
 fn so_much_is_written_at_once_and_no_more() {
     let (_folder, top) = folder();

@@ -103,8 +103,8 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
     }
     symlink("state", top.join("link")).unwrap();
     fs::hard_link(top.join("token"), top.join("twin")).unwrap();
-    let own = ["state", "conf/ahp/config.toml", "token"].map(|name| Own::find(&top.join(name)).unwrap());
-    let folders = Folders::of(vec![Arc::new(Folder::find(top.clone()).unwrap())], own.into());
+    let own = ["state", "conf/ahp/config.toml", "token"].iter().flat_map(|name| Own::find(&top.join(name)));
+    let folders = Folders::of(vec![Arc::new(Folder::find(top.clone()).unwrap())], own.collect());
     let is_own = |outcome: Result<(), Refusal>| {
         let refusal = outcome.unwrap_err();
         let is = matches!(&refusal, Refusal::Own)

@@ -5,4 +5,5 @@
 
 mod changes;
 mod model;
+mod own;
 mod ways;

@@ -37,8 +37,14 @@ pub struct Ground {
 impl Ground {
     /// The folders that the operator has named, and the host's own files.
     pub fn new(granted: &[PathBuf], own: &[PathBuf]) -> Self {
-        let granted = granted.iter().filter_map(|path| found(path.clone()));
-        let own = own.iter().filter_map(|path| Own::find(path));
+        let granted = granted.iter().filter_map(|path| match Folder::find(path.clone()) {
+            Ok(folder) => Some(Arc::new(folder)),
+            Err(error) => {
+                tracing::warn!(%error, "nothing can be changed in `{}`", path.display());
+                None
+            }
+        });
+        let own = own.iter().flat_map(|path| Own::find(path));
         Self { granted: granted.collect(), own: own.collect(), known: Mutex::default() }
     }
 
@@ -51,22 +57,13 @@ impl Ground {
             let before = known().get(uri).cloned();
             // Looked for without the lock: it may take its time.
             let folder = before.or_else(|| {
-                let folder = found(path_of(uri).ok()?)?;
+                // Asked for again with each change: one that is gone is no news.
+                let folder = Arc::new(Folder::find(path_of(uri).ok()?).ok()?);
                 Some(Arc::clone(known().entry(uri.clone()).or_insert(folder)))
             });
             folders.extend(folder);
         }
         Folders::of(folders, Arc::clone(&self.own))
-    }
-}
-
-fn found(path: PathBuf) -> Option<Arc<Folder>> {
-    match Folder::find(path.clone()) {
-        Ok(folder) => Some(Arc::new(folder)),
-        Err(error) => {
-            tracing::warn!(%error, "nothing can be changed in `{}`", path.display());
-            None
-        }
     }
 }
 
