@@ -30,8 +30,8 @@ lint: ## formatting and clippy, warnings denied
 bless: ## rewrite the golden transcripts under fixtures/ to what the host says now
 	BLESS=1 $(CARGO) test --test it transcripts
 
-bench: ## measure speed and memory, and print a table
-	$(CARGO) bench --bench sidecar
+bench: ## measure speed and memory, and print a table; PARTS="pipe windows" names parts of it
+	$(CARGO) bench --bench sidecar -- $(PARTS)
 
 test-node: ## run the example of the README through every way that a turn ends, if node is there
 	@if command -v node >/dev/null; then \

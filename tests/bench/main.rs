@@ -1,9 +1,11 @@
-//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table.
+//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table, and
+//! `cargo bench -- PART…` those parts of it that are named (see `PARTS`).
 //!
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
-//! turns with few and many parts, a replay, memory, what a store costs (see `stored`), what an agent behind the
-//! bridge costs (see `bridged`), and, in this process, what clients of older versions cost (see `versions`). Beside each figure stand the aim and what the reference host
-//! (VS Code's, on Node) did, both for a quiet machine of two cores.
+//! turns with few and many parts, a replay, memory, what a store costs (see `stored`), what several windows cost
+//! (see `windows`) and clients of listeners (see `listening`), what an agent behind the bridge costs (see
+//! `bridged`), and, in this process, what clients of older versions cost (see `versions`). Beside each figure
+//! stand the aim and what the reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
 mod bridged;
@@ -34,6 +36,19 @@ const SESSIONS: usize = 200;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
+/// Measures something and adds its rows to the table.
+type Measure = fn(&mut Table) -> Outcome<()>;
+
+/// The parts of the table, by the names that they can be asked for.
+const PARTS: [(&str, Measure); 6] = [
+    ("pipe", measure),
+    ("stored", stored::measure),
+    ("windows", windows::measure),
+    ("listening", listening::measure),
+    ("bridged", bridged::measure),
+    ("versions", versions::measure),
+];
+
 fn main() -> Outcome<()> {
     if std::env::args().nth(1).is_some_and(|argument| argument == bridged::AGENT) {
         return bridged::be_an_agent();
@@ -43,7 +58,22 @@ fn main() -> Outcome<()> {
         writeln!(std::io::stdout(), "nothing was measured: `cargo bench` does")?;
         return Ok(());
     }
+    let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    if let Some(unknown) = named.iter().find(|name| !PARTS.iter().any(|(part, _)| part == name)) {
+        let parts: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
+        return Err(format!("there is no part {unknown:?}, but {}", parts.join(", ")).into());
+    }
     let mut table = Table::new()?;
+    for (part, measure) in PARTS {
+        if named.is_empty() || named.iter().any(|name| name == part) {
+            measure(&mut table)?;
+        }
+    }
+    Ok(())
+}
+
+/// One client on one pipe, without a store.
+fn measure(table: &mut Table) -> Outcome<()> {
     table.row("handshake after spawn, median", milliseconds(handshake(Client::open)?), "10 ms", "454 ms")?;
     let (p50, p99) = ping()?;
     table.row("ping, p50", microseconds(p50), "40 µs", "63 µs")?;
@@ -64,11 +94,7 @@ fn main() -> Outcome<()> {
     let idle = Client::open()?.memory();
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
     table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
-    stored::measure(&mut table)?;
-    windows::measure(&mut table)?;
-    listening::measure(&mut table)?;
-    bridged::measure(&mut table)?;
-    versions::measure(&mut table)
+    Ok(())
 }
 
 /// The median time from spawning to an answered handshake.
