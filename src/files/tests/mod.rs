@@ -4,5 +4,6 @@
 //! Never: speaks a protocol.
 
 mod changes;
+mod elsewhere;
 mod model;
 mod ways;
