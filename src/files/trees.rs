@@ -1,13 +1,14 @@
 //! Folders with everything in them, and files: made, moved, copied and removed.
 //!
 //! What is copied is made beside its destination and takes its place in one step. How much there is is counted before
-//! anything is done. A link is copied, moved or removed as the link that it is, and nothing on another file system is
-//! touched that is mounted in a folder.
+//! anything is done. A link is copied, moved or removed as the link that it is, and nothing is touched that is mounted in
+//! a folder. What goes to another file system is put aside, copied, and removed as far as it is what was copied.
 //!
 //! Owns: doing it below [`Folders`], and how much of it is done at once.
 //! Never: removes or replaces a folder that somebody works in, or the host's own files; reads what is no regular file.
 
-use std::ffi::OsString;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,10 +34,12 @@ const BYTES_MAX: u64 = 4 << 30;
 const DEPTH_MAX: usize = 128;
 
 /// What is done with all that is in a folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+#[derive(Debug, Clone, Copy)]
+enum Deed<'a> {
     Copied,
     Removed,
+    /// Removed, if it is what was copied.
+    Moved(&'a Record),
 }
 
 /// What was counted, or done.
@@ -52,9 +55,11 @@ impl Folders {
     /// # Errors
     /// When there is something else, or it is outside.
     pub fn make_folder(&self, path: &Path) -> Result<(), Refusal> {
+        self.must_be_made_on_a_disk(path)?;
         let place = self.find(path, Missing::IsMade, Last::Followed)?;
         let Some(name) = &place.name else { return Ok(()) };
         self.must_not_be_in_own(&place.path)?;
+        must_be_on_a_disk(&place.folder)?;
         match mkdirat(&place.folder, name, Mode::from_raw_mode(0o777)) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -91,7 +96,7 @@ impl Folders {
         let folder = open_folder(&place.folder, name)?;
         self.count(folder.as_fd(), Deed::Removed)?;
         let mut done = Tally::default();
-        let removed = self.empty(folder.as_fd(), identity(&known).0, 0, &mut done);
+        let removed = self.empty(folder.as_fd(), Mount::of(folder.as_fd())?, Deed::Removed, 0, &mut done);
         let removed = removed.and_then(|()| Ok(unlinkat(&place.folder, name, AtFlags::REMOVEDIR)?));
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
@@ -110,20 +115,112 @@ impl Folders {
         must_be_on_a_disk(&source.folder)?;
         must_be_on_a_disk(&target.folder)?;
         // What is not there is said before it is said what is in its way.
-        statat(&source.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        match put_in_place(&source.folder, name, &target.folder, there, only_if_free) {
-            Err(Refusal::Failed(error)) if is(&error, Errno::XDEV) => {}
-            moved => return moved,
-        }
-        // The two are on different file systems.
         let known = statat(&source.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        let file = match FileType::from_raw_mode(known.st_mode) {
-            FileType::Symlink => Source::Link(readlinkat(&source.folder, name, Vec::new())?.into_bytes()),
-            _ => Source::open(&source.folder, name)?,
+        let is_twin = !only_if_free && is_another_name(&source, name, &known, &target, there)?;
+        match put_in_place(&source.folder, name, &target.folder, there, only_if_free) {
+            // The system does nothing then, and says that it is done.
+            Ok(()) if is_twin => Self::take_name(&source, name, &known, &target, there),
+            Err(Refusal::Failed(error)) if is(&error, Errno::XDEV) => {
+                must_be_replaceable(is_folder(&known), &target, there)?;
+                self.move_over(&source, name, &target, there, only_if_free)
+            }
+            moved => moved,
+        }
+    }
+
+    /// Takes its name from a file that has the one as well that it is to have.
+    fn take_name(
+        source: &Place,
+        name: &OsString,
+        known: &Stat,
+        target: &Place,
+        there: &OsString,
+    ) -> Result<(), Refusal> {
+        let aside = name_beside();
+        match put_aside(&source.folder, name, &aside) {
+            Err(Errno::NOENT) => return Ok(()),
+            put => put?,
+        }
+        let now = statat(&source.folder, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
+        if identity(&now) != identity(known) {
+            return put_back(source, &aside, name, Refusal::Changed);
+        }
+        // Nothing again, unless the two names were one that is written in two ways, or the other one is gone by now.
+        if let Err(refusal) = put_in_place(&source.folder, &aside, &target.folder, there, false) {
+            return put_back(source, &aside, name, refusal);
+        }
+        match unlinkat(&source.folder, &aside, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Moves to another file system. What is moved is put aside first: who looks for it by its name finds nothing that he
+    /// could still put something into.
+    fn move_over(
+        &self,
+        source: &Place,
+        name: &OsString,
+        target: &Place,
+        there: &OsString,
+        only_if_free: bool,
+    ) -> Result<(), Refusal> {
+        let aside = name_beside();
+        match put_aside(&source.folder, name, &aside) {
+            // A folder of a lower layer of an overlay has no other name: it goes as far as it is what was copied.
+            Err(Errno::XDEV) => return self.move_what_is_aside(source, name, target, there, only_if_free),
+            put => put?,
+        }
+        match self.move_what_is_aside(source, &aside, target, there, only_if_free) {
+            Ok(()) => Ok(()),
+            Err(refusal) => put_back(source, &aside, name, refusal),
+        }
+    }
+
+    fn move_what_is_aside(
+        &self,
+        source: &Place,
+        aside: &OsString,
+        target: &Place,
+        there: &OsString,
+        only_if_free: bool,
+    ) -> Result<(), Refusal> {
+        let known = statat(&source.folder, aside, AtFlags::SYMLINK_NOFOLLOW)?;
+        self.must_not_be_one_of_own(&known)?;
+        let moved = match FileType::from_raw_mode(known.st_mode) {
+            FileType::Symlink => {
+                Source::Link(readlinkat(&source.folder, aside, Vec::new())?.into_bytes(), known)
+            }
+            _ => Source::open(&source.folder, aside)?,
         };
-        self.copy_to(&file, &target, there, only_if_free)?;
-        self.remove(&source.path, true)
-            .map_err(|refusal| Refusal::Partly("it was copied".to_owned(), refusal.into()))
+        if let Source::Folder(folder) = &moved {
+            self.count(folder.as_fd(), Deed::Removed)?;
+        }
+        let record = self.copy_to(&moved, target, there, only_if_free)?;
+        let removed = self.remove_what_was_copied(&source.folder, aside, &moved, &record);
+        removed.map_err(|refusal| Refusal::Partly("it was copied".to_owned(), refusal.into()))
+    }
+
+    /// Removes what was copied, if it still is what it was then.
+    fn remove_what_was_copied(
+        &self,
+        folder: &OwnedFd,
+        name: &OsString,
+        copied: &Source,
+        record: &Record,
+    ) -> Result<(), Refusal> {
+        let Source::Folder(inside) = copied else {
+            record.must_hold(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)?;
+            return Ok(unlinkat(folder, name, AtFlags::empty())?);
+        };
+        let (deed, mut done) = (Deed::Moved(record), Tally::default());
+        self.count(inside.as_fd(), deed)?;
+        let removed = self.empty(inside.as_fd(), Mount::of(inside.as_fd())?, deed, 0, &mut done);
+        let removed = removed.and_then(|()| match unlinkat(folder, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(Refusal::Changed),
+            removed => Ok(removed?),
+        });
+        removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
     /// Copies a file, wherever it is, or a folder with everything in it, and what is there is replaced, but for a folder with
@@ -145,7 +242,7 @@ impl Folders {
         if target.path == from {
             return Ok(());
         }
-        self.copy_to(&source, &target, there, only_if_free)
+        self.copy_to(&source, &target, there, only_if_free).map(drop)
     }
 
     /// The name that something is to have, if it may be put there.
@@ -177,24 +274,60 @@ impl Folders {
         to: &Place,
         name: &OsString,
         only_if_free: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Record, Refusal> {
+        must_be_replaceable(matches!(source, Source::Folder(_)), to, name)?;
         let new = name_beside();
-        let copied = match source {
-            Source::Link(target) => {
-                symlinkat(OsString::from_vec(target.clone()), &to.folder, &new).map_err(Refusal::from)
+        let placed = self.make_copy(source, &to.folder, &new).and_then(|copy| {
+            put_in_place(&to.folder, &new, &to.folder, name, only_if_free)?;
+            Ok(copy)
+        });
+        match placed {
+            Ok(copy) => {
+                copy.close()
+                    .map_err(|refusal| Refusal::Partly("it was copied".to_owned(), refusal.into()))?;
+                Ok(copy.record)
             }
-            Source::File(file, known) => copy_file(file, known, &to.folder, &new, &mut Tally::default())
-                .and_then(|copy| Ok(copy.sync_data()?)),
-            Source::Folder(folder) => self.copy_folder(folder.as_fd(), &to.folder, &new),
-        };
-        let placed = copied.and_then(|()| put_in_place(&to.folder, &new, &to.folder, name, only_if_free));
-        if placed.is_err() {
-            let is_folder = matches!(source, Source::Folder(_));
-            if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
-                tracing::warn!(%error, "`{}` is left beside `{}`", new.display(), to.path.display());
+            Err(refusal) => {
+                let is_folder = matches!(source, Source::Folder(_));
+                if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
+                    tracing::warn!(%error, "`{}` is left beside `{}`", new.display(), to.path.display());
+                }
+                Err(refusal)
             }
         }
-        placed
+    }
+
+    fn make_copy(&self, source: &Source, to: &OwnedFd, name: &OsString) -> Result<Copy, Refusal> {
+        let mut copy = Copy::default();
+        match source {
+            Source::Link(target, known) => {
+                copy.record.add(known);
+                symlinkat(OsString::from_vec(target.clone()), to, name)?;
+            }
+            Source::File(file, known) => {
+                copy.record.add(known);
+                copy_file(file, known, to, name, &mut Tally::default())?.sync_data()?;
+            }
+            Source::Folder(folder) => {
+                let folder = folder.as_fd();
+                self.count(folder, Deed::Copied)?;
+                let known = fstat(folder)?;
+                mkdirat(to, name, Mode::RWXU)?;
+                let made = open_folder(to, name)?;
+                let mut copying = Copying {
+                    mount: Mount::of(folder)?,
+                    made: identity(&fstat(&made)?),
+                    way: Vec::new(),
+                    done: Tally::default(),
+                    copy,
+                };
+                copying.copy_below(folder, made.as_fd(), 0)?;
+                copying.end(&made, &known)?;
+                copy = copying.copy;
+                copy.made = Some(made);
+            }
+        }
+        Ok(copy)
     }
 
     fn remove_what_was_made(
@@ -213,43 +346,46 @@ impl Folders {
             Err(missing) if missing.is_missing() => return Ok(()),
             made => made?,
         };
-        self.empty(made.as_fd(), identity(&fstat(&made)?).0, 0, &mut Tally::default())?;
+        self.empty(made.as_fd(), Mount::of(made.as_fd())?, Deed::Removed, 0, &mut Tally::default())?;
         Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?)
     }
 
     /// Counts what is in a folder that is to be copied or removed.
-    fn count(&self, folder: BorrowedFd<'_>, deed: Deed) -> Result<(), Refusal> {
-        let device = identity(&fstat(folder)?).0;
-        self.count_below(folder, device, deed, 0, &mut Tally::default())
+    fn count(&self, folder: BorrowedFd<'_>, deed: Deed<'_>) -> Result<(), Refusal> {
+        self.count_below(folder, Mount::of(folder)?, deed, 0, &mut Tally::default())
     }
 
     fn count_below(
         &self,
         folder: BorrowedFd<'_>,
-        device: u64,
-        deed: Deed,
+        mount: Mount,
+        deed: Deed<'_>,
         depth: usize,
         tally: &mut Tally,
     ) -> Result<(), Refusal> {
         for name in names_in(folder, tally)? {
-            let known = match statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => continue,
-                known => known?,
-            };
-            if identity(&known).0 != device {
-                return Err(Refusal::Unfit("another file system is mounted in it".to_owned()));
-            }
-            if deed == Deed::Removed {
-                self.must_not_be_one_of_own(&known)?;
+            let Some(known) = mount.look(folder, &name)? else { continue };
+            match deed {
+                Deed::Copied => {}
+                Deed::Removed => self.must_not_be_one_of_own(&known)?,
+                Deed::Moved(record) => {
+                    self.must_not_be_one_of_own(&known)?;
+                    record.must_hold(&known)?;
+                }
             }
             match FileType::from_raw_mode(known.st_mode) {
                 FileType::Directory => {
-                    let below = open_folder(folder, &name)?;
-                    self.count_below(below.as_fd(), device, deed, deeper(depth)?, tally)?;
+                    let below = mount.open_folder(folder, &name)?;
+                    self.count_below(below.as_fd(), mount, deed, deeper(depth)?, tally)?;
                 }
-                FileType::RegularFile => tally.add_bytes(u64::try_from(known.st_size).unwrap_or(0), deed)?,
+                FileType::RegularFile => {
+                    tally.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
+                    if matches!(deed, Deed::Copied) {
+                        tally.must_not_be_too_much()?;
+                    }
+                }
                 FileType::Symlink => {}
-                _ if deed == Deed::Copied => must_be_file(&known)?,
+                _ if matches!(deed, Deed::Copied) => must_be_file(&known)?,
                 _ => {}
             }
         }
@@ -260,24 +396,22 @@ impl Folders {
     fn empty(
         &self,
         folder: BorrowedFd<'_>,
-        device: u64,
+        mount: Mount,
+        deed: Deed<'_>,
         depth: usize,
         done: &mut Tally,
     ) -> Result<(), Refusal> {
         for name in names_in(folder, &mut Tally::default())? {
-            let known = match statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => continue,
-                known => known?,
-            };
-            if identity(&known).0 != device {
-                return Err(Refusal::Unfit("another file system is mounted in it".to_owned()));
-            }
+            let Some(known) = mount.look(folder, &name)? else { continue };
             self.must_not_be_one_of_own(&known)?;
+            if let Deed::Moved(record) = deed {
+                record.must_hold(&known)?;
+            }
             let is_folder = is_folder(&known);
             if is_folder {
-                let below = open_folder(folder, &name)?;
+                let below = mount.open_folder(folder, &name)?;
                 self.must_not_be_one_of_own(&fstat(&below)?)?;
-                self.empty(below.as_fd(), device, deeper(depth)?, done)?;
+                self.empty(below.as_fd(), mount, deed, deeper(depth)?, done)?;
             }
             let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             match unlinkat(folder, &name, flags) {
@@ -288,15 +422,124 @@ impl Folders {
         }
         Ok(())
     }
+}
 
-    fn copy_folder(&self, source: BorrowedFd<'_>, to: &OwnedFd, name: &OsString) -> Result<(), Refusal> {
-        self.count(source, Deed::Copied)?;
-        let known = fstat(source)?;
-        mkdirat(to, name, Mode::RWXU)?;
-        let made = open_folder(to, name)?;
-        let copying = Copying { device: identity(&known).0, made: identity(&fstat(&made)?) };
-        copying.copy_below(source, made.as_fd(), 0, &mut Tally::default())?;
-        Ok(fchmod(&made, mode_of(&known))?)
+/// Where something is mounted: the same file system may be mounted again in a folder of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mount {
+    device: u64,
+    /// Where the system tells it.
+    id: Option<u64>,
+}
+
+impl Mount {
+    fn of(folder: BorrowedFd<'_>) -> Result<Self, Refusal> {
+        Ok(Self { device: identity(&fstat(folder)?).0, id: mount_id(folder, OsStr::new(""))? })
+    }
+
+    /// What has this name, if anything has: nothing else is to be mounted there.
+    fn look(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>, Refusal> {
+        let known = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            known => known?,
+        };
+        let id = match mount_id(folder, name) {
+            Err(Errno::NOENT) => return Ok(None),
+            id => id?,
+        };
+        self.must_be(Self { device: identity(&known).0, id })?;
+        Ok(Some(known))
+    }
+
+    fn open_folder(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Refusal> {
+        let opened = open_folder(folder, name)?;
+        self.must_be(Self::of(opened.as_fd())?)?;
+        Ok(opened)
+    }
+
+    fn must_be(self, other: Self) -> Result<(), Refusal> {
+        match self == other {
+            true => Ok(()),
+            false => Err(Refusal::Unfit("another file system is mounted in it".to_owned())),
+        }
+    }
+}
+
+/// The number of the mount that something is on; none where the system does not tell it.
+#[cfg(target_os = "linux")]
+fn mount_id(folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<u64>, Errno> {
+    use rustix::fs::{statx, StatxFlags};
+
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
+    match statx(folder, name, flags, StatxFlags::MNT_ID) {
+        Ok(known) if known.stx_mask & StatxFlags::MNT_ID.bits() != 0 => Ok(Some(known.stx_mnt_id)),
+        Ok(_) | Err(Errno::NOSYS) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn mount_id(_: BorrowedFd<'_>, _: &OsStr) -> Result<Option<u64>, Errno> {
+    Ok(None)
+}
+
+/// What was copied, and as what it was.
+#[derive(Debug, Default)]
+struct Record(HashMap<Identity, Version>);
+
+/// When a file was written last, and how large it was. A folder is known by what is in it, and a link never changes.
+type Version = Option<(i128, i128, i128)>;
+
+impl Record {
+    fn add(&mut self, known: &Stat) {
+        self.0.insert(identity(known), version(known));
+    }
+
+    fn must_hold(&self, known: &Stat) -> Result<(), Refusal> {
+        match self.0.get(&identity(known)) {
+            Some(copied) if *copied == version(known) => Ok(()),
+            _ => Err(Refusal::Changed),
+        }
+    }
+}
+
+fn version(known: &Stat) -> Version {
+    let is_file = FileType::from_raw_mode(known.st_mode) == FileType::RegularFile;
+    is_file.then(|| (known.st_mtime.into(), known.st_mtime_nsec.into(), known.st_size.into()))
+}
+
+/// What was made of what is copied.
+#[derive(Default)]
+struct Copy {
+    record: Record,
+    /// The folder, if it is one.
+    made: Option<OwnedFd>,
+    /// Folders in it that are to be closed to their owner, the innermost first: while they are, nobody could clean up.
+    to_close: Vec<ToClose>,
+}
+
+struct ToClose {
+    way: Vec<OsString>,
+    which: Identity,
+    mode: Mode,
+}
+
+impl Copy {
+    /// Gives the modes that were not given before.
+    fn close(&self) -> Result<(), Refusal> {
+        let Some(made) = &self.made else { return Ok(()) };
+        for ToClose { way, which, mode } in &self.to_close {
+            let mut inner = None;
+            for name in way {
+                inner = Some(open_folder(inner.as_ref().unwrap_or(made), name)?);
+            }
+            let folder = inner.as_ref().unwrap_or(made);
+            if identity(&fstat(folder)?) != *which {
+                return Err(Refusal::Changed);
+            }
+            fchmod(folder, *mode)?;
+        }
+        Ok(())
     }
 }
 
@@ -304,7 +547,7 @@ impl Folders {
 enum Source {
     File(File, Stat),
     Folder(OwnedFd),
-    Link(Vec<u8>),
+    Link(Vec<u8>, Stat),
 }
 
 impl Source {
@@ -325,47 +568,59 @@ impl Source {
 
 /// A folder that is being copied.
 struct Copying {
-    /// The file system that it is on.
-    device: u64,
+    /// Where it is mounted.
+    mount: Mount,
     /// What is made, lest it is copied itself.
     made: Identity,
+    /// The folders on the way to the one that is copied now.
+    way: Vec<OsString>,
+    done: Tally,
+    copy: Copy,
 }
 
 impl Copying {
-    fn copy_below(
-        &self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
-        depth: usize,
-        done: &mut Tally,
-    ) -> Result<(), Refusal> {
-        for name in names_in(from, done)? {
-            let known = match statat(from, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => continue,
-                known => known?,
-            };
-            if identity(&known).0 != self.device {
-                return Err(Refusal::Unfit("another file system is mounted in it".to_owned()));
-            }
+    fn copy_below(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: usize) -> Result<(), Refusal> {
+        for name in names_in(from, &mut self.done)? {
+            let Some(known) = self.mount.look(from, &name)? else { continue };
             if identity(&known) == self.made {
                 continue;
             }
             match FileType::from_raw_mode(known.st_mode) {
                 FileType::Directory => {
-                    let below = open_folder(from, &name)?;
+                    let below = self.mount.open_folder(from, &name)?;
+                    let known = fstat(&below)?;
+                    self.copy.record.add(&known);
                     mkdirat(to, &name, Mode::RWXU)?;
                     let made = open_folder(to, &name)?;
-                    self.copy_below(below.as_fd(), made.as_fd(), deeper(depth)?, done)?;
-                    fchmod(&made, mode_of(&known))?;
+                    self.way.push(name);
+                    self.copy_below(below.as_fd(), made.as_fd(), deeper(depth)?)?;
+                    self.end(&made, &known)?;
+                    self.way.pop();
                 }
-                FileType::Symlink => symlinkat(readlinkat(from, &name, Vec::new())?, to, &name)?,
+                FileType::Symlink => {
+                    self.copy.record.add(&known);
+                    symlinkat(readlinkat(from, &name, Vec::new())?, to, &name)?;
+                }
                 _ => match Source::open(from, &name)? {
-                    Source::File(file, known) => drop(copy_file(&file, &known, to, &name, done)?),
-                    Source::Folder(_) | Source::Link(_) => return Err(Refusal::Changed),
+                    Source::File(file, known) => {
+                        self.copy.record.add(&known);
+                        drop(copy_file(&file, &known, to, &name, &mut self.done)?);
+                    }
+                    Source::Folder(_) | Source::Link(..) => return Err(Refusal::Changed),
                 },
             }
         }
         Ok(())
+    }
+
+    /// Gives a folder that was copied its mode, as far as we can still remove what is in it then.
+    fn end(&mut self, made: &OwnedFd, known: &Stat) -> Result<(), Refusal> {
+        let mode = mode_of(known);
+        if !mode.contains(Mode::RWXU) {
+            let which = identity(&fstat(made)?);
+            self.copy.to_close.push(ToClose { way: self.way.clone(), which, mode });
+        }
+        Ok(fchmod(made, mode | Mode::RWXU)?)
     }
 }
 
@@ -377,7 +632,8 @@ fn copy_file(
     name: &OsString,
     done: &mut Tally,
 ) -> Result<File, Refusal> {
-    done.add_bytes(u64::try_from(known.st_size).unwrap_or(0), Deed::Copied)?;
+    done.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
+    done.must_not_be_too_much()?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
     let mut copy = File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
     let copied = io::copy(&mut file.take(BYTES_MAX + 1), &mut copy)?;
@@ -397,11 +653,14 @@ impl Tally {
         Ok(())
     }
 
-    fn add_bytes(&mut self, bytes: u64, deed: Deed) -> Result<(), Refusal> {
+    fn add_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
-        match deed {
-            Deed::Copied if self.bytes > BYTES_MAX => Err(too_many_bytes()),
-            Deed::Copied | Deed::Removed => Ok(()),
+    }
+
+    fn must_not_be_too_much(&self) -> Result<(), Refusal> {
+        match self.bytes > BYTES_MAX {
+            true => Err(too_many_bytes()),
+            false => Ok(()),
         }
     }
 }
@@ -435,6 +694,64 @@ fn put_in_place(
         Err(Errno::NOTDIR) => unfit("a file is there"),
         Err(Errno::INVAL) => unfit("a folder cannot be moved into itself"),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether two names are of one file, and are two.
+fn is_another_name(
+    source: &Place,
+    name: &OsString,
+    known: &Stat,
+    target: &Place,
+    there: &OsString,
+) -> Result<bool, Refusal> {
+    let other = match statat(&target.folder, there, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        other => other?,
+    };
+    let is_one_name = name == there && identity(&fstat(&source.folder)?) == identity(&fstat(&target.folder)?);
+    Ok(!is_folder(known) && known.st_nlink > 1 && identity(known) == identity(&other) && !is_one_name)
+}
+
+/// What cannot be replaced in the end is said before anything is copied.
+fn must_be_replaceable(by_folder: bool, place: &Place, name: &OsString) -> Result<(), Refusal> {
+    let known = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        known => known?,
+    };
+    let unfit = |why: &str| Err(of_destination(Refusal::Unfit(why.to_owned())));
+    match (by_folder, is_folder(&known)) {
+        (false, false) => Ok(()),
+        (false, true) => unfit("a folder is there"),
+        (true, false) => unfit("a file is there"),
+        (true, true) => match open_folder(&place.folder, name).map(|folder| is_empty(folder.as_fd())) {
+            Ok(Ok(false)) => unfit("a folder is there that is not empty"),
+            // Who may not look will be told in the end.
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Gives something a name beside its own, for as long as it is moved.
+fn put_aside(folder: &OwnedFd, name: &OsString, aside: &OsString) -> Result<(), Errno> {
+    renameat(folder, name, folder, aside)
+}
+
+/// Gives back the name that something had, unless somebody else has it by now, and says why it was not moved.
+fn put_back(place: &Place, aside: &OsString, name: &OsString, why: Refusal) -> Result<(), Refusal> {
+    // Where the system cannot take care of that, this does nearly.
+    let put = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => put_in_place(&place.folder, aside, &place.folder, name, true),
+        Ok(_) => Err(Refusal::Exists),
+        Err(error) => Err(error.into()),
+    };
+    match put {
+        Ok(()) => Err(why),
+        Err(error) => {
+            let left = place.path.with_file_name(aside);
+            tracing::warn!(%error, "`{}` is left at `{}`", place.path.display(), left.display());
+            Err(Refusal::Partly(format!("what is left of it was put at `{}`", left.display()), why.into()))
+        }
     }
 }
 
@@ -489,4 +806,14 @@ fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, 
         }
     }
     Ok(names)
+}
+
+/// Whether nothing is in a folder. What is large is not read to its end.
+fn is_empty(folder: BorrowedFd<'_>) -> Result<bool, Refusal> {
+    for entry in Dir::read_from(folder)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

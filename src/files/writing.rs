@@ -3,7 +3,7 @@
 //! A file that is changed is made anew beside the old one, and takes its place in one step: whoever reads it, and a
 //! process that is killed in the middle, finds the old one or the new one, whole. The old one is changed where it lies only
 //! if it is large and the change is at its end, or if its folder lets nobody put anything beside it; never where it has
-//! another name (a hard link), which may be outside.
+//! another name (a hard link), which may be outside. What fails there is undone.
 //!
 //! Owns: writing files below [`Folders`], with the mode and, as far as we may say it, the owner that they had.
 //! Never: writes what is no regular file, or what the kernel shows as one.
@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{
@@ -21,7 +22,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::facts::etag;
-use super::folders::{must_be_file, Folders, Last, Missing, Place, Refusal, CAREFULLY};
+use super::folders::{must_be_file, pass, Folders, Last, Missing, Place, Refusal, CAREFULLY};
 
 /// A file that is larger, in bytes, is changed where it lies when the change is at its end.
 const NEW_BYTES_MAX: u64 = 16 << 20;
@@ -102,6 +103,9 @@ impl Folders {
     }
 
     fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), Refusal> {
+        if missing == Missing::IsMade {
+            self.must_be_made_on_a_disk(path)?;
+        }
         let last = if writing.create_only { Last::Itself } else { Last::Followed };
         let place = self.find(path, missing, last).map_err(|refusal| match refusal {
             gone if gone.is_missing() && writing.if_match.is_some() => Refusal::Changed,
@@ -127,13 +131,35 @@ impl Folders {
             Some(before) => change(&place, name, before, writing),
         }
     }
+
+    /// Folders that are made on the way are not made where the kernel makes something else of them.
+    pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), Refusal> {
+        for above in path.ancestors().skip(1) {
+            let folder = match self.find(above, Missing::Fails, Last::Followed) {
+                Ok(Place { folder, name: Some(name), .. }) => match pass(&folder, &name) {
+                    Ok(there) => there,
+                    Err(_) => folder,
+                },
+                Ok(Place { folder, .. }) => folder,
+                Err(refusal) if refusal.is_missing() => continue,
+                // Whoever follows the way says so.
+                Err(_) => return Ok(()),
+            };
+            return must_be_on_a_disk(folder);
+        }
+        Ok(())
+    }
 }
 
 /// Opens a file that is to be changed. Nobody may replace what he may not write.
 fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Result<Before, Refusal> {
-    let is_read = writing.put != Put::Truncate(0);
-    let flags = if is_read { OFlags::RDWR } else { OFlags::WRONLY };
-    let file = openat(folder, name, flags | CAREFULLY, Mode::empty())?;
+    let file = match openat(folder, name, OFlags::RDWR | CAREFULLY, Mode::empty()) {
+        // All of it is replaced, and what may not be read is none of our business.
+        Err(Errno::ACCESS) if writing.put == Put::Truncate(0) => {
+            openat(folder, name, OFlags::WRONLY | CAREFULLY, Mode::empty())?
+        }
+        file => file?,
+    };
     let known = fstat(&file)?;
     // It may be another one by now.
     must_be_file(&known)?;
@@ -193,7 +219,9 @@ fn change(place: &Place, name: &OsString, before: Before, writing: &Writing<'_>)
     let kept = Kept::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
     let has_one_name = known.st_nlink == 1;
     let is_at_the_end = kept.from == kept.size && kept.before > 0;
-    if kept.size > NEW_BYTES_MAX && is_at_the_end && has_one_name {
+    // What cannot be undone is done there only if there is no other way.
+    let is_undone = kept.size - kept.before <= NEW_BYTES_MAX || kept.bytes() > KEPT_BYTES_MAX;
+    if kept.size > NEW_BYTES_MAX && is_at_the_end && has_one_name && is_undone {
         return change_in_place(file, writing.content, kept);
     }
     if kept.bytes() > KEPT_BYTES_MAX {
@@ -227,22 +255,53 @@ fn takes_nothing_new(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// Changes a file where it lies.
-fn change_in_place(mut file: File, content: &[u8], kept: Kept) -> Result<(), Refusal> {
-    let mut rest = Vec::new();
-    if kept.from < kept.size {
-        if kept.size - kept.from > NEW_BYTES_MAX {
+/// Changes a file where it lies. What was replaced is put back when that fails.
+fn change_in_place(file: File, content: &[u8], kept: Kept) -> Result<(), Refusal> {
+    let replaced = match kept.size - kept.before <= NEW_BYTES_MAX {
+        true => read_at_end(&file, kept.before),
+        false => Err(io::ErrorKind::FileTooLarge.into()),
+    };
+    // What stays behind the change is all that was behind its beginning.
+    let rest = match &replaced {
+        _ if kept.from >= kept.size => &[][..],
+        Ok(replaced) => replaced,
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
             return Err(Refusal::Unfit(format!("more than {NEW_BYTES_MAX} bytes of it would be moved")));
         }
-        file.seek(SeekFrom::Start(kept.from))?;
-        (&mut file).take(NEW_BYTES_MAX).read_to_end(&mut rest)?;
+        Err(_) => return replaced.map(drop).map_err(Refusal::from),
+    };
+    let Err(error) = replace_end(&file, kept.before, &[content, rest]) else { return Ok(()) };
+    let restored = replaced.and_then(|replaced| {
+        // What is too much goes first: there may be no room for anything.
+        file.set_len(kept.size)?;
+        file.write_all_at(&replaced, kept.before)?;
+        file.sync_data()
+    });
+    match restored {
+        Ok(()) => Err(error.into()),
+        Err(why) => {
+            tracing::warn!(error = %why, "a file that was changed in part could not be restored");
+            let done = format!("a part of it was changed, which could not be undone ({why})");
+            Err(Refusal::Partly(done, Box::new(error.into())))
+        }
     }
-    file.seek(SeekFrom::Start(kept.before))?;
-    file.write_all(content)?;
-    file.write_all(&rest)?;
+}
+
+fn read_at_end(mut file: &File, position: u64) -> io::Result<Vec<u8>> {
+    let mut found = Vec::new();
+    file.seek(SeekFrom::Start(position))?;
+    file.take(NEW_BYTES_MAX).read_to_end(&mut found)?;
+    Ok(found)
+}
+
+fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()> {
+    file.seek(SeekFrom::Start(position))?;
+    for part in parts {
+        file.write_all(part)?;
+    }
     let end = file.stream_position()?;
     file.set_len(end)?;
-    Ok(file.sync_data()?)
+    file.sync_data()
 }
 
 /// A new file beside the one whose place it is to take; it goes with this unless it has.
@@ -325,11 +384,33 @@ pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<(
 /// Files that the kernel shows are none.
 #[cfg(target_os = "linux")]
 pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), Refusal> {
-    /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`.
-    const OF_THE_KERNEL: [u64; 8] =
-        [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
-    #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
-    let kind = rustix::fs::fstatfs(folder)?.f_type as u64;
+    /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`; `binfmt_misc`, `configfs`,
+    /// `efivarfs`, `selinuxfs`, `pstore`, `mqueue`; `devpts`, `fusectl`, `resctrl`, `smackfs`, `hugetlbfs`, `nsfs`.
+    const OF_THE_KERNEL: [u32; 20] = [
+        0x9fa0,
+        0x6265_6572,
+        0x0027_e0eb,
+        0x6367_7270,
+        0x6462_6720,
+        0x7472_6163,
+        0x7363_6673,
+        0xcafe_4a11,
+        0x4249_4e4d,
+        0x6265_6570,
+        0xde5e_81e4,
+        0xf97c_ff8c,
+        0x6165_676c,
+        0x1980_0202,
+        0x1cd1,
+        0x6573_5543,
+        0x0765_5821,
+        0x4341_5d53,
+        0x9584_58f6,
+        0x6e73_6673,
+    ];
+    // Where it is signed, it must not become another one.
+    #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
+    let kind = rustix::fs::fstatfs(folder)?.f_type as u32;
     match OF_THE_KERNEL.contains(&kind) {
         true => Err(Refusal::NotAFile("one of those that the kernel shows")),
         false => Ok(()),

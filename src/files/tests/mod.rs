@@ -4,6 +4,7 @@
 //! Never: speaks a protocol.
 
 mod changes;
+mod elsewhere;
 mod model;
 mod own;
 mod ways;

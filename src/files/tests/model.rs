@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{symlink, FileTypeExt};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -281,14 +281,8 @@ fn run(steps: &[Step]) -> (usize, usize) {
                 let (from, to) = (ground.path(from), ground.path(to));
                 let (source, target) = (real(&from, false), real(&to, false));
                 let mut tree = ground.tree("inside");
-                let is_one = |source: &Path, target: &Path| {
-                    let known = |path| fs::symlink_metadata(path).map(|known| (known.dev(), known.ino()));
-                    known(source).ok() == known(target).ok()
-                };
-                let same =
-                    source.as_deref().zip(target.as_deref()).is_some_and(|(one, other)| is_one(one, other));
                 let moved = folders.rename(&from, &to, *only_if_free);
-                if moved.is_ok() && !same {
+                if moved.is_ok() && source != target {
                     let (source, target) = (source.unwrap(), target.unwrap());
                     let goes = |path: &Path| Some(target.join(path.strip_prefix(&source).ok()?));
                     tree.retain(|path, _| !path.starts_with(&target));

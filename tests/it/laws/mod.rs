@@ -122,7 +122,8 @@ fn check<T: Debug>(
         Err(TestError::Fail(why, case)) => {
             let why = why.to_string();
             // Making it smaller may take longer than anybody waits.
-            writeln!(std::io::stderr(), "{why}\nin\n{case:#?}\nA smaller case is looked for.").unwrap();
+            let said = format!("{why}\nin\n{case:#?}\nA smaller case is looked for.\n");
+            std::io::stderr().write_all(said.as_bytes()).unwrap();
             let case = reduce(case);
             let why = property(&case).err().map_or(why, |why| format!("{why:#}"));
             panic!("{why}\nin\n{case:#?}");
