@@ -17,8 +17,8 @@ use super::client::{self, chat_of, create, turn, DeltaLines, Memory, CHAT, PING}
 use super::stored::folder;
 use super::{milliseconds, per_second, Outcome, Table, DELTA_BYTES};
 
-/// So many deltas are delivered in each measurement, to all clients together.
-const DELIVERIES: usize = 4_000_000;
+/// So many deltas are delivered in each measurement, to all clients together; no more than a turn may be, for one.
+const DELIVERIES: usize = 3_000_000;
 /// So many connections are opened and do nothing.
 const IDLE: u64 = 200;
 /// How often a client comes back over as much as is kept, opens a large chat, or lists all sessions.
