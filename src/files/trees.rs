@@ -365,14 +365,7 @@ impl Folders {
     ) -> Result<(), Refusal> {
         for name in names_in(folder, tally)? {
             let Some(known) = mount.look(folder, &name)? else { continue };
-            match deed {
-                Deed::Copied => {}
-                Deed::Removed => self.must_not_be_one_of_own(&known)?,
-                Deed::Moved(record) => {
-                    self.must_not_be_one_of_own(&known)?;
-                    record.must_hold(&known)?;
-                }
-            }
+            self.must_be_free_for(deed, &known)?;
             match FileType::from_raw_mode(known.st_mode) {
                 FileType::Directory => {
                     let below = mount.open_folder(folder, &name)?;
@@ -392,6 +385,18 @@ impl Folders {
         Ok(())
     }
 
+    /// What goes from its place is none of the host's own files, and is what was copied, if it was.
+    fn must_be_free_for(&self, deed: Deed<'_>, known: &Stat) -> Result<(), Refusal> {
+        match deed {
+            Deed::Copied => Ok(()),
+            Deed::Removed => self.must_not_be_one_of_own(known),
+            Deed::Moved(record) => {
+                self.must_not_be_one_of_own(known)?;
+                record.must_hold(known)
+            }
+        }
+    }
+
     /// Removes everything in a folder.
     fn empty(
         &self,
@@ -403,10 +408,7 @@ impl Folders {
     ) -> Result<(), Refusal> {
         for name in names_in(folder, &mut Tally::default())? {
             let Some(known) = mount.look(folder, &name)? else { continue };
-            self.must_not_be_one_of_own(&known)?;
-            if let Deed::Moved(record) = deed {
-                record.must_hold(&known)?;
-            }
+            self.must_be_free_for(deed, &known)?;
             let is_folder = is_folder(&known);
             if is_folder {
                 let below = mount.open_folder(folder, &name)?;

@@ -7,7 +7,7 @@
 mod changing;
 mod reading;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const WAITING_MAX: usize = 1024;
 /// And so many bytes of what they bring.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// So many of those that wait are looked at for the next one that may begin.
+/// So many that wait, of each client, are looked at for the next one that may begin.
 const LOOKED_AT: usize = 64;
 
 /// What is done one beside the other, or one after the other.
@@ -179,11 +179,16 @@ impl Resources {
     pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in Lane::ALL {
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
-                let of_lane = self.waiting.iter().enumerate().filter(|(_, job)| job.lane == lane);
-                let mut ready = of_lane.take(LOOKED_AT).filter(|(at, job)| {
-                    (lane != Lane::Reads || has_room(job.connection)) && !self.must_wait(*at, job)
+                let mut looked_at: BTreeMap<ConnectionId, usize> = BTreeMap::new();
+                let mut of_lane = self.waiting.iter().enumerate().filter(|(_, job)| job.lane == lane);
+                let next = of_lane.find(|(at, job)| {
+                    let count = looked_at.entry(job.connection).or_default();
+                    *count += 1;
+                    *count <= LOOKED_AT
+                        && (lane != Lane::Reads || has_room(job.connection))
+                        && !self.must_wait(*at, job)
                 });
-                let next = ready.next().map(|(at, _)| at);
+                let next = next.map(|(at, _)| at);
                 let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { break };
                 self.waiting_bytes -= bytes_of(&job.resource);
                 self.begin(job);
@@ -276,5 +281,48 @@ fn method_of(change: &Change) -> Method {
         Change::Move(_) => Method::ResourceMove,
         Change::Copy(_) => Method::ResourceCopy,
         Change::Ask(_) => Method::ResourceRequest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ahp_types::commands::ResourceWriteParams;
+    use serde_json::json;
+
+    /// More than are looked at of one client.
+    const MANY: u64 = LOOKED_AT as u64 + 10;
+
+    const HINDERED: ConnectionId = ConnectionId(1);
+    const FREE: ConnectionId = ConnectionId(2);
+
+    fn write(uri: &str) -> Resource {
+        let params = json!({ "channel": "ahp-root://", "uri": uri, "data": "", "encoding": "utf-8" });
+        let params: ResourceWriteParams = serde_json::from_value(params).unwrap();
+        Resource::Change { change: Box::new(Change::Write(params)), below: Vec::new() }
+    }
+
+    #[test]
+    fn what_one_client_has_to_wait_for_is_nothing_to_wait_for_to_another_one() {
+        let (mut resources, _answered) = Resources::new(Ground::default());
+        let read = || Resource::Read { uri: "file:///nothing/here".to_owned(), encoding: None };
+        for number in 1..=MANY {
+            resources.take(HINDERED, RequestId::inner(number), read());
+        }
+        resources.take(FREE, RequestId::inner(1), read());
+        resources.start(|connection| connection == FREE);
+        assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
+
+        // A copy of a large folder, and many changes in it.
+        let about = About { paths: vec!["/copied".into()], changes: true };
+        resources.running.push(Running { number: 0, lane: Lane::Trees, about });
+        for number in 1..=MANY {
+            resources.take(HINDERED, RequestId::inner(number), write("file:///copied/file"));
+        }
+        resources.take(FREE, RequestId::inner(2), write("file:///elsewhere/file"));
+        resources.start(|connection| connection == FREE);
+        assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
+        let waits = resources.waiting.iter().filter(|job| job.connection == HINDERED);
+        assert_eq!(waits.count() as u64, 2 * MANY);
     }
 }

@@ -4,6 +4,7 @@
 //! Never: lets the store be read by itself.
 
 use serde_json::{json, Value};
+use tempfile::TempDir;
 
 use super::{folder, Client, World};
 
@@ -38,6 +39,17 @@ const TWO: &str = "ahp-session:/2";
 const THREE: &str = "ahp-session:/3";
 const FOUR: &str = "ahp-session:/4";
 
+/// A world with three sessions, who has made them, and who is going to list them.
+async fn with_three(folder: &TempDir) -> (World, Client, Client) {
+    let mut world = World::on(folder.path()).await;
+    let mut other = world.client("other", "1.0.0").await;
+    for session in [ONE, TWO, THREE] {
+        create(&mut world, &mut other, session).await;
+    }
+    let lists = world.client("lists", "1.0.0").await;
+    (world, other, lists)
+}
+
 /// A session gets another title, one goes and one comes.
 async fn change(world: &mut World, client: &mut Client) {
     client.dispatches(ONE, json!({ "type": "session/titleChanged", "title": "Another" }));
@@ -49,12 +61,7 @@ async fn change(world: &mut World, client: &mut Client) {
 async fn what_changes_while_the_list_is_read_is_in_it_as_it_was_told_last() {
     for is_read_before in [true, false] {
         let folder = folder();
-        let mut world = World::on(folder.path()).await;
-        let mut other = world.client("other", "1.0.0").await;
-        for session in [ONE, TWO, THREE] {
-            create(&mut world, &mut other, session).await;
-        }
-        let mut lists = world.client("lists", "1.0.0").await;
+        let (mut world, mut other, mut lists) = with_three(&folder).await;
         let id = lists.asks("listSessions", json!({}));
         world.settle().await;
         let job = world.next_job().expect("a read");
@@ -81,12 +88,7 @@ async fn what_changes_while_the_list_is_read_is_in_it_as_it_was_told_last() {
 #[tokio::test]
 async fn a_page_that_was_read_before_sessions_changed_is_a_page_of_what_they_are_now() {
     let folder = folder();
-    let mut world = World::on(folder.path()).await;
-    let mut other = world.client("other", "1.0.0").await;
-    for session in [ONE, TWO, THREE] {
-        create(&mut world, &mut other, session).await;
-    }
-    let mut lists = world.client("lists", "1.0.0").await;
+    let (mut world, mut other, mut lists) = with_three(&folder).await;
     let id = lists.asks("listSessions", json!({ "limit": 2 }));
     world.settle().await;
     let read = world.next_job().map(|job| world.read(job)).expect("a read");
