@@ -16,8 +16,9 @@ use ahp_types::state::{
 };
 use serde_json::Value;
 
-use super::limits::{beginning_of, json_bytes, text_bytes};
+use super::limits::{beginning_of, text_bytes};
 use super::model::with_activity;
+use crate::wire::rpc::json_bytes;
 
 /// A chat's state, with an index of the active turn's parts.
 #[derive(Debug)]

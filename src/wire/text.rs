@@ -58,9 +58,8 @@ mod tests {
             let fits = |length: &&usize| **length <= bytes_max;
             let first = lengths.iter().rfind(fits).unwrap();
             assert_eq!(first_bytes(text, bytes_max), &text[..*first]);
-            let last =
-                lengths.iter().map(|length| 10 - length).find(|start| 10 - start <= bytes_max).unwrap();
-            assert_eq!(last_bytes(text, bytes_max), &text[last..]);
+            let last = lengths.iter().find(|start| 10 - **start <= bytes_max).unwrap();
+            assert_eq!(last_bytes(text, bytes_max), &text[*last..]);
         }
     }
 
