@@ -20,9 +20,6 @@ use crate::wire::rpc::{to_sorted_json, Params};
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
-/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to it elsewhere.
-const LOGIN_NEEDED_MS: u64 = 10_000;
-
 /// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
 struct Pushed {
     resource: String,
@@ -81,7 +78,7 @@ impl Host {
         params: &Params,
     ) -> Result<(), RpcError> {
         let Pushed { resource, token, expires_in } = Pushed::read(params)?;
-        if !self.config.agents.iter().flat_map(declared).any(|known| known.resource == resource) {
+        if !self.agents.iter().flat_map(declared).any(|known| known.resource == resource) {
             return Err(RpcError::invalid_params(format_args!(
                 "no agent of this host declares the resource `{resource}`"
             )));
@@ -150,7 +147,7 @@ impl Host {
     /// Whose chat it is, if that agent is there.
     pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
         let provider = &self.channels.sessions.get(&self.channels.chats.get(&key)?.session)?.state.provider;
-        self.config.agent(provider)
+        self.agents.of(provider)
     }
 
     /// The tokens of a client that are good now.
@@ -174,8 +171,7 @@ impl Host {
         let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
         let missing = needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned();
         let mut missing: Vec<_> = missing.collect();
-        let until_ms = self.logins.get(&agent.info.provider);
-        if until_ms.is_some_and(|until_ms| step.now.monotonic_ms < *until_ms) {
+        if self.agents.needs_login(&agent.info.provider, step.now.monotonic_ms) {
             let logins = logins(agent);
             if !logins.iter().any(|login| tokens.contains_key(&login.resource)) {
                 missing.extend(logins);
@@ -188,7 +184,7 @@ impl Host {
     pub(super) fn login_is_required(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let Some(agent) = self.agent_of(key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
-        self.logins.insert(provider, step.now.monotonic_ms.saturating_add(LOGIN_NEEDED_MS));
+        self.agents.login_is_needed(&provider, step.now.monotonic_ms);
         let Some(chat) = self.channels.chats.get(&key) else { return };
         let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
         let Some(client_id) = sponsor else { return };

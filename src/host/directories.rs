@@ -42,7 +42,7 @@ impl Host {
         key: SessionKey,
     ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
         let provider = self.channels.sessions.get(&key).map_or("", |session| session.state.provider.as_str());
-        let agent = self.config.agent(provider);
+        let agent = self.agents.of(provider);
         let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
         let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
         several.ok_or_else(|| {

@@ -90,7 +90,7 @@ impl Host {
         match change {
             Change::Model(model) => {
                 let mut model: ModelSelection = read("model", model)?;
-                let agent = self.config.agent(provider);
+                let agent = self.agents.of(provider);
                 if let Some(agent) = agent {
                     read_settings(&agent.info, &mut model);
                     check_model(&agent.info, &model)?;

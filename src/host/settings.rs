@@ -51,7 +51,7 @@ impl Host {
                 value.clone_from(changed);
             }
         }
-        let agent = self.config.agent(&session.state.provider);
+        let agent = self.agents.of(&session.state.provider);
         for (name, property) in &mut config.schema.properties {
             let usual = agent.and_then(|agent| agent.config.properties.get(name));
             property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));

@@ -133,7 +133,7 @@ impl Host {
         message: &Message,
     ) -> Result<(), Refusal> {
         let provider = self.channels.sessions.get(&session).map(|session| &session.state.provider);
-        let agent = provider.and_then(|provider| self.config.agent(provider));
+        let agent = provider.and_then(|provider| self.agents.of(provider));
         match (agent, &message.model) {
             (Some(agent), Some(model)) => check_model(&agent.info, model),
             _ => Ok(()),

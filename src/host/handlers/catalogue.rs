@@ -83,7 +83,8 @@ impl Host {
         let directories = new_directories(&step.findings, agent, params.working_directories)?;
         let config = settings_of(agent, params.config.unwrap_or_default());
         check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
-        let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
+        let shown_config =
+            shown(&agent.config, &config, self.agents.settings_may_change(&agent.info.provider));
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
         }

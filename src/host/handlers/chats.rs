@@ -143,7 +143,7 @@ impl Host {
     /// What the agent of a session can do with several chats.
     pub(super) fn chats_capability(&self, session: &Session) -> Result<MultipleChatsCapability, RpcError> {
         let provider = &session.state.provider;
-        let agent = self.config.agent(provider);
+        let agent = self.agents.of(provider);
         let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
         let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
         can.ok_or_else(|| {

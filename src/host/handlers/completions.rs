@@ -54,7 +54,7 @@ impl Host {
 
     /// What an agent offers: as it said in this chat, which may be of its folder; else as it said last anywhere.
     fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
-        let agent = self.config.agent(&session.state.provider);
+        let agent = self.agents.of(&session.state.provider);
         let of_chat =
             chat.and_then(|key| self.channels.chats.get(&key)).and_then(|chat| chat.commands.as_ref());
         of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
@@ -62,7 +62,7 @@ impl Host {
 
     /// What makes a client ask for [`Host::completions`].
     pub(in crate::host) fn completion_triggers(&self) -> Vec<String> {
-        let commands = self.config.agents.iter().any(|agent| !agent.commands.is_empty());
+        let commands = self.agents.iter().any(|agent| !agent.commands.is_empty());
         commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
     }
 }
