@@ -146,7 +146,7 @@ impl Host {
 
     /// Whose chat it is, if that agent is there.
     pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
-        let provider = &self.channels.sessions.get(&self.channels.chats.get(&key)?.session)?.state.provider;
+        let provider = &self.channels.sessions.get(&self.channels.chats.known(key)?.session)?.state.provider;
         self.agents.of(provider)
     }
 
@@ -185,7 +185,7 @@ impl Host {
         let Some(agent) = self.agent_of(key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
         self.agents.login_is_needed(&provider, step.now.monotonic_ms);
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
         let Some(client_id) = sponsor else { return };
         let has = self.tokens_of(step, &client_id);
@@ -208,7 +208,7 @@ impl Host {
                 client.tokens.remove(resource);
             }
         }
-        if let Some(chat) = self.channels.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
             chat.tokens_told.remove(resource);
         }
     }
@@ -216,7 +216,7 @@ impl Host {
     /// The tokens that a chat's agent may use: those of the client that asked for its work last, for the
     /// resources that it declares.
     pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
-        let sponsor = self.channels.chats.get(&key).and_then(|chat| chat.sponsor.as_deref());
+        let sponsor = self.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
         let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };
         self.tokens_for_agent(step, client_id, agent)
     }
@@ -236,7 +236,7 @@ impl Host {
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
     pub(super) fn tell_tokens(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(step, key);
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
@@ -250,7 +250,7 @@ impl Host {
     pub(super) fn token_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, resource: &str) {
         let metadata =
             self.agent_of(key).into_iter().flat_map(declared).find(|known| known.resource == resource);
-        let (Some(chat), Some(metadata)) = (self.channels.chats.get(&key), metadata.cloned()) else {
+        let (Some(chat), Some(metadata)) = (self.channels.chats.known(key), metadata.cloned()) else {
             tracing::warn!(?key, resource, "an agent asks for a resource that it does not declare");
             return;
         };

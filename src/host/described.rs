@@ -18,9 +18,9 @@ impl Host {
         key: ChatKey,
         news: SelfDescription,
     ) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         chat.commands = news.commands.clone().or(chat.commands.take());
-        let session = self.channels.sessions.get(&chat.session);
+        let session = self.channels.sessions.known(chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
         self.learn_of_agent(step, &provider, news);
     }

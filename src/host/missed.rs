@@ -47,7 +47,7 @@ impl Host {
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let Some(key) = self.channels.session_of(*target) else { continue };
-            match self.channels.sessions.get(&key) {
+            match self.channels.sessions.known(key) {
                 Some(session) if session.ahead => {}
                 Some(session) if session.shown_at > cursor => {
                     missed.added.insert(key);
@@ -82,7 +82,7 @@ impl Host {
             notify("root/sessionRemoved", to_sorted_json(&params));
         }
         let in_memory = |keys: BTreeSet<SessionKey>| {
-            keys.into_iter().filter_map(|key| Some(self.channels.sessions.get(&key)?.told.clone()))
+            keys.into_iter().filter_map(|key| Some(self.channels.sessions.known(key)?.told.clone()))
         };
         for summary in in_memory(missed.added).chain(missed.kept_added) {
             let params = SessionAddedParams { channel: channel.clone(), summary };

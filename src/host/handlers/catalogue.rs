@@ -159,7 +159,7 @@ impl Host {
 
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
-        if self.channels.sessions.get(&new.session).is_some_and(|session| !session.ahead) {
+        if self.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
             self.show_session(step, new.session);
         }
         self.open_session(step, new.session);
@@ -179,12 +179,12 @@ impl Host {
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.
-            if let Some(run) = self.channels.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+            if let Some(run) = self.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
             self.opening_is_over(step, chat);
-            let Some(uri) = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else {
+            let Some(uri) = self.channels.chats.known(chat).map(|chat| chat.channel.uri.clone()) else {
                 continue;
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
@@ -285,7 +285,7 @@ impl Host {
         let rows = self
             .channels
             .sessions
-            .get(&key)
+            .known(key)
             .map(|session| session.state.chats.as_slice())
             .unwrap_or_default();
         rows.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat()).collect()
