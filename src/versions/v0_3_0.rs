@@ -141,6 +141,8 @@ impl Step for V0_3_0 {
                 with_activity(summary, activity);
             }
         }
+        // A state that says what is watched is there since 0.4.0.
+        rest.retain(|shot| shot.kind != ChannelKind::Watch);
         *shots = rest;
     }
 
