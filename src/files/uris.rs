@@ -15,7 +15,8 @@ use crate::wire::errors::RpcError;
 pub const PATH_BYTES_MAX: usize = 4096;
 
 /// What is escaped in the path of a URI: all but what stays as it is in every library's spelling.
-pub const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub const PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The `file:` URI of an absolute path.
 pub fn uri_of(path: &Path) -> String {

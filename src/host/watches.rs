@@ -104,8 +104,10 @@ impl Host {
     }
 
     fn changes_line(&self, watch: &str, changes: &[(String, ResourceChangeType)]) -> bytes::Bytes {
-        let items: Vec<ResourceChange> =
-            changes.iter().map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type }).collect();
+        let items: Vec<ResourceChange> = changes
+            .iter()
+            .map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type })
+            .collect();
         let changes = json!({ "items": items });
         let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
         unsequenced_line(watch, &action, self.told_head())

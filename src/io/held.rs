@@ -113,7 +113,11 @@ impl HeldMessage {
         let recalled = Recalled {
             past: self.past.flatten(),
             findings: self.findings.unwrap_or_default(),
-            watches: self.watches.into_iter().map(|(uri, begun)| (uri, begun.map(Lease::hand_over))).collect(),
+            watches: self
+                .watches
+                .into_iter()
+                .map(|(uri, begun)| (uri, begun.map(Lease::hand_over)))
+                .collect(),
             restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),
         };

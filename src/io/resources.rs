@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 
 use super::files;
 use crate::files::uris::path_of;
-use crate::watches::engine;
 use crate::host::effects::{Change, ConnectionId, Frame, Resource};
+use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};

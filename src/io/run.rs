@@ -49,8 +49,8 @@ use crate::host::{self, Host};
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, Folder};
 use crate::store::{StatePlace, StoreOptions};
-use crate::watches::engine::Told;
 use crate::versions::{Edges, Line};
+use crate::watches::engine::Told;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.

@@ -39,8 +39,10 @@ impl Changes {
             return;
         }
         if kind == Kind::Deleted {
-            let inside = self.changes.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
-            let inside: Vec<PathBuf> = inside.map(|(other, _)| other.clone()).filter(|it| it != path).collect();
+            let inside =
+                self.changes.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
+            let inside: Vec<PathBuf> =
+                inside.map(|(other, _)| other.clone()).filter(|it| it != path).collect();
             for other in inside {
                 self.changes.remove(&other);
             }

@@ -100,20 +100,19 @@ impl Engine {
         let path = path_of(&watched.uri)?;
         let entries_max = if self.system.says() { ENTRIES_MAX } else { self.looked_at_max };
         let own = || Arc::clone(&self.own);
-        let (tree, is_looked_at) =
-            match Tree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
-                Ok(tree) => (tree, !self.system.says()),
-                Err(Trouble::NoRoom(setting)) => {
-                    let looked_at = Tree::begin(&watched, &path, own(), self.looked_at_max, &mut Silent);
-                    let tree = looked_at.map_err(|_| failed(&watched.uri, &Trouble::NoRoom(setting)))?;
-                    tracing::warn!(setting, "the system watches no more folders: one is looked at instead");
-                    (tree, true)
-                }
-                Err(trouble) => {
-                    let no_room = self.no_room.filter(|_| matches!(trouble, Trouble::Entries(_)));
-                    return Err(failed(&watched.uri, &no_room.map_or(trouble, Trouble::NoRoom)));
-                }
-            };
+        let (tree, is_looked_at) = match Tree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
+            Ok(tree) => (tree, !self.system.says()),
+            Err(Trouble::NoRoom(setting)) => {
+                let looked_at = Tree::begin(&watched, &path, own(), self.looked_at_max, &mut Silent);
+                let tree = looked_at.map_err(|_| failed(&watched.uri, &Trouble::NoRoom(setting)))?;
+                tracing::warn!(setting, "the system watches no more folders: one is looked at instead");
+                (tree, true)
+            }
+            Err(trouble) => {
+                let no_room = self.no_room.filter(|_| matches!(trouble, Trouble::Entries(_)));
+                return Err(failed(&watched.uri, &no_room.map_or(trouble, Trouble::NoRoom)));
+            }
+        };
         let (changes, uri) = (Changes::default(), watched.uri);
         self.watches.insert(channel.to_owned(), Watch { tree, uri, wanted: 1, changes, is_looked_at });
         Ok(())

@@ -94,7 +94,11 @@ mod tests {
             ("/a/b", vec!["a/b", "a/b/c"], vec!["a", "c/a/b"]),
             ("*.o", vec!["x.o", "dir.o/x"], vec!["a/x.o", "x.oo"]),
             ("**/*.o", vec!["x.o", "a/b/x.o"], vec!["x.c"]),
-            ("**/.git/objects/**", vec![".git/objects/x", "a/.git/objects/x/y"], vec![".git/objects", ".git/HEAD"]),
+            (
+                "**/.git/objects/**",
+                vec![".git/objects/x", "a/.git/objects/x/y"],
+                vec![".git/objects", ".git/HEAD"],
+            ),
             ("**/node_modules/*/**", vec!["node_modules/a/b"], vec!["node_modules/a", "node_modules"]),
             ("{a,b}/?", vec!["a/x", "b/y/z"], vec!["a/xy", "c/x"]),
         ] {
@@ -110,7 +114,10 @@ mod tests {
         assert!(closes(&built_in, "a/node_modules") && closes(&built_in, ".git/objects"));
         assert!(!closes(&built_in, ".git"));
         assert!(!closes(&globs(false, None, None), "node_modules"), "one that is not of all that is below");
-        assert!(!closes(&globs(true, None, Some(&["**/x"])), "node_modules"), "the client says what it wants");
+        assert!(
+            !closes(&globs(true, None, Some(&["**/x"])), "node_modules"),
+            "the client says what it wants"
+        );
         assert!(closes(&globs(true, Some(&["**/out/**"]), None), "a/out"));
     }
 

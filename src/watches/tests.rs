@@ -50,11 +50,7 @@ fn patterns(all: &[&str]) -> Option<Vec<String>> {
 
 impl Scene {
     /// Watches a fresh folder in which these are; those that end with a slash are folders.
-    fn new(
-        files: &[&str],
-        system: Box<dyn System + Send>,
-        watched: impl FnOnce(&Path) -> Watched,
-    ) -> Self {
+    fn new(files: &[&str], system: Box<dyn System + Send>, watched: impl FnOnce(&Path) -> Watched) -> Self {
         let (folder, top) = folder();
         files.iter().for_each(|file| make(&top, file));
         let mut engine = Engine::new(system, Arc::default(), ENTRIES_MAX);
@@ -110,7 +106,8 @@ fn what_is_done_is_told_and_nothing_else() {
         fs::remove_dir_all(scene.top.join("d")).unwrap();
         make(&scene.top, "comes");
         fs::remove_file(scene.top.join("comes")).unwrap();
-        let all = [("a", Updated), ("d", Deleted), ("e", Added), ("e/f", Added), ("e/f/g", Added), ("new", Added)];
+        let all =
+            [("a", Updated), ("d", Deleted), ("e", Added), ("e/f", Added), ("e/f/g", Added), ("new", Added)];
         assert_eq!(scene.told_below(), told(&all));
         fs::read(scene.top.join("a")).unwrap();
         assert_eq!(scene.told(), [], "it was only read");

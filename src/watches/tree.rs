@@ -363,8 +363,8 @@ impl Look<'_> {
             self.system.release(&self.path_of(path));
             folder.registration = registration;
         }
-        let is_another = (self.how.knows_versions && before.0 != seen.version.file)
-            || before.1 != folder.registration;
+        let is_another =
+            (self.how.knows_versions && before.0 != seen.version.file) || before.1 != folder.registration;
         // What was done with the folder was not done with what is in it: that the system says. In another folder of
         // that name the files may be others, too.
         let inside = if is_another { Why::Touched } else { Why::Anyway };
@@ -480,7 +480,9 @@ fn real_as_far_as_there(path: &Path) -> Result<PathBuf, Trouble> {
             Err(error) => return Err(Trouble::of(error)),
         }
         // Where a `..` leads behind what is not there is not known.
-        let (Some(parent), Some(name)) = (there.parent(), there.file_name()) else { return Err(Trouble::Gone) };
+        let (Some(parent), Some(name)) = (there.parent(), there.file_name()) else {
+            return Err(Trouble::Gone);
+        };
         missing.push(name);
         there = parent;
     }

@@ -54,7 +54,8 @@ impl Named {
         let members = Members::of(params.as_json());
         let mut named = Self::default();
         named.read_channels(method, &members);
-        let (watches, channels) = std::mem::take(&mut named.channels).into_iter().partition(|uri| is_watch(uri));
+        let (watches, channels) =
+            std::mem::take(&mut named.channels).into_iter().partition(|uri| is_watch(uri));
         named.channels = channels;
         if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
             named.watches = watches;

@@ -23,8 +23,8 @@ use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, ReconnectParams};
-use crate::wire::watches::{is_watch, WATCHES_MAX};
 use crate::wire::rpc::{sorted, to_json, to_sorted_json};
+use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// A state from this size on, in bytes, is large: it takes longer to write than others should wait.
 const LARGE_BYTES: usize = 1 << 20;

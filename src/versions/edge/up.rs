@@ -92,8 +92,7 @@ impl Edges {
             (None, Some(channel)) if call.method == "subscribe" && !fetches => vec![channel.to_owned()],
             _ => Vec::new(),
         };
-        let sessions: Vec<&String> =
-            asked.iter().filter(|uri| is_session(uri)).collect();
+        let sessions: Vec<&String> = asked.iter().filter(|uri| is_session(uri)).collect();
         let mut besides: Vec<String> = Vec::new();
         if dialect.has_summaries_in_states() {
             let chats = sessions.iter().map(|session| uris::default_chat_of(session));
