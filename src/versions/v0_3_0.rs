@@ -56,7 +56,7 @@ impl Step for V0_3_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["chats but the default one", "annotations"]
+        &["chats but the default one", "annotations", "what a watch of files is about; it tells what changes"]
     }
 
     fn lacks(&self) -> &'static [&'static str] {

@@ -96,7 +96,7 @@ impl Engine {
             watch.wanted += 1;
             return Ok(());
         }
-        let watched = Watched::named_by(channel).ok_or_else(|| RpcError::channel_not_found(channel))?;
+        let watched = Watched::named_by(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
         let path = path_of(&watched.uri)?;
         let entries_max = if self.system.says() { ENTRIES_MAX } else { self.looked_at_max };
         let own = || Arc::clone(&self.own);

@@ -1,4 +1,7 @@
 //! What is told of files, against what is there.
+//!
+//! Owns: real folders, in which things are done, and somebody who applies what is told.
+//! Never: waits: whatever was done the system says when it is asked.
 
 use std::collections::BTreeMap;
 use std::fs;
