@@ -52,11 +52,13 @@ fn opened(connections: &[ConnectionId]) -> Core {
 }
 
 fn unwatched(outputs: &[Output]) -> Vec<&String> {
-    let unwatched = |output| match output {
-        &Output::Unwatch(ref uri) => Some(uri),
-        _ => None,
-    };
-    outputs.iter().filter_map(unwatched).collect()
+    let mut unwatched = Vec::new();
+    for output in outputs {
+        if let Output::Unwatch(uri) = output {
+            unwatched.push(uri);
+        }
+    }
+    unwatched
 }
 
 fn timer(outputs: &[Output]) -> Option<Timer> {
