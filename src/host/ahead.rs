@@ -68,7 +68,8 @@ impl Host {
     /// The time is up in which a session that was made ahead, and that nobody followed, might be followed again.
     pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
         let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
-        let Some(session) = self.channels.sessions.known(key).filter(is_due) else { return };
+        // It may be gone since.
+        let Some(session) = self.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
         tracing::info!(session = channel, "a session is disposed of in which nothing has begun");
         if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {

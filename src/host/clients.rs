@@ -78,7 +78,9 @@ impl Host {
 
     /// The time of an absent client to come back is up.
     pub(super) fn absence_is_over(&mut self, step: &mut Step<'_>, number: u64) {
-        if let Some((session, client_id)) = self.absences.remove(&number) {
+        let Some((session, client_id)) = self.absences.remove(&number) else { return };
+        // The session may be gone since.
+        if self.channels.sessions.contains_key(&session) {
             self.remove_active_client(step, session, &client_id, None);
         }
     }

@@ -146,7 +146,7 @@ impl Host {
 
     /// Whose chat it is, if that agent is there.
     pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
-        let provider = &self.channels.sessions.get(&self.channels.chats.known(key)?.session)?.state.provider;
+        let provider = &self.channels.sessions.known(self.channels.chats.known(key)?.session)?.state.provider;
         self.agents.of(provider)
     }
 

@@ -73,7 +73,9 @@ impl Host {
 
     /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
-        let unsaved = std::mem::take(&mut self.unsaved);
+        let mut unsaved = std::mem::take(&mut self.unsaved);
+        // What is gone since has left a record that says so.
+        unsaved.retain(|id| self.channels.get(*id).is_some());
         if !unsaved.is_empty() {
             self.uses += 1;
             for id in &unsaved {

@@ -355,7 +355,8 @@ impl Host {
 
     /// Takes in what an agent reports.
     pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
-        let Some(chat) = self.channels.chats.known_mut(key) else {
+        // What its agent had said before it heard of that may still arrive.
+        let Some(chat) = self.channels.chats.get_mut(&key) else {
             tracing::debug!(?key, "an event for a chat that is gone was ignored");
             return;
         };

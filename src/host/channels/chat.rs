@@ -80,7 +80,7 @@ impl Kind for Chat {
     }
 
     fn session_of(channels: &Channels, key: ChatKey) -> Option<SessionKey> {
-        channels.chats.known(key).map(|chat| chat.session)
+        channels.chats.get(&key).map(|chat| chat.session)
     }
 
     /// Real clients name a chat by the action of sessions.
