@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 
 use ahp_types::actions::StateAction;
 use ahp_types::common::JsonObject;
-use ahp_types::state::{SessionLifecycle, SessionState};
+use ahp_types::state::SessionState;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
-use super::model::{Chat, Session, SessionKey, TitleBy};
+use super::model::{Chat, SessionKey, TitleBy};
 use super::{ChatKey, Host, Step};
 use crate::wire::asides::Change;
 use crate::wire::names::Named;
@@ -31,10 +31,6 @@ pub(super) const BEHIND_TIMES: usize = 4;
 
 /// But always after so many: a process that takes the chat up has all of them in memory at once.
 pub(super) const BEHIND_BYTES_MAX: usize = 64 << 20;
-
-/// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
-/// that are in memory.
-const IDLE_EVERY: u64 = 16;
 
 /// What a session's row holds.
 #[derive(Serialize, Deserialize)]
@@ -86,7 +82,7 @@ impl Host {
         }
     }
 
-    /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
+    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
         let unsaved = std::mem::take(&mut self.unsaved);
         if !unsaved.is_empty() {
@@ -101,11 +97,7 @@ impl Host {
         for id in unsaved {
             self.save_channel(step, id);
         }
-        let is_due = self.uses >= self.idle_looked_for + IDLE_EVERY;
-        if is_due && self.channels.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
-            self.idle_looked_for = self.uses;
-            self.let_idle_sessions_go(step);
-        }
+        self.let_idle_sessions_go(step);
     }
 
     /// Leaves a session to be saved.
@@ -154,39 +146,6 @@ impl Host {
             summary: to_json(&self.summary(key)?).into(),
             body: to_sorted_json(&body).into(),
         })
-    }
-
-    /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
-    /// store has all of them as they are.
-    fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
-        let idle = self.channels.sessions.iter().filter(|(key, session)| self.is_idle(**key, session));
-        let mut idle: Vec<(u64, SessionKey)> = idle.map(|(key, session)| (session.used, *key)).collect();
-        let Some(surplus) = idle.len().checked_sub(self.config.idle_sessions_max) else { return };
-        idle.sort_unstable();
-        for (_, key) in idle.into_iter().take(surplus) {
-            for chat in self.chats_of(key) {
-                self.close_conversation(step, chat);
-                if let Some(chat) = self.channels.chats.remove(&chat) {
-                    self.channels.by_uri.remove(&chat.channel.uri);
-                }
-            }
-            if let Some(session) = self.channels.sessions.remove(&key) {
-                self.channels.by_uri.remove(&session.channel.uri);
-            }
-        }
-    }
-
-    /// Whether nobody would notice that a session is not in memory.
-    fn is_idle(&self, key: SessionKey, session: &Session) -> bool {
-        let chats = self.chats_of(key);
-        let mut chats = chats.iter().filter_map(|key| self.channels.chats.get(key));
-        session.channel.subscribers.is_empty()
-            && !session.ahead
-            && session.state.lifecycle != SessionLifecycle::Creating
-            && !self.summaries.mentions(key)
-            && chats.all(|chat| {
-                chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
-            })
     }
 
     /// The URIs that a message names and that are not in memory.
