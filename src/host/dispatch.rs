@@ -112,7 +112,7 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => Ok(match self.serve_subscribe(connection, &params.read()?)? {
+            Method::Subscribe => Ok(match self.serve_subscribe(step, connection, &params.read()?)? {
                 Subscribed::States(states) => Answer::States(states),
                 Subscribed::Large(state) => Answer::Large(Box::new(state)),
             }),
@@ -158,7 +158,8 @@ impl Host {
                 Meant::Known(items) => json(items),
                 Meant::Files(files) => Answer::Resource(Resource::Files(files)),
             }),
-            Method::ResourceRead
+            Method::CreateResourceWatch
+            | Method::ResourceRead
             | Method::ResourceList
             | Method::ResourceResolve
             | Method::ResourceRequest

@@ -39,6 +39,7 @@ use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::States;
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
+use super::watches::Watches;
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{Ids, Input, Output, Timer};
@@ -48,7 +49,8 @@ use crate::host::{self, Host};
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, Folder};
 use crate::store::{StatePlace, StoreOptions};
-use crate::versions::{Edges, Line as Told};
+use crate::versions::{Edges, Line};
+use crate::watches::engine::Told;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
@@ -234,7 +236,7 @@ struct Sidecar {
     host: Host,
     edges: Edges,
     /// What is said to a client because of one output; empty in between.
-    told: Vec<Told>,
+    told: Vec<Line>,
     /// What the core is to hear of one message; empty in between.
     fed: Vec<Incoming>,
     agents: Agents,
@@ -251,6 +253,7 @@ struct Sidecar {
     /// What changes while messages wait for what is read.
     changes: Changes,
     resources: Resources,
+    watches: Watches,
     states: States,
     directories: Directories,
     /// Where connections come in.
@@ -308,7 +311,9 @@ impl Sidecar {
         let (readers, read) = Readers::new(readers, options.limits);
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
-        let (resources, answered) = Resources::new(Ground::new(&options.write_roots, &options.own_files));
+        let ground = Ground::new(&options.write_roots, &options.own_files);
+        let (watches, watched) = Watches::new(options.deterministic, ground.own());
+        let (resources, answered) = Resources::new(ground);
         let (states, made) = States::new();
         let sidecar = Self {
             edges: Edges::new(providers),
@@ -326,6 +331,7 @@ impl Sidecar {
             readers: has_store.then_some(readers),
             changes: Changes::default(),
             resources,
+            watches,
             states,
             directories,
             door,
@@ -349,6 +355,7 @@ impl Sidecar {
                 read,
                 looked,
                 resources: answered,
+                watches: watched,
                 states: made,
                 knocks,
                 lost,
@@ -446,6 +453,8 @@ impl Sidecar {
                 self.resources.answered(&answered);
                 self.answer(answered.connection, &answered.frame);
             }
+            Event::Begun(connection, begun) => self.hear_watches(connection, begun),
+            Event::Changed(Told { watch, changes }) => self.feed(Input::FilesChanged { watch, changes }),
             Event::State(made) => self.hear_state(made),
             Event::Link(News::Leaves(connection)) => self.cut_short(connection),
             Event::Knock(knock) => self.hear_knock(knock),
@@ -526,6 +535,9 @@ impl Sidecar {
             if exit.is_some() {
                 return Ok(exit);
             }
+        }
+        for Told { watch, changes } in self.watches.step() {
+            self.feed(Input::FilesChanged { watch, changes });
         }
         self.settle();
         Ok(None)

@@ -43,4 +43,5 @@ mod support;
 mod tidy;
 mod transcripts;
 mod upgrades;
+mod watches;
 mod windows;

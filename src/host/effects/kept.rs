@@ -1,15 +1,20 @@
 //! What goes to the store and comes back from it.
 //!
 //! Owns: the records that a step leaves to be kept, the rows in them, and the shapes in which sessions, past actions
-//! and the list of sessions are read again.
+//! and the list of sessions are read again; and what is listed of a session that cannot be given out.
 //! Never: reads or writes anything; says how the store keeps it.
 
 use std::collections::BTreeMap;
 
+use ahp_types::state::SessionStatus;
 use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::Value;
 
 use super::{ActionLine, ChannelId, ChatKey, SessionKey};
+use crate::host::status::with_activity;
 use crate::host::KeptSummary;
+use crate::wire::rpc::sorted;
 
 /// What the store keeps of a step.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,4 +187,39 @@ pub struct Place {
     pub modified_at: String,
     /// Which.
     pub key: SessionKey,
+}
+
+/// The summary that is listed of a session that the store does not give out, because taking up its turn has ended
+/// the host too often: it and its chats failed, and nothing runs in it.
+pub fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
+    let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
+    let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let failed = |status: &Value| {
+        let flags = status.as_u64().and_then(|status| u32::try_from(status).ok()).unwrap_or_default();
+        Value::from(with_activity(flags, SessionStatus::Error.bits()))
+    };
+    summary["status"] = failed(&summary["status"]);
+    let chats = chats.into_iter().map(|mut chat| {
+        chat["status"] = failed(&chat["status"]);
+        chat
+    });
+    summary["chats"] = chats.collect();
+    if let Some(members) = summary.as_object_mut() {
+        members.remove("activity");
+    }
+    sorted(summary).into()
+}
+
+/// The summary that is listed of a session whose row is damaged: so much is known of it all the same.
+pub fn summary_of_a_damaged_one(uri: Option<String>, modified_at: &str) -> Bytes {
+    let time = modified_at.parse::<Timestamp>().unwrap_or_default();
+    let summary = serde_json::json!({
+        "resource": uri.unwrap_or_default(),
+        "provider": "unknown",
+        "title": "(this session is damaged and cannot be read)",
+        "status": SessionStatus::Error,
+        "createdAt": format!("{time:.3}"),
+        "modifiedAt": format!("{time:.3}"),
+    });
+    summary.to_string().into()
 }

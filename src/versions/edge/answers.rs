@@ -216,7 +216,11 @@ impl Edges {
             })
             .collect();
         match asked.method.as_str() {
-            "subscribe" => json!({ "snapshot": snapshots.into_iter().next() }),
+            "subscribe" => match snapshots.into_iter().next() {
+                Some(snapshot) => json!({ "snapshot": snapshot }),
+                // Its version has no state of this kind.
+                None => json!({}),
+            },
             "reconnect" => json!({ "type": "snapshot", "snapshots": snapshots }),
             _ => {
                 result["snapshots"] = json!(snapshots);

@@ -80,7 +80,11 @@ impl Edges {
                     }
                 }
             }
-            Frame::Answer(line) => answer_alone(lane, peer, line, lines),
+            Frame::Answer(line) => {
+                let mut told = Vec::new();
+                answer_alone(lane, peer, line, &mut told);
+                behind_return(peer).unwrap_or(lines).append(&mut told);
+            }
             Frame::Notification { method, params } => {
                 let Ok(mut params) = serde_json::from_slice::<Object>(params) else { return };
                 if let Some(Value::String(channel)) = params.get_mut("channel") {
@@ -90,10 +94,7 @@ impl Edges {
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut scene) {
                     let line = Line::of(notification_line(&notice.method, &sorted(notice.params)));
-                    let mut batches = peer.batches.values_mut();
-                    let returns =
-                        |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
-                    batches.find(returns).map_or(&mut *lines, |batch| &mut batch.behind).push(line);
+                    behind_return(peer).unwrap_or(lines).push(line);
                 }
             }
             Frame::Error { id, error } => {
@@ -105,6 +106,12 @@ impl Edges {
             Frame::Result { id, result, .. } => lines.push(Line::of(result_line(id, result))),
         }
     }
+}
+
+/// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all of them are there.
+fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Line>> {
+    let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
+    peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
 
 /// The line of a frame of the newest version.
