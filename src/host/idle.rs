@@ -95,6 +95,6 @@ impl Host {
     fn its_chats<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Chat> {
         let keys =
             session.state.chats.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat());
-        keys.filter_map(|key| self.channels.chats.get(&key))
+        keys.filter_map(|key| self.channels.chats.known(key))
     }
 }
