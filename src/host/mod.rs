@@ -169,7 +169,7 @@ pub struct Host {
     runs: usize,
     last_key: u64,
     summaries: catalogue::Summaries,
-    shutdown: Option<shutdown::State>,
+    shutdown: Option<shutdown::ShuttingDown>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
     /// Connections that clients have lost who are expected back.

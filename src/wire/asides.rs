@@ -16,7 +16,8 @@ pub const SELECTED: &str = "selected";
 pub enum Aside {
     /// `initialize`, `reconnect`: the client cannot be shown questions, so it cannot answer any.
     SeesNoQuestions,
-    /// `reconnect`: the states are for the edge; the client goes on with those that it has.
+    /// `reconnect`: the snapshots are for the version edge alone. The client keeps the states that it has, so the windows
+    /// of its subscriptions stay as they are.
     OnlyLooks,
     /// `listSessions`: just these sessions, as far as they are in memory.
     Only(Vec<String>),

@@ -109,7 +109,8 @@ pub enum Input {
     Timer(Timer),
     /// No client can say anything any more.
     Shutdown(Shutdown),
-    /// Everything that was waiting has been taken in: what was held back to be merged is told.
+    /// The last input of a batch was handled: summaries that were held back, so that several changes are told as one, are
+    /// sent.
     Settled,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
