@@ -48,7 +48,7 @@ use crate::host::{self, Host};
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, Folder};
 use crate::store::{StatePlace, StoreOptions};
-use crate::versions::{Edges, Line as Told};
+use crate::versions::{Edges, Told};
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
