@@ -6,25 +6,26 @@
 //! An export is JSON Lines: a line that says format and version, then `session`, then for each chat `chat` and
 //! its `turn`s, then the `envelope`s that the store still has, which are there to be read only, and `end`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use ahp::reducers::apply_action_to_chat;
-use ahp_types::actions::{ActionEnvelope, StateAction};
-use ahp_types::state::{ChatState, Message, ResponsePart, SessionState, SessionSummary, Turn};
-use anyhow::{bail, ensure, Context};
+use ahp_types::state::{Message, ResponsePart, SessionSummary, Turn};
+use anyhow::{bail, ensure, Context, Error};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
-use serde_json::value::{to_raw_value, RawValue};
+use serde_json::value::RawValue;
 
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
+use crate::host::envelope_of;
+use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::store::archive::{Archive, Entry, Salvaged};
 use crate::store::folder::{self, Folder};
 use crate::store::sqlite;
+use crate::wire::rpc::to_sorted_json;
 
 /// What the first line of an export says.
 const FORMAT: &str = "ahp-sidecar session";
@@ -223,8 +224,8 @@ fn show_damage(error: impl std::fmt::Display, out: &mut dyn Write, damage: &mut 
 }
 
 fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyhow::Result<()> {
-    let (chat, context_turns) = match up_to_date(&salvaged.chat) {
-        Ok((state, body)) => (state, context_turns(&body)),
+    let ChatBody { state: chat, context_turns, .. } = match up_to_date(&salvaged.chat) {
+        Ok(body) => body,
         Err(error) => {
             show_damage(format!("{error:#}"), out, damage)?;
             return show_turns(&salvaged.turns, out, damage);
@@ -316,44 +317,17 @@ fn shown(part: &ResponsePart) -> String {
     }
 }
 
-/// What a row says besides its columns: JSON text by name, so that what is not changed stays as it is.
-type Body = BTreeMap<String, Box<RawValue>>;
-
-/// A chat's state with what its row does not know of, and what else its row says. Turns that have ended since
-/// are in the state; those that have rows of their own are not.
-fn up_to_date(chat: &SavedChat) -> anyhow::Result<(ChatState, Body)> {
+/// What a chat's row says, with what was said since it was written. Turns that have ended since are in the state;
+/// those that have rows of their own are not.
+fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let name = || format!("the chat {}", chat.row.uri);
-    let mut body: Body = serde_json::from_slice(&chat.row.body).with_context(name)?;
-    let state = body.get("state").with_context(name)?;
-    let mut state: ChatState = serde_json::from_str(state.get()).with_context(name)?;
-    let mut consumed: BTreeSet<String> = match body.get("consumed") {
-        Some(consumed) => serde_json::from_str(consumed.get()).with_context(name)?,
-        None => BTreeSet::new(),
-    };
+    let mut body = ChatBody::read(&chat.row.body).map_err(Error::msg).with_context(name)?;
     for line in &chat.actions {
-        let envelope: ActionEnvelope = serde_json::from_str(envelope_in(line)?.get()).with_context(name)?;
-        apply_action_to_chat(&mut state, &envelope.action);
-        if let (StateAction::ChatPendingMessageRemoved(removed), None) = (&envelope.action, &envelope.origin)
-        {
-            consumed.insert(removed.id.clone());
-        }
+        let envelope = rows::read_action(line).map_err(Error::msg).with_context(name)?;
+        apply_action_to_chat(body.state.to_mut(), &envelope.action);
+        body.consumed.extend(rows::consumed_by(&envelope).map(str::to_owned));
     }
-    body.insert("consumed".to_owned(), to_raw_value(&consumed)?);
-    Ok((state, body))
-}
-
-/// How many of a chat's saved turns were said elsewhere before its first one.
-fn context_turns(body: &Body) -> usize {
-    body.get("contextTurns").and_then(|count| serde_json::from_str(count.get()).ok()).unwrap_or(0)
-}
-
-/// The envelope in an action's line.
-fn envelope_in(line: &[u8]) -> anyhow::Result<Box<RawValue>> {
-    #[derive(Deserialize)]
-    struct Notification {
-        params: Box<RawValue>,
-    }
-    Ok(serde_json::from_slice::<Notification>(line).context("an action")?.params)
+    Ok(body)
 }
 
 /// The first line of an export.
@@ -371,13 +345,13 @@ enum Line {
         uri: String,
         modified_at: String,
         summary: Box<RawValue>,
-        saved: Body,
+        saved: Box<RawValue>,
     },
     Chat {
         uri: String,
         running: bool,
         progress: Option<u64>,
-        saved: Body,
+        saved: Box<RawValue>,
     },
     /// Of the chat that was named last.
     Turn(Box<RawValue>),
@@ -413,7 +387,7 @@ fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<(
         lines.extend(chat_lines(chat)?);
     }
     for action in actions {
-        lines.push(Line::Envelope(envelope_in(&action.line)?));
+        lines.push(Line::Envelope(serde_json::from_slice(&envelope_of(&action.line))?));
     }
     let header = Header { format: FORMAT.to_owned(), version: FORMAT_VERSION };
     writeln!(out, "{}", serde_json::to_string(&header)?)?;
@@ -435,45 +409,44 @@ fn session_line(row: &SessionRow) -> anyhow::Result<Line> {
 }
 
 fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<Line>> {
-    let (mut state, mut saved) = up_to_date(chat)?;
-    let ended = std::mem::take(&mut state.turns);
-    // Sorted: the same session gives the same bytes.
-    saved.insert("state".to_owned(), sorted(&state)?);
-    let running = chat.row.running && state.active_turn.is_some();
+    let mut body = up_to_date(chat)?;
+    let ended = std::mem::take(&mut body.state.to_mut().turns);
+    let running = chat.row.running && body.state.active_turn.is_some();
+    let saved = serde_json::from_slice(&body.to_json())?;
     let mut lines = vec![Line::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
     for turn in &chat.turns {
         lines.push(Line::Turn(serde_json::from_slice(turn)?));
     }
     for turn in ended {
-        lines.push(Line::Turn(sorted(&turn)?));
+        lines.push(Line::Turn(serde_json::from_slice(&to_sorted_json(&turn))?));
     }
     Ok(lines)
-}
-
-/// A value as JSON text, its members sorted by name.
-fn sorted(value: &impl Serialize) -> anyhow::Result<Box<RawValue>> {
-    let mut value = serde_json::to_value(value)?;
-    value.sort_all_objects();
-    Ok(to_raw_value(&value)?)
 }
 
 /// Brings a session back from the trash.
 fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     let mut session = archive.load(archive.find_removed(uri)?)?;
     let head = archive.next_head()?;
-    session.row.body = born_at(head, &session.row.body)?;
+    session.row.body = session_born_at(head, &session.row.body)?;
     for chat in &mut session.chats {
-        chat.row.body = born_at(head, &chat.row.body)?;
+        chat.row.body = chat_born_at(head, &chat.row.body)?;
     }
     Ok(archive.bring_back(&session)?)
 }
 
-/// A body whose channel came into being now. A client that knew it before, or knew another of its name, is
+/// A session's body whose channel came into being now. A client that knew it before, or knew another of its name, is
 /// told its state rather than what has changed.
-fn born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
-    let mut body: Body = serde_json::from_slice(body)?;
-    body.insert("bornAt".to_owned(), to_raw_value(&head)?);
-    Ok(serde_json::to_vec(&body)?.into())
+fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
+    let mut body = SessionBody::read(body).map_err(Error::msg)?;
+    body.born_at = head;
+    Ok(body.to_json())
+}
+
+/// The same for a chat.
+fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
+    let mut body = ChatBody::read(body).map_err(Error::msg)?;
+    body.born_at = head;
+    Ok(body.to_json())
 }
 
 /// Brings in an exported session. Returns its URI.
@@ -516,15 +489,13 @@ impl Reading {
         match (line, &mut self.session) {
             (Line::Session { uri, modified_at, summary, saved }, None) => {
                 check::<SessionSummary>(&summary)?;
-                check::<SessionState>(saved.get("state").context("it has no state")?)?;
                 let summary = Bytes::from(summary.get().to_owned());
-                let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
+                let body = session_born_at(self.head, saved.get().as_bytes())?;
                 let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
                 self.session = Some(SavedSession { row, chats: Vec::new(), deaths: 0 });
             }
             (Line::Chat { uri, running, progress, saved }, Some(session)) => {
-                check::<ChatState>(saved.get("state").context("it has no state")?)?;
-                let body = born_at(self.head, &serde_json::to_vec(&saved)?)?;
+                let body = chat_born_at(self.head, saved.get().as_bytes())?;
                 let (key, owner) = (ChatKey(0), session.row.key);
                 let row = ChatRow { key, session: owner, uri, running, as_of: self.head, body };
                 session.chats.push(SavedChat {

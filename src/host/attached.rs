@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ahp_types::common::StringOrMarkdown;
 use ahp_types::state::{
     Message, MessageAttachment, MessageChatAttachment, ResponsePart, ToolCallState, Turn,
 };
@@ -20,6 +19,7 @@ use super::model::Chat;
 use super::reduce::tool_call_id;
 use super::Host;
 use crate::wire::names::ATTACHED_MAX;
+use crate::wire::text;
 
 /// All transcripts of a message have so many bytes at most: of each, what was said last.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;
@@ -179,15 +179,11 @@ fn text_of(turns: &[Turn], bytes_max: usize) -> (String, bool) {
     }
     newest_first.reverse();
     let whole = newest_first.len() == turns.len();
-    let mut text = newest_first.concat();
-    if text.len() <= bytes_max {
-        return (text, !whole);
+    let all = newest_first.concat();
+    if all.len() <= bytes_max {
+        return (all, !whole);
     }
-    let mut start = text.len() - bytes_max;
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    (text.split_off(start), true)
+    (text::last_bytes(&all, bytes_max).to_owned(), true)
 }
 
 fn turn_as_text(turn: &Turn) -> String {
@@ -204,7 +200,7 @@ fn turn_as_text(turn: &Turn) -> String {
             ResponsePart::ToolCall(part) => {
                 let call = &part.tool_call;
                 let done = match call {
-                    ToolCallState::Completed(call) => plain(&call.past_tense_message).to_owned(),
+                    ToolCallState::Completed(call) => text::plain(&call.past_tense_message).to_owned(),
                     call => format!("tool call {}", tool_call_id(call)),
                 };
                 put(&mut text, format_args!("[tool: {done}]\n"));
@@ -214,13 +210,6 @@ fn turn_as_text(turn: &Turn) -> String {
         }
     }
     text
-}
-
-fn plain(text: &StringOrMarkdown) -> &str {
-    match text {
-        StringOrMarkdown::Plain(text) => text,
-        StringOrMarkdown::Markdown { markdown } => markdown,
-    }
 }
 
 fn put(text: &mut String, more: std::fmt::Arguments<'_>) {

@@ -22,8 +22,9 @@ use ahp_types::state::{
 };
 
 use super::effects::{ChatKey, Output, Timer};
-use super::model::{activity_of, status_is, with_activity, Session, SessionKey, TitleBy};
+use super::model::{Session, SessionKey, TitleBy};
 use super::reduce::client_of_call;
+use super::status::{activity_of, status_is, with_activity};
 use super::{Host, Step};
 
 /// What a session and a chat are called before anybody said anything.

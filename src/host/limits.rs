@@ -5,11 +5,8 @@
 //! state has no room for.
 //! Never: cuts what was told; what brings a turn past its limit is still shown.
 
-use std::io::{self, Write};
-
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
-use serde::Serialize;
 
 use super::actions::Refusal;
 use super::effects::{ChannelId, ChatKey, ChatRow};
@@ -17,6 +14,7 @@ use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{Host, Step};
+use crate::wire::rpc::json_bytes;
 
 /// What clients are told of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
@@ -161,24 +159,6 @@ pub(super) fn in_words(bytes: usize) -> String {
         mib if mib << 20 == bytes && mib > 0 => format!("{mib} MiB"),
         _ => format!("{bytes} bytes"),
     }
-}
-
-/// How many bytes the JSON text of a value has.
-pub(super) fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
-    struct Count(usize);
-    impl Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // Nothing that is counted here can fail to be written.
-    serde_json::to_writer(&mut count, value).unwrap_or_default();
-    count.0
 }
 
 /// How many bytes a text has inside a JSON string.

@@ -8,53 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::actions::{ActionEnvelope, StateAction};
-use ahp_types::state::{ChatState, SessionLifecycle, SessionSummary, Turn};
+use ahp_types::state::{SessionLifecycle, SessionSummary, Turn};
 use bytes::Bytes;
-use serde::Deserialize;
 
-use super::attached::Attached;
 use super::catalogue::row_of;
 use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
 use super::limits::{is_output, Limits};
 use super::locale::Language;
-use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey, TitleBy};
+use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
 use super::reduce::Conversation;
-use super::save::{lasted_since, SessionBody};
+use super::rows::{self, read, ChatBody, SessionBody};
+use super::save::lasted_since;
 use super::selection::Waiting;
-use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{ChatKey, Host, Step};
-use crate::wire::asides::Change;
 
 /// How long after an interrupted turn was ended, safely, the process still being there counts.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
-
-/// What a chat's row holds.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ChatBody {
-    state: ChatState,
-    born_at: u64,
-    title_by: TitleBy,
-    /// Turn ids that are known although their turns are not in the chat any more.
-    removed_turns: BTreeSet<String>,
-    consumed: BTreeSet<String>,
-    #[serde(default)]
-    selecting: Vec<Change>,
-    #[serde(default)]
-    following: BTreeSet<String>,
-    progress: BTreeMap<String, u64>,
-    /// So many of its saved turns are not its own but what its agent was told before them.
-    #[serde(default)]
-    context_turns: usize,
-    #[serde(default)]
-    attached: Attached,
-    #[serde(default)]
-    handle: Option<String>,
-    #[serde(default)]
-    resumes: bool,
-}
 
 /// A session from the store, made of its rows again, that is not in memory yet.
 #[derive(Debug)]
@@ -237,21 +207,17 @@ fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
     lost > 0 || listed.len() < chats.len() || default_is_lost
 }
 
-fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(json).map_err(|error| format!("the saved {what} cannot be read: {error}"))
-}
-
 fn read_session(row: &SessionRow) -> Result<Session, String> {
-    let body: SessionBody = read("session", &row.body)?;
+    let body = SessionBody::read(&row.body)?;
     let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
     let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
     let told = SessionSummary { meta: kept.and_then(|kept| kept.meta), ..told };
     Ok(Session {
         channel: Channel::new(row.uri.clone(), body.born_at),
-        state: body.state,
-        created_at: body.created_at,
+        state: body.state.into_owned(),
+        created_at: body.created_at.into_owned(),
         modified_at: row.modified_at.clone(),
-        config: body.config,
+        config: body.config.into_owned(),
         title_by: body.title_by,
         used: 0,
         selected: told.meta.clone(),
@@ -265,8 +231,8 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
 /// A chat as it was saved.
 fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, String> {
     let SavedChat { row, turns, actions, sifted, progress } = saved;
-    let body: ChatBody = read("chat", &row.body)?;
-    let mut state = body.state;
+    let body = ChatBody::read(&row.body)?;
+    let mut state = body.state.into_owned();
     let mut context = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<Vec<_>, _>>()?;
     if context.len() < body.context_turns {
         return Err("not all is there that the chat goes on from".to_owned());
@@ -282,16 +248,14 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
     let mut conversation = Conversation::new(state);
     for line in &actions {
-        let envelope: ActionEnvelope = read("action", &envelope_of(line))?;
+        let envelope = rows::read_action(line)?;
         if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {
             continue;
         }
         if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
             return Err(format!("the saved action {} does not fit its chat", envelope.server_seq));
         }
-        if let (StateAction::ChatPendingMessageRemoved(a), None) = (&envelope.action, &envelope.origin) {
-            consumed.insert(a.id.clone());
-        }
+        consumed.extend(rows::consumed_by(&envelope).map(str::to_owned));
     }
     drop(actions);
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
@@ -318,7 +282,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         consumed,
         selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
         following: body.following,
-        attached: body.attached,
+        attached: body.attached.into_owned(),
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),
         saved: Saved {

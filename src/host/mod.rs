@@ -15,7 +15,8 @@
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
-//! client holds), `missed` (what is told beside a replay), [`limits`] (how large things may get), `shutdown`,
+//! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
+//! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
@@ -47,11 +48,13 @@ mod origins;
 mod pending;
 mod progress;
 pub mod reduce;
+pub mod rows;
 mod save;
 mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
+mod status;
 mod turns;
 mod windows;
 

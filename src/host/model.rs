@@ -21,9 +21,6 @@ use super::reduce::Conversation;
 use super::selection::Waiting;
 use super::settings::Told;
 
-/// Bits 0–4 of a status: what is going on. The others are flags.
-pub(super) const ACTIVITY_BITS: u32 = (1 << 5) - 1;
-
 /// What all channels have.
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -365,19 +362,4 @@ pub(super) fn creating_session(
         input_needed: None,
         meta: None,
     }
-}
-
-/// The activity bits of a status.
-pub(super) fn activity_of(status: u32) -> u32 {
-    status & ACTIVITY_BITS
-}
-
-/// Whether the activity bits say so. `InputNeeded` contains `InProgress`, so bits are compared whole.
-pub(super) fn status_is(status: u32, activity: SessionStatus) -> bool {
-    activity_of(status) == activity.bits()
-}
-
-/// `status` with other activity bits.
-pub(super) fn with_activity(status: u32, activity: u32) -> u32 {
-    (status & !ACTIVITY_BITS) | activity
 }

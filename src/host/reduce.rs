@@ -16,8 +16,9 @@ use ahp_types::state::{
 };
 use serde_json::Value;
 
-use super::limits::{beginning_of, json_bytes, text_bytes};
-use super::model::with_activity;
+use super::limits::{beginning_of, text_bytes};
+use super::status::with_activity;
+use crate::wire::rpc::json_bytes;
 
 /// A chat's state, with an index of the active turn's parts.
 #[derive(Debug)]
@@ -112,12 +113,12 @@ impl Conversation {
         true
     }
 
-    /// The state without its completed turns, as JSON text.
-    pub(super) fn head_json(&mut self) -> Value {
+    /// What comes of the state without its completed turns.
+    pub(super) fn with_head<T>(&mut self, of: impl FnOnce(&ChatState) -> T) -> T {
         let turns = std::mem::take(&mut self.state.turns);
-        let head = serde_json::to_value(&self.state).unwrap_or_default();
+        let result = of(&self.state);
         self.state.turns = turns;
-        head
+        result
     }
 
     /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.

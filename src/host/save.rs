@@ -1,27 +1,26 @@
 //! What is kept of the state.
 //!
-//! Owns: which rows a step leaves to be saved, and the JSON text of those rows. How they come back is in `loaded`.
+//! Owns: which rows a step leaves to be saved. Their text is that of `rows`; how they come back is in `loaded`.
 //! Never: writes anything itself; rows go out as records.
 //!
 //! A session's row is saved whole whenever it has changed. A chat's row is its state without its completed
 //! turns, which are rows of their own. While a turn runs the saved actions make up for what the chat's row
 //! does not know, so the row is saved again only when they have grown much larger than it, or are many.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use ahp_types::actions::StateAction;
-use ahp_types::common::JsonObject;
-use ahp_types::state::{SessionLifecycle, SessionState};
+use ahp_types::state::SessionLifecycle;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
-use super::model::{Chat, Session, SessionKey, TitleBy};
+use super::model::{Chat, Session, SessionKey};
+use super::rows::{ChatBody, SessionBody};
 use super::{ChatKey, Host, Step};
-use crate::wire::asides::Change;
 use crate::wire::names::Named;
-use crate::wire::rpc::{sorted, to_json, to_sorted_json};
+use crate::wire::rpc::{to_json, to_sorted_json};
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
@@ -35,20 +34,6 @@ pub(super) const BEHIND_BYTES_MAX: usize = 64 << 20;
 /// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
 /// that are in memory.
 const IDLE_EVERY: u64 = 16;
-
-/// What a session's row holds.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct SessionBody {
-    pub(super) state: SessionState,
-    pub(super) created_at: String,
-    pub(super) born_at: u64,
-    pub(super) config: JsonObject,
-    pub(super) title_by: TitleBy,
-    /// Where it was shown later than it was born.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) shown_at: Option<u64>,
-}
 
 impl Host {
     /// Takes note of what an action, just sequenced, leaves to be saved.
@@ -140,10 +125,10 @@ impl Host {
     fn session_row(&self, key: SessionKey) -> Option<SessionRow> {
         let session = self.channels.sessions.get(&key)?;
         let body = SessionBody {
-            state: session.state.clone(),
-            created_at: session.created_at.clone(),
+            state: Cow::Borrowed(&session.state),
+            created_at: Cow::Borrowed(&session.created_at),
             born_at: session.channel.born_at,
-            config: session.config.clone(),
+            config: Cow::Borrowed(&session.config),
             title_by: session.title_by,
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };
@@ -152,7 +137,7 @@ impl Host {
             uri: session.channel.uri.clone(),
             modified_at: session.modified_at.clone(),
             summary: to_json(&self.summary(key)?).into(),
-            body: to_sorted_json(&body).into(),
+            body: body.to_json(),
         })
     }
 
@@ -239,31 +224,25 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     let there: BTreeSet<&String> = turns.iter().map(|turn| &turn.id).collect();
     let active = chat.conversation.state().active_turn.as_ref().map(|turn| &turn.id);
     let removed = chat.turn_ids.iter().filter(|id| !there.contains(id) && Some(*id) != active);
-    let body = serde_json::json!({
-        "bornAt": chat.channel.born_at,
-        "titleBy": chat.title_by,
-        "removedTurns": removed.collect::<BTreeSet<_>>(),
-        "consumed": chat.consumed.iter().collect::<BTreeSet<_>>(),
-        "progress": chat.progress,
-        "handle": chat.handle.as_ref().map(|handle| &handle.name),
-        "resumes": chat.handle.as_ref().is_some_and(|handle| handle.resumes),
+    let removed_turns = removed.cloned().collect();
+    let born_at = chat.channel.born_at;
+    let body = chat.conversation.with_head(|state| {
+        let body = ChatBody {
+            state: Cow::Borrowed(state),
+            born_at,
+            title_by: chat.title_by,
+            removed_turns,
+            consumed: chat.consumed.iter().cloned().collect(),
+            selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
+            following: chat.following.clone(),
+            progress: chat.progress.clone(),
+            context_turns,
+            attached: Cow::Borrowed(&chat.attached),
+            handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+            resumes: chat.handle.as_ref().is_some_and(|handle| handle.resumes),
+        };
+        body.to_json()
     });
-    let mut body = body;
-    if context_turns > 0 {
-        body["contextTurns"] = context_turns.into();
-    }
-    if !chat.attached.is_empty() {
-        body["attached"] = serde_json::to_value(&chat.attached).unwrap_or_default();
-    }
-    if !chat.selecting.is_empty() {
-        let changes: Vec<&Change> = chat.selecting.iter().map(|waiting| &waiting.change).collect();
-        body["selecting"] = serde_json::to_value(changes).unwrap_or_default();
-    }
-    if !chat.following.is_empty() {
-        body["following"] = serde_json::to_value(&chat.following).unwrap_or_default();
-    }
-    body["state"] = chat.conversation.head_json();
-    let body = Bytes::from(sorted(body));
     chat.saved.row_due = false;
     chat.saved.behind_bytes = 0;
     chat.saved.row_bytes = body.len();

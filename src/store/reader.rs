@@ -17,7 +17,8 @@ use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
 use super::{clients, schema, trash, ways};
 use crate::host::effects::{
-    ActionLine, ChannelId, ChatKey, ChatRow, Listed, Page, Place, SavedSession, SessionKey, SessionRow,
+    summary_of_a_damaged_one, summary_of_one_left_alone, ActionLine, ChannelId, ChatKey, ChatRow, Listed,
+    Page, Place, SavedSession, SessionKey, SessionRow,
 };
 use crate::host::log::Window;
 
@@ -393,7 +394,7 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
 /// A session's summary, which says so if it is left alone.
 fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -> Result<Bytes, StoreError> {
     let is_left_alone = trials::of(connection, key)?.verdict == Verdict::LeaveAlone;
-    Ok(if is_left_alone { trials::summary_of_one_left_alone(&summary.json) } else { summary.json })
+    Ok(if is_left_alone { summary_of_one_left_alone(&summary.json) } else { summary.json })
 }
 
 /// Every session with the time of its removal and its summary: the listed ones, newest first, then those in
@@ -413,20 +414,8 @@ pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Optio
     Ok(all)
 }
 
-/// What a session that cannot be read says of itself.
-pub(super) const UNREADABLE_TITLE: &str = "(this session is damaged and cannot be read)";
-
 fn damaged_summary(connection: &Connection, key: SessionKey, modified_at: &str) -> Bytes {
     let uri = rows::uri_of(connection, key);
-    tracing::error!(uri, key = key.0, "a session's row is damaged");
-    let time = modified_at.parse::<jiff::Timestamp>().unwrap_or_default();
-    let summary = serde_json::json!({
-        "resource": uri.unwrap_or_default(),
-        "provider": "unknown",
-        "title": UNREADABLE_TITLE,
-        "status": ahp_types::state::SessionStatus::Error,
-        "createdAt": format!("{time:.3}"),
-        "modifiedAt": format!("{time:.3}"),
-    });
-    summary.to_string().into()
+    tracing::error!(uri, key = key.0, "the row of a session is damaged: the list says so");
+    summary_of_a_damaged_one(uri, modified_at)
 }

@@ -3,15 +3,11 @@
 //! Owns: counting how often in a row that has happened to each, across processes.
 //! Never: knows why. A process that was killed from outside meanwhile counts too: nobody can tell.
 
-use ahp_types::state::SessionStatus;
-use bytes::Bytes;
 use rusqlite::{params, Connection, OptionalExtension};
-use serde_json::Value;
 
 use super::rows::signed;
 use super::sqlite::StoreError;
 use crate::host::effects::SessionKey;
-use crate::wire::rpc::sorted;
 
 /// What is to become of a session whose turn ran when its process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,26 +83,3 @@ pub(super) fn of(connection: &Connection, session: SessionKey) -> Result<Trial, 
     };
     Ok(Trial { deaths, verdict })
 }
-
-/// The summary of a session that is left alone: it and its chats failed, and nothing runs in it.
-pub(super) fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
-    let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
-    let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
-    let failed = |status: &Value| {
-        let flags = status.as_u64().unwrap_or(0) & !ACTIVITY_BITS;
-        Value::from(flags | u64::from(SessionStatus::Error.bits()))
-    };
-    summary["status"] = failed(&summary["status"]);
-    let chats = chats.into_iter().map(|mut chat| {
-        chat["status"] = failed(&chat["status"]);
-        chat
-    });
-    summary["chats"] = chats.collect();
-    if let Some(members) = summary.as_object_mut() {
-        members.remove("activity");
-    }
-    sorted(summary).into()
-}
-
-/// Bits 0–4 of a status: what is going on.
-const ACTIVITY_BITS: u64 = (1 << 5) - 1;

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
@@ -311,6 +312,24 @@ pub fn notification_line(method: &str, params: &[u8]) -> Bytes {
 pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     // Serialising our own types cannot fail: no map with keys that are not strings, no failing `Serialize`.
     serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec())
+}
+
+/// How many bytes the JSON text of a value has.
+pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
+    struct Count(usize);
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Nothing that is counted here can fail to be written.
+    serde_json::to_writer(&mut count, value).unwrap_or_default();
+    count.0
 }
 
 /// The JSON text of a value, its members sorted by name.

@@ -1,7 +1,10 @@
-//! Text that is shown to people although somebody else wrote it.
+//! Text that somebody else wrote, made fit for where it is shown or kept.
 //!
-//! Owns: taking out of it what a terminal would obey, and cutting it to a length that can be shown.
+//! Owns: taking out of an error message what a terminal would obey, cutting texts to a length, and the text of what
+//! may be plain or Markdown.
 //! Never: changes what is data: messages, parts, tool calls and their results go through as they came.
+
+use ahp_types::common::StringOrMarkdown;
 
 /// The longest error message, in characters; it may hold the last lines of an agent's log.
 const MESSAGE_CHARS_MAX: usize = 4000;
@@ -18,9 +21,47 @@ pub fn message(text: &str) -> String {
     message
 }
 
+/// The beginning of a text: at most so many bytes of it, and no half character.
+pub fn first_bytes(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The end of a text: at most so many bytes of it, and no half character.
+pub fn last_bytes(text: &str, bytes_max: usize) -> &str {
+    let mut start = text.len().saturating_sub(bytes_max);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+/// The text of what may be plain or Markdown.
+pub fn plain(text: &StringOrMarkdown) -> &str {
+    match text {
+        StringOrMarkdown::Plain(text) => text,
+        StringOrMarkdown::Markdown { markdown } => markdown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_character_is_cut_in_two() {
+        let (text, lengths) = ("aä€𝄞", [0, 1, 3, 6, 10]);
+        for bytes_max in 0..12 {
+            let fits = |length: &&usize| **length <= bytes_max;
+            let first = lengths.iter().rfind(fits).unwrap();
+            assert_eq!(first_bytes(text, bytes_max), &text[..*first]);
+            let last = lengths.iter().find(|start| 10 - **start <= bytes_max).unwrap();
+            assert_eq!(last_bytes(text, bytes_max), &text[*last..]);
+        }
+    }
 
     #[test]
     fn a_message_holds_nothing_that_a_terminal_obeys() {

@@ -14,6 +14,8 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolCallResult, ToolDefinition, ToolResultContent};
 use serde_json::{json, Value};
 
+use crate::wire::text;
+
 pub use self::server::{Called, Heard};
 
 /// What agents call the server. They make names of tools from it, some of which may hold nothing but letters.
@@ -155,7 +157,7 @@ pub fn result(result: &ToolCallResult) -> Value {
         // Some agents take an empty result for none.
         let text = match &result.structured_content {
             Some(structured) => Value::Object(structured.clone()).to_string(),
-            None => plain(&result.past_tense_message),
+            None => text::plain(&result.past_tense_message).to_owned(),
         };
         content.push(json!({ "type": "text", "text": text }));
     }
@@ -169,16 +171,6 @@ pub fn result(result: &ToolCallResult) -> Value {
 /// A call that nobody has carried out, as MCP says it.
 pub fn refusal(why: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": why }], "isError": true })
-}
-
-fn plain(message: &ahp_types::common::StringOrMarkdown) -> String {
-    match serde_json::to_value(message).unwrap_or_default() {
-        Value::String(text) => text,
-        Value::Object(markdown) => {
-            markdown.get("markdown").and_then(Value::as_str).unwrap_or_default().to_owned()
-        }
-        _ => String::new(),
-    }
 }
 
 /// A part of a result; none where agents can do nothing with it.

@@ -25,6 +25,7 @@ use super::guards::{Guard, GuardProgram};
 use super::{guard, lifeline, AgentSpec};
 use crate::backend::secrets::hide;
 use crate::host::effects::Token;
+use crate::wire::text;
 
 /// So much of an agent's stderr is kept.
 const LINES_MAX: usize = 20;
@@ -163,9 +164,7 @@ async fn drain(mut stream: impl AsyncRead + Unpin, agent: String, last_lines: La
     let mut line = Vec::new();
     let end_line = |line: &mut Vec<u8>| {
         let mut text = hide(String::from_utf8_lossy(line).trim_end()).into_owned();
-        let end =
-            text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= LINE_BYTES_MAX);
-        text.truncate(end.last().unwrap_or_default());
+        text.truncate(text::first_bytes(&text, LINE_BYTES_MAX).len());
         line.clear();
         if !text.is_empty() {
             tracing::info!(agent, "stderr: {text}");

@@ -20,7 +20,8 @@ use super::{Refusal, Verdict};
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::limits::check_id;
-use crate::host::model::{status_is, Chat, SessionKey};
+use crate::host::model::{Chat, SessionKey};
+use crate::host::status::status_is;
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
 

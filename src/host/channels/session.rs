@@ -12,12 +12,12 @@ use ahp_types::state::SnapshotState;
 use super::{Channels, Kind};
 use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
 use crate::host::effects::SessionKey;
-use crate::host::limits::json_bytes;
 use crate::host::model::{Channel, Session};
 use crate::host::selection::Asked;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
+use crate::wire::rpc::json_bytes;
 use crate::wire::uris;
 
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";

@@ -5,8 +5,10 @@
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
 
 mod agents;
+mod events;
+mod ids;
+mod kept;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::commands::{
@@ -17,78 +19,16 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::Snapshot;
 use bytes::Bytes;
 
-use super::{Findings, KeptSummary, LoadedSession};
+use super::{Findings, LoadedSession};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{sorted, Incoming, RequestId};
 
 pub use agents::*;
-
-/// A client's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub u32);
-
-/// A chat, as the backends know it. Never given twice by one host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChatKey(pub u64);
-
-/// A session, as the store knows it. Never given twice by one store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionKey(pub u64);
-
-/// A channel, as the log and the store know it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChannelId {
-    /// Its kind.
-    pub kind: ChannelKind,
-    /// Which of its kind.
-    pub key: u64,
-}
-
-impl ChannelId {
-    /// The root channel.
-    pub const ROOT: Self = Self { kind: ChannelKind::Root, key: 0 };
-
-    /// The session that it is, if it is one.
-    pub fn session(self) -> Option<SessionKey> {
-        (self.kind == ChannelKind::Session).then_some(SessionKey(self.key))
-    }
-
-    /// The chat that it is, if it is one.
-    pub fn chat(self) -> Option<ChatKey> {
-        (self.kind == ChannelKind::Chat).then_some(ChatKey(self.key))
-    }
-}
-
-impl From<u64> for SessionKey {
-    fn from(key: u64) -> Self {
-        Self(key)
-    }
-}
-
-impl From<u64> for ChatKey {
-    fn from(key: u64) -> Self {
-        Self(key)
-    }
-}
-
-impl From<SessionKey> for ChannelId {
-    fn from(SessionKey(key): SessionKey) -> Self {
-        Self { kind: ChannelKind::Session, key }
-    }
-}
-
-impl From<ChatKey> for ChannelId {
-    fn from(ChatKey(key): ChatKey) -> Self {
-        Self { kind: ChannelKind::Chat, key }
-    }
-}
-
-/// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
-/// twice by one host, so that what a finished attempt still says is known for what it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RunId(pub u64);
+pub use events::*;
+pub use ids::*;
+pub use kept::*;
 
 /// The time, as the caller of the core sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,15 +141,6 @@ pub struct Recalled {
     pub unreadable: Vec<(String, String)>,
 }
 
-/// What a store has of what happened behind a number.
-#[derive(Debug, Default)]
-pub struct Past {
-    /// The actions, in order.
-    pub actions: Vec<(ChannelId, ActionLine)>,
-    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone for good.
-    pub sessions: BTreeMap<SessionKey, Option<KeptSummary>>,
-}
-
 /// The store does not take anything now; what has happened since it did is told to nobody yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failing {
@@ -217,33 +148,6 @@ pub struct Failing {
     pub reason: String,
     /// The last sequence number that is safe.
     pub safe: u64,
-}
-
-/// A session as it was saved.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SavedSession {
-    /// Its row.
-    pub row: SessionRow,
-    /// Its chats, in no order.
-    pub chats: Vec<SavedChat>,
-    /// So many processes in a row have ended while its interrupted turn was taken up, where those are too many: the
-    /// turn is given up. Else 0.
-    pub deaths: u32,
-}
-
-/// A chat as it was saved.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SavedChat {
-    /// Its row.
-    pub row: ChatRow,
-    /// Its completed turns (JSON text), oldest first.
-    pub turns: Vec<Bytes>,
-    /// The lines of the actions on it that are younger than its row, oldest first.
-    pub actions: Vec<Bytes>,
-    /// Some of them were left out, because no turn may be as large as all of them make it.
-    pub sifted: bool,
-    /// How far the agent had got in the turn that runs.
-    pub progress: Option<u64>,
 }
 
 /// How running turns are ended when nobody, or not the client that began them, can say anything any more.
@@ -454,114 +358,6 @@ pub struct PartKey {
     pub part: u32,
 }
 
-/// What the store keeps of a step.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Record {
-    /// An action was sequenced.
-    Action(ChannelId, ActionLine),
-    /// A session is new or has changed.
-    Session(SessionRow),
-    /// A session is gone.
-    SessionRemoved(SessionKey),
-    /// A chat is new or has changed.
-    Chat(ChatRow),
-    /// A chat is gone.
-    ChatRemoved {
-        /// Its key.
-        key: ChatKey,
-        /// Its URI.
-        uri: String,
-    },
-    /// A channel of a kind that has no records of its own is new or has changed.
-    Channel(ChannelRow),
-    /// A chat has a completed turn at this place, counted from 0; JSON text.
-    Turn(ChatKey, u64, Bytes),
-    /// A chat has no more completed turns than so many.
-    TurnsCut(ChatKey, u64),
-    /// The agent has got so far in the turn that runs.
-    Progress(ChatKey, u64),
-    /// What begins now may bring the process down: the store counts the deaths that follow.
-    Trial(SessionKey),
-    /// It did not so far, and stops: the turn is not taken up again before a client asks for it.
-    Recovered(SessionKey),
-    /// It did not, and will not.
-    Survived(SessionKey),
-    /// A client speaks this version of the protocol: remembered for when it comes back.
-    Client {
-        /// Its id.
-        id: String,
-        /// The version's name.
-        version: &'static str,
-    },
-    /// The checksum of what clients are told of the agents.
-    Agents(u32),
-    /// What the agent of this provider id has said of itself; JSON text.
-    AgentSaid {
-        /// The provider id.
-        provider: String,
-        /// All that it has said.
-        said: Bytes,
-    },
-    /// Something in this step must survive the loss of power.
-    Sync,
-}
-
-impl Record {
-    /// How many bytes it holds; nearly.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Action(_, action) => action.line.len(),
-            Self::Session(row) => row.summary.len() + row.body.len(),
-            Self::Chat(row) => row.body.len(),
-            Self::Channel(row) => row.body.len(),
-            Self::Turn(_, _, turn) => turn.len(),
-            Self::AgentSaid { said, .. } => said.len(),
-            _ => 0,
-        }
-    }
-}
-
-/// What is kept of a session besides its chats.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SessionRow {
-    /// Its key.
-    pub key: SessionKey,
-    /// Its URI.
-    pub uri: String,
-    /// When it was modified: what the list is sorted by.
-    pub modified_at: String,
-    /// What `listSessions` says of it; JSON text.
-    pub summary: Bytes,
-    /// Everything else; JSON text.
-    pub body: Bytes,
-}
-
-/// What is kept of a channel whose kind has no rows of its own.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ChannelRow {
-    /// Which it is.
-    pub id: ChannelId,
-    /// What its kind keeps of it; JSON text.
-    pub body: Bytes,
-}
-
-/// What is kept of a chat besides its completed turns.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ChatRow {
-    /// Its key.
-    pub key: ChatKey,
-    /// Whose chat it is.
-    pub session: SessionKey,
-    /// Its URI.
-    pub uri: String,
-    /// Whether a turn runs in it.
-    pub running: bool,
-    /// The last sequence number that the row knows of.
-    pub as_of: u64,
-    /// Everything else; JSON text.
-    pub body: Bytes,
-}
-
 /// Something on this machine that a client wants to see.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Resource {
@@ -625,31 +421,4 @@ pub struct FilesMeant {
     pub typed: String,
     /// Where the whole word begins and ends, in UTF-16 code units.
     pub range: (Option<i64>, Option<i64>),
-}
-
-/// A page of the list of sessions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
-    /// Begins behind this place; at the newest when there is none.
-    pub after: Option<Place>,
-    /// At most so many.
-    pub limit: usize,
-}
-
-/// A page of the list of sessions, as it was read.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// The summaries (JSON text), newest first, each with its session's place.
-    pub sessions: Vec<(Place, Bytes)>,
-    /// The place of the last one, when there are more behind it.
-    pub next: Option<Place>,
-}
-
-/// A session's place in the list: newest first, and of two modified at the same time the later one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// When it was modified.
-    pub modified_at: String,
-    /// Which.
-    pub key: SessionKey,
 }

@@ -20,10 +20,9 @@ use crate::host::effects::{
     AgentDescription, ChatKey, ConnectionId, Frame, Listed, Output, Page, Place, Record,
 };
 use crate::host::limits::URI_BYTES_MAX;
-use crate::host::model::{
-    activity_of, creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey,
-};
+use crate::host::model::{creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey};
 use crate::host::progress::Opening;
+use crate::host::status::activity_of;
 use crate::host::{Findings, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;

@@ -13,6 +13,7 @@ use serde_json::{json, Value};
 use super::{Call, Offer, Stage};
 use crate::backend::acp::{besides, content};
 use crate::host::effects::{Besides, ToolGate, ToolOutcome, TurnEvent};
+use crate::wire::text;
 
 /// What agents call the command that they run.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
@@ -222,11 +223,7 @@ impl Call {
         }
         besides::add(&mut self.meta, meta);
         if self.terminal.len() > TERMINAL_BYTES_MAX {
-            let mut cut = self.terminal.len() - TERMINAL_BYTES_MAX / 2;
-            while !self.terminal.is_char_boundary(cut) {
-                cut += 1;
-            }
-            self.terminal.drain(..cut);
+            self.terminal = text::last_bytes(&self.terminal, TERMINAL_BYTES_MAX / 2).to_owned();
         }
     }
 

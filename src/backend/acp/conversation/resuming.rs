@@ -8,6 +8,7 @@ use ahp_types::state::{Message, ResponsePart, ToolCallState};
 use super::{Conversation, Next, TOLD_ANEW};
 use crate::backend::acp::content;
 use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
+use crate::wire::text;
 
 /// So much of what the turn holds is told, in bytes: the latest of it.
 const SO_FAR_BYTES_MAX: usize = 64 << 10;
@@ -92,12 +93,9 @@ fn told(so_far: &[ResponsePart]) -> String {
             _ => {}
         }
     }
-    let mut cut = told.len().saturating_sub(SO_FAR_BYTES_MAX);
-    if cut > 0 {
-        while !told.is_char_boundary(cut) {
-            cut += 1;
-        }
-        told.replace_range(..cut, "(The beginning is left out.)\n");
+    let shown = text::last_bytes(&told, SO_FAR_BYTES_MAX);
+    if shown.len() < told.len() {
+        return format!("(The beginning is left out.)\n{shown}");
     }
     told
 }

@@ -12,6 +12,7 @@ use serde_json::{json, Value};
 use tokio::sync::Notify;
 
 use crate::backend::acp::content;
+use crate::wire::text;
 
 /// So much of a command's output is kept at most, in bytes: the latest of it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -253,13 +254,9 @@ impl State {
             bytes = &bytes[..(tail..bytes.len()).find(begins).unwrap_or(bytes.len())];
         }
         // What is no text takes more room than it had.
-        let mut text = String::from_utf8_lossy(bytes).into_owned();
-        let mut lost = text.len().saturating_sub(limit);
-        while !text.is_char_boundary(lost) {
-            lost += 1;
-        }
-        text.drain(..lost);
-        (text, cut || lost > 0)
+        let text = String::from_utf8_lossy(bytes);
+        let shown = text::last_bytes(&text, limit);
+        (shown.to_owned(), cut || shown.len() < text.len())
     }
 }
 

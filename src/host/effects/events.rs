@@ -1,0 +1,343 @@
+//! What a backend reports about one chat's conversation.
+//!
+//! Owns: the words of its reports: [`Event`]s, and the [`TurnEvent`]s of a turn that runs.
+//! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
+
+use ahp_types::common::{JsonObject, StringOrMarkdown};
+use ahp_types::state::{ChatInputQuestion, FileEdit, SessionConfigState, ToolResultContent, UsageInfo};
+use serde_json::Value;
+
+#[cfg(doc)]
+use super::Command;
+use super::{Handle, RunId, SelfDescription};
+use crate::wire::rpc::json_bytes;
+
+/// What a backend reports about one chat's conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The conversation is open.
+    Opened,
+    /// How far the opening has got, for clients that want to know; may be reported any number of times.
+    Opening {
+        /// So much is done, in a measure of its own.
+        done: u64,
+        /// Of so much, if that is known.
+        total: Option<u64>,
+        /// What is done now, for people.
+        message: Option<String>,
+    },
+    /// The opening waits for the user to do something elsewhere, such as logging in in a browser. May be reported any
+    /// number of times.
+    Awaits {
+        /// What is to be done, for people.
+        what: String,
+    },
+    /// The conversation could not be opened.
+    OpenFailed {
+        /// What is missing.
+        kind: OpenFailure,
+        /// Why, for people.
+        reason: String,
+    },
+    /// What the agent calls the conversation: kept, and given back when it is opened again. None when the agent
+    /// does not know any more, or not yet, what was said in it.
+    Handle(Option<Handle>),
+    /// What the agent says of itself, for all of its sessions: what is new of it.
+    Described(Box<SelfDescription>),
+    /// The session can be configured by this now, and is so: what the agent says, with what it has yet to be told.
+    /// Where that is not what [`Command::Configure`] asked for, the agent has not taken it.
+    Configured {
+        /// All of it.
+        config: Box<SessionConfigState>,
+        /// What is changed is to be so in the session's other conversations, too.
+        spreads: bool,
+        /// The number of the last change that is taken into account.
+        heard: u64,
+    },
+    /// The agent gives the session a name.
+    Title(String),
+    /// Something about the conversation that has no place of its own: kept, and shown to clients that look for
+    /// it, in place of the last one of this name.
+    Note {
+        /// What it is called.
+        name: String,
+        /// What it is; none when it is not so any more.
+        value: Option<Value>,
+    },
+    /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is
+    /// another.
+    TokenRefused {
+        /// The resource, as the agent declares it.
+        resource: String,
+    },
+    /// The agent cannot be used without a login. Of the resources that it declares and that are not required, it
+    /// needs a token for one: for another one than it has, if it has any.
+    LoginRequired,
+    /// Something about a run.
+    Turn(RunId, TurnEvent),
+    /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.
+    /// It is opened anew for the next turn, and nobody needs to notice.
+    Left,
+    /// The backend is gone without a word; every run with it. It is opened anew for the next turn; if the
+    /// conversation's [`Handle`] says so, a run that was cut may be resumed.
+    Died {
+        /// What is known of the death, for people.
+        reason: String,
+    },
+}
+
+impl Event {
+    /// How much room it takes while it waits to be heard, in bytes, nearly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Turn(_, event) => event.bytes(),
+            _ => 0,
+        }
+    }
+}
+
+/// What is missing when a conversation cannot be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenFailure {
+    /// An agent that answers.
+    Unavailable,
+    /// A login to the agent.
+    LoginRequired,
+}
+
+impl OpenFailure {
+    /// A short machine-readable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unavailable => "agentUnavailable",
+            Self::LoginRequired => "authRequired",
+        }
+    }
+}
+
+/// What a backend reports about a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnEvent {
+    /// A new part of the answer begins, with this much of its text.
+    Part(TextKind, String),
+    /// Text that goes on in the part of its kind if that is the last one, else in a new one.
+    Text(TextKind, String),
+    /// Something that is said of the conversation, and not by the agent.
+    Notice(String),
+    /// What the agent is doing now.
+    Activity(Option<String>),
+    /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.
+    Progress(u64),
+    /// An event after which the agent has got so far: both are kept, or neither, so that nothing which was
+    /// told is done again when the turn is resumed.
+    Last(Box<TurnEvent>, u64),
+    /// An event that is no end of the run, and what is told besides it.
+    With(Box<TurnEvent>, Besides),
+    /// Token usage so far.
+    Usage(UsageInfo),
+    /// A tool call begins; its input may stream.
+    ToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's own name.
+        name: String,
+        /// The tool's name for people.
+        display_name: String,
+    },
+    /// More of a tool call's input.
+    ToolInput {
+        /// The call.
+        id: String,
+        /// JSON text, or whatever the agent calls its input.
+        delta: String,
+    },
+    /// A tool call's input is complete: it runs, or it waits for a permission.
+    ToolReady {
+        /// The call.
+        id: String,
+        /// The whole input.
+        input: String,
+        /// What the call does, for people.
+        message: StringOrMarkdown,
+        /// Whether it may run.
+        gate: ToolGate,
+    },
+    /// A call begins of a tool that an active client of the session carries out. The client begins when the call
+    /// runs: a [`TurnEvent::ToolReady`] that asks for a permission may come first, and the agent must want the result
+    /// then, by [`TurnEvent::ClientTool`].
+    ClientToolStarted {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's name, as the client says it.
+        name: String,
+    },
+    /// The agent waits for what comes of a call of a tool that an active client of the session carries out; the call
+    /// may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered by [`Command::ToolResult`], at once when no
+    /// client offers the tool; not when that was told before, because the client was done already, nor when the user
+    /// has denied the call.
+    ClientTool {
+        /// The agent's own id of the call.
+        id: String,
+        /// The tool's name, as the client says it.
+        name: String,
+        /// The whole input.
+        input: String,
+        /// What the call does, for people.
+        message: StringOrMarkdown,
+    },
+    /// What a running tool call has produced so far; replaces what it had.
+    ToolContent {
+        /// The call.
+        id: String,
+        /// All of its content.
+        content: Vec<ToolResultContent>,
+    },
+    /// A tool call is over.
+    ToolDone {
+        /// The call.
+        id: String,
+        /// How it ended.
+        outcome: ToolOutcome,
+        /// Whether the user must confirm the result before the agent uses it; answered by
+        /// [`Command::ResultConfirmed`].
+        review: bool,
+    },
+    /// The agent asks the user something. Answered by [`Command::Answer`].
+    Question {
+        /// The agent's id of the question.
+        id: String,
+        /// What it is about, for people.
+        message: Option<String>,
+        /// What the user is to open, or to look at.
+        url: Option<String>,
+        /// What is asked.
+        questions: Vec<ChatInputQuestion>,
+    },
+    /// The agent does not want to know any more. Not answered.
+    QuestionWithdrawn {
+        /// The question.
+        id: String,
+    },
+    /// The agent has taken in what the user added, so that it is not told again.
+    Steered(String),
+    /// The run is over. Reported exactly once for each run, also for one that was cancelled.
+    Ended(TurnEnd),
+}
+
+impl TurnEvent {
+    /// See [`Event::bytes`].
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),
+            Self::Last(event, _) => event.bytes(),
+            Self::With(event, besides) => event.bytes() + besides.bytes(),
+            Self::ToolInput { delta: input, .. }
+            | Self::ToolReady { input, .. }
+            | Self::ClientTool { input, .. } => input.len(),
+            Self::ToolContent { content, .. } => json_bytes(content),
+            Self::ToolDone { outcome, .. } => json_bytes(&outcome.content),
+            Self::Question { questions, .. } => json_bytes(questions),
+            _ => 0,
+        }
+    }
+}
+
+impl Besides {
+    fn bytes(&self) -> usize {
+        json_bytes(&self.meta) + json_bytes(&self.edits) + json_bytes(&self.structured)
+    }
+}
+
+/// What is told besides an event, by the few agents that say it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Besides {
+    /// What has no place of its own, by name. Of a tool call it is all that there is now, and replaces what was
+    /// told before, unless it is empty.
+    pub meta: JsonObject,
+    /// The changes of files that a tool call which asks for a permission is going to make.
+    pub edits: Vec<FileEdit>,
+    /// What a tool call has produced, for programs.
+    pub structured: Option<JsonObject>,
+}
+
+/// The two kinds of streamed text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextKind {
+    /// The answer.
+    Markdown,
+    /// The agent's thinking.
+    Reasoning,
+}
+
+/// What a tool call needs before it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToolGate {
+    /// Nothing.
+    Open,
+    /// Nothing any more: the user has allowed it for good.
+    AllowedBefore,
+    /// The user's decision among these options. Answered by [`Command::Permission`].
+    Ask(Vec<PermissionOption>),
+}
+
+/// One way to decide about a tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PermissionOption {
+    /// The agent's id of the option.
+    pub id: String,
+    /// What the agent calls it, for people; when it does not say, the host has words for what it means.
+    pub label: Option<String>,
+    /// What it means.
+    pub kind: PermissionKind,
+}
+
+/// What choosing a [`PermissionOption`] means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PermissionKind {
+    /// This call may run.
+    AllowOnce,
+    /// This call and every later one like it may run.
+    AllowAlways,
+    /// This call may not run.
+    RejectOnce,
+    /// Neither this call nor any later one like it may run.
+    RejectAlways,
+}
+
+impl PermissionKind {
+    /// Whether the call may run.
+    pub fn approves(self) -> bool {
+        matches!(self, Self::AllowOnce | Self::AllowAlways)
+    }
+}
+
+/// How a tool call ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolOutcome {
+    /// Whether it did what it was to do.
+    pub success: bool,
+    /// What it did, for people.
+    pub message: StringOrMarkdown,
+    /// What it produced.
+    pub content: Vec<ToolResultContent>,
+    /// Why it failed, for people.
+    pub error: Option<String>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnEnd {
+    /// The agent is done.
+    Complete,
+    /// It stopped because it was told to.
+    Cancelled,
+    /// It failed.
+    Failed {
+        /// A short machine-readable name of the failure.
+        kind: String,
+        /// What went wrong, for people.
+        message: String,
+        /// Whether the backend can go on from here.
+        resumable: bool,
+    },
+}

@@ -1,0 +1,71 @@
+//! What tells connections, channels and attempts at turns from each other.
+//!
+//! Owns: the keys by which the core, the store and the backends name them.
+//! Never: shown to a client, which knows channels by their URIs.
+
+use crate::wire::channels::ChannelKind;
+
+/// A client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
+
+/// A chat, as the backends know it. Never given twice by one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChatKey(pub u64);
+
+/// A session, as the store knows it. Never given twice by one store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionKey(pub u64);
+
+/// A channel, as the log and the store know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChannelId {
+    /// Its kind.
+    pub kind: ChannelKind,
+    /// Which of its kind.
+    pub key: u64,
+}
+
+impl ChannelId {
+    /// The root channel.
+    pub const ROOT: Self = Self { kind: ChannelKind::Root, key: 0 };
+
+    /// The session that it is, if it is one.
+    pub fn session(self) -> Option<SessionKey> {
+        (self.kind == ChannelKind::Session).then_some(SessionKey(self.key))
+    }
+
+    /// The chat that it is, if it is one.
+    pub fn chat(self) -> Option<ChatKey> {
+        (self.kind == ChannelKind::Chat).then_some(ChatKey(self.key))
+    }
+}
+
+impl From<u64> for SessionKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<u64> for ChatKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<SessionKey> for ChannelId {
+    fn from(SessionKey(key): SessionKey) -> Self {
+        Self { kind: ChannelKind::Session, key }
+    }
+}
+
+impl From<ChatKey> for ChannelId {
+    fn from(ChatKey(key): ChatKey) -> Self {
+        Self { kind: ChannelKind::Chat, key }
+    }
+}
+
+/// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
+/// twice by one host, so that what a finished attempt still says is known for what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub u64);

@@ -1,0 +1,156 @@
+//! The JSON text in the rows that the store keeps of sessions and chats.
+//!
+//! Owns: its format, which everybody writes and reads by these types: the host, and the program that looks after
+//! sessions while no host runs. And what a chat's row does not know yet, because it was said after it was written.
+//! Never: decides when a row is written.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{ChatState, SessionState};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::attached::Attached;
+use super::model::TitleBy;
+use super::sequence::envelope_of;
+use crate::wire::asides::Change;
+use crate::wire::rpc::to_sorted_json;
+
+/// What a session's row holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionBody<'a> {
+    /// Its state, with the rows of its chats.
+    pub state: Cow<'a, SessionState>,
+    pub(super) created_at: Cow<'a, str>,
+    /// The sequence's head when it came into being.
+    pub born_at: u64,
+    pub(super) config: Cow<'a, JsonObject>,
+    pub(super) title_by: TitleBy,
+    /// Where it was shown later than it was born.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shown_at: Option<u64>,
+}
+
+/// What a chat's row holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChatBody<'a> {
+    /// Its state without its completed turns, which are rows of their own.
+    pub state: Cow<'a, ChatState>,
+    /// The sequence's head when it came into being.
+    pub born_at: u64,
+    pub(super) title_by: TitleBy,
+    /// Turn ids that are known although their turns are not in the chat any more.
+    pub(super) removed_turns: BTreeSet<String>,
+    /// Ids of the pending messages that have begun turns.
+    pub consumed: BTreeSet<String>,
+    /// Changes of what is selected that wait until no turn runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) selecting: Vec<Change>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) following: BTreeSet<String>,
+    pub(super) progress: BTreeMap<String, u64>,
+    /// So many of its saved turns are not its own but what its agent was told before them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub context_turns: usize,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub(super) attached: Cow<'a, Attached>,
+    /// What its agent calls the conversation.
+    #[serde(default)]
+    pub(super) handle: Option<String>,
+    /// Whether the agent can take the conversation up by that name.
+    #[serde(default)]
+    pub(super) resumes: bool,
+}
+
+impl SessionBody<'_> {
+    /// Reads a row's text.
+    ///
+    /// # Errors
+    /// Why it is not what it should be, for people.
+    pub fn read(json: &[u8]) -> Result<Self, String> {
+        read("session", json)
+    }
+
+    /// The row's text; the same session gives the same bytes.
+    pub fn to_json(&self) -> Bytes {
+        to_sorted_json(self).into()
+    }
+}
+
+impl ChatBody<'_> {
+    /// Reads a row's text.
+    ///
+    /// # Errors
+    /// Why it is not what it should be, for people.
+    pub fn read(json: &[u8]) -> Result<Self, String> {
+        read("chat", json)
+    }
+
+    /// The row's text; the same chat gives the same bytes.
+    pub fn to_json(&self) -> Bytes {
+        to_sorted_json(self).into()
+    }
+}
+
+/// Reads an action that was kept after the row of its chat, out of its line.
+///
+/// # Errors
+/// Why it is not what it should be, for people.
+pub fn read_action(line: &Bytes) -> Result<ActionEnvelope, String> {
+    read("action", &envelope_of(line))
+}
+
+/// The pending message that begins a turn by this action: the host itself removes it then. One that a client removes
+/// begins none.
+pub fn consumed_by(envelope: &ActionEnvelope) -> Option<&str> {
+    match (&envelope.action, &envelope.origin) {
+        (StateAction::ChatPendingMessageRemoved(removed), None) => Some(&removed.id),
+        _ => None,
+    }
+}
+
+pub(super) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| format!("the saved {what} cannot be read: {error}"))
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+fn is_empty(attached: &Attached) -> bool {
+    attached.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What earlier programs wrote: there are stores full of it.
+    const CHAT: &str = r#"{"attached":{"pending":{"q":[{"chat":"c:/2","cut":false,"label":"l","text":"t"}]},"turns":{}},"bornAt":4,"consumed":["q1"],"contextTurns":2,"following":["q"],"handle":"h","progress":{"t":7},"removedTurns":["t0"],"resumes":true,"selecting":[{"model":{"id":"m"}},{"agent":null}],"state":{"modifiedAt":"2026-01-02T03:04:05.678Z","movable":false,"origin":{"kind":"user"},"resource":"c:/1","status":1,"title":"A","turns":[]},"titleBy":"firstMessage"}"#;
+    const PLAIN_CHAT: &str = r#"{"bornAt":4,"consumed":[],"handle":null,"progress":{},"removedTurns":[],"resumes":false,"state":{"modifiedAt":"2026-01-02T03:04:05.678Z","resource":"c:/1","status":1,"title":"A","turns":[]},"titleBy":"nobody"}"#;
+    const SESSION: &str = r#"{"bornAt":1,"config":{"a":[1.5]},"createdAt":"2026-01-02T03:04:05.678Z","shownAt":3,"state":{"activeClients":[],"chats":[],"lifecycle":"ready","provider":"script","status":1,"title":"A"},"titleBy":"user"}"#;
+
+    #[test]
+    fn rows_are_written_as_they_always_were() {
+        for chat in [CHAT, PLAIN_CHAT] {
+            assert_eq!(ChatBody::read(chat.as_bytes()).unwrap().to_json(), chat);
+        }
+        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", "")] {
+            assert_eq!(SessionBody::read(session.as_bytes()).unwrap().to_json(), *session);
+        }
+    }
+
+    #[test]
+    fn a_row_from_before_there_was_more_to_say_is_read() {
+        let older = PLAIN_CHAT.replace("\"handle\":null,", "").replace("\"resumes\":false,", "");
+        assert_eq!(ChatBody::read(older.as_bytes()).unwrap().to_json(), PLAIN_CHAT);
+        let error = ChatBody::read(SESSION.as_bytes()).unwrap_err();
+        assert!(error.starts_with("the saved chat cannot be read: "), "{error}");
+    }
+}
