@@ -259,7 +259,7 @@ async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
 }
 
 async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>) {
-    // One that has to go comes again: see `crate::front`.
+    // One that has to go comes again.
     let mut half_open = HalfOpen::default();
     loop {
         let stream = match listener.accept().await {

@@ -10,9 +10,8 @@ use super::{turn, Client, World, SESSION};
 use crate::io::states::Made;
 use crate::wire::uris::default_chat_of;
 
-/// Those that call channels what the newest one does.
-const VERSIONS: &[&str] =
-    &["1.0.0", "0.9.0", "0.8.0", "0.7.0", "0.6.0", "0.5.2", "0.5.0", "0.4.0", "0.3.0", "0.2.0"];
+/// One for each way in which an answer is made.
+const VERSIONS: &[&str] = &["1.0.0", "0.9.0", "0.8.0", "0.3.0"];
 
 /// What a client of this version subscribes to for what is said in the session.
 fn opening(version: &str) -> Value {
