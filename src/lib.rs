@@ -2,7 +2,7 @@
 //! stdout.
 //!
 //! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what stands
-//! between a connection and the core), [`files`] (below which folders what can be done), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
+//! between a connection and the core), [`files`] (below which folders what can be done), [`watches`] (what changes there), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
 //! (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`],
 //! [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the
 //! store, for people), [`demo`] (a conversation to look at), [`help`] (chapters to read), [`listening`] and [`connect`] (how other programs connect,
@@ -31,4 +31,5 @@ pub mod sessions;
 pub mod status;
 pub mod store;
 pub mod versions;
+pub mod watches;
 pub mod wire;

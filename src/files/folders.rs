@@ -151,6 +151,11 @@ impl Own {
         ways.into_iter().map(Self::at).collect()
     }
 
+    /// Whether this path, which has no links, is it or is in it.
+    pub fn holds(&self, path: &Path) -> bool {
+        path.starts_with(&self.path)
+    }
+
     fn at(path: PathBuf) -> Self {
         let known = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(identity);
         Self { path, known }

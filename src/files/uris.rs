@@ -14,8 +14,9 @@ use crate::wire::errors::RpcError;
 /// The longest path that the system takes, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// What stays as it is in the path of a URI.
-const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// What is escaped in the path of a URI: all but what stays as it is in every library's spelling.
+pub const PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The `file:` URI of an absolute path.
 pub fn uri_of(path: &Path) -> String {

@@ -114,7 +114,7 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => self.serve_subscribe(connection, &params.read()?).map(Answer::States),
+            Method::Subscribe => self.serve_subscribe(step, connection, &params.read()?).map(Answer::States),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
@@ -157,7 +157,8 @@ impl Host {
                 Meant::Known(items) => json(items),
                 Meant::Files(files) => Answer::Resource(Resource::Files(files)),
             }),
-            Method::ResourceRead
+            Method::CreateResourceWatch
+            | Method::ResourceRead
             | Method::ResourceList
             | Method::ResourceResolve
             | Method::ResourceRequest

@@ -12,7 +12,7 @@ use ahp_types::notifications::{
 use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
-use super::effects::{ActionLine, ConnectionId, Frame, Output, Past};
+use super::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output, Past};
 use super::model::SessionKey;
 use super::sequence::envelope_of;
 use super::{Host, KeptSummary, Step};
@@ -30,6 +30,15 @@ pub(super) struct Missed {
     kept_changed: Vec<SessionSummary>,
     /// The URIs of those that are gone.
     removed: BTreeSet<String>,
+    /// The channels that it goes on with.
+    followed: Vec<ChannelId>,
+}
+
+impl Missed {
+    /// The same for a client that goes on with these channels.
+    pub(super) fn of_follower(self, followed: Vec<ChannelId>) -> Self {
+        Self { followed, ..self }
+    }
 }
 
 impl Host {
@@ -93,6 +102,7 @@ impl Host {
             let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
             notify("root/sessionSummaryChanged", to_sorted_json(&params));
         }
+        self.tell_watches_anew(step, connection, &missed.followed);
     }
 }
 

@@ -17,7 +17,7 @@
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
-//! `departures` (the end of one client among others), and [`log`] (the replay window).
+//! `departures` (the end of one client among others), `watches` (files that are watched), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -56,6 +56,7 @@ mod settings;
 mod shutdown;
 mod status;
 mod turns;
+mod watches;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -179,6 +180,8 @@ pub struct Host {
     departures: BTreeMap<ConnectionId, departures::Departure>,
     /// Connections that clients have lost who are expected back.
     expected: BTreeSet<ConnectionId>,
+    /// Who follows watches may be others than before.
+    watches_changed: bool,
 }
 
 /// What the caller lends to one step.
@@ -190,6 +193,8 @@ struct Step<'a> {
     past: Option<effects::Past>,
     /// What was found out about the directories that the message names which is handled.
     findings: Findings,
+    /// The watches that have not begun which the message follows, each with why.
+    refused_watches: BTreeMap<String, RpcError>,
 }
 
 impl Step<'_> {
@@ -232,6 +237,7 @@ impl Host {
             shutdown: None,
             departures: BTreeMap::new(),
             expected: BTreeSet::new(),
+            watches_changed: false,
             met: BTreeMap::new(),
             logins: BTreeMap::new(),
             described,
@@ -244,7 +250,8 @@ impl Host {
     /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything out
     /// [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
-        let step = &mut Step { now, ids, out, past: None, findings: Findings::new() };
+        let refused_watches = BTreeMap::new();
+        let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches };
         match input {
             Input::Opened { connection, default_directory } => {
                 self.tell_of_agents(step);
@@ -267,6 +274,8 @@ impl Host {
             Input::Timer(Timer::Unfollowed(session, number)) => {
                 self.unfollowed_for_long(step, session, number);
             }
+            Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
+            Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
@@ -288,13 +297,15 @@ impl Host {
                 self.tell_summaries(step);
             }
         }
+        self.settle_watches(step);
         self.check_done(step);
         self.check_departures();
     }
 
     /// Takes in what was looked up for the message that is handled next.
     fn take_back(&mut self, step: &mut Step<'_>, recalled: Recalled) {
-        let Recalled { past, findings, restored, unreadable } = recalled;
+        let Recalled { past, findings, restored, watches, unreadable } = recalled;
+        self.take_watches(step, watches);
         for saved in restored {
             self.restore(step, saved);
         }

@@ -15,6 +15,7 @@ use super::effects::ChannelId;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
 use super::model::Subscription;
 use super::{Host, Step};
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::text;
@@ -152,6 +153,7 @@ impl Host {
     pub(super) fn subscribe(&mut self, connection: ConnectionId, target: ChannelId, how: Subscription) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let client_id = client.client_id.clone();
+        self.watches_changed |= target.kind == ChannelKind::Watch;
         if client.subscriptions.insert(target, how).is_none() {
             if let Some(channel) = self.channels.get_mut(target) {
                 channel.subscribers.push(connection);
@@ -164,6 +166,7 @@ impl Host {
 
     /// Delivers it no more.
     pub(super) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
+        self.watches_changed |= target.kind == ChannelKind::Watch;
         if let Some(client) = self.connections.get_mut(&connection) {
             client.subscriptions.remove(&target);
         }
@@ -207,6 +210,11 @@ pub(super) fn loading_line(channel: &str, mut action: ChatTurnsLoadedAction, ser
     tell_turns(channel, &mut action.turns);
     let json = action_json(&StateAction::ChatTurnsLoaded(action));
     envelope_line(channel, &json, server_seq, None, None)
+}
+
+/// The line of an action that is no change of a state: nothing is counted by it.
+pub(super) fn unsequenced_line(channel: &str, action: &StateAction, server_seq: u64) -> Bytes {
+    envelope_line(channel, &action_json(action), server_seq, None, None)
 }
 
 fn envelope_line(

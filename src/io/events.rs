@@ -10,15 +10,17 @@ use tokio::time::{sleep_until, Instant};
 
 use super::fronts::Knock;
 use super::keeper::Kept;
-use super::link::News;
+use super::link;
 use super::readers::Read;
 use super::resources::Answered;
 use super::states::Made;
 use super::watch::Loss;
+use super::watches::{Begun, News};
 use crate::backend::meeting::Meeting;
 use crate::backend::Report;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
+use crate::watches::engine::Told;
 
 /// How many reports of agents are taken in one step.
 const REPORTS_AT_ONCE: usize = 256;
@@ -27,7 +29,7 @@ const REPORTS_AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub enum Event {
     /// Something has happened on a connection.
-    Link(News),
+    Link(link::News),
     /// What agents report, in order.
     Reports(Vec<Report>),
     /// An agent was met that was to be, by its provider id.
@@ -40,6 +42,10 @@ pub enum Event {
     Looked(ConnectionId, Findings),
     /// A connection's request for a resource is answered.
     Resource(Answered),
+    /// Watches were to begin for the message of a connection.
+    Begun(ConnectionId, Begun),
+    /// Files have changed that are watched.
+    Changed(Told),
     /// A large state was made text.
     State(Made),
     /// A front has said hello.
@@ -55,7 +61,7 @@ pub enum Event {
 /// Which events are wanted, besides those that always are.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wants {
-    /// What agents report.
+    /// What agents report, and what changes of watched files.
     pub reports: bool,
     /// This time.
     pub due: Option<Instant>,
@@ -67,7 +73,7 @@ pub struct Wants {
 #[derive(Debug)]
 pub struct Events {
     /// What happens on connections.
-    pub links: mpsc::UnboundedReceiver<News>,
+    pub links: mpsc::UnboundedReceiver<link::News>,
     /// What agents report.
     pub reports: mpsc::Receiver<Report>,
     /// What comes of meeting agents.
@@ -80,6 +86,8 @@ pub struct Events {
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<Answered>,
+    /// What comes of watching files.
+    pub watches: News,
     /// Answers with large states.
     pub states: mpsc::UnboundedReceiver<Made>,
     /// Fronts that have said hello.
@@ -99,6 +107,8 @@ impl Events {
             Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
             Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),
             Some(answered) = self.resources.recv() => Event::Resource(answered),
+            Some((connection, begun)) = self.watches.begun.recv() => Event::Begun(connection, begun),
+            Some(told) = self.watches.told.recv(), if wants.reports => Event::Changed(told),
             Some(made) = self.states.recv() => Event::State(made),
             Some(knock) = self.knocks.recv() => Event::Knock(knock),
             Some(loss) = self.lost.recv() => Event::Lost(loss),

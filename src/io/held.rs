@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::readers::{Found, Wanted};
+use super::watches::{Begun, Lease};
 use crate::host::effects::{Output, Past, Recalled, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::versions::dialect::Dialect;
@@ -21,6 +22,8 @@ pub struct HeldMessage {
     pub named: Named,
     /// What was found out about the directories; none when they were not looked at.
     pub findings: Option<Findings>,
+    /// The watches that it follows and that were begun for it, or why they were not.
+    pub watches: Begun,
     /// The version that its client spoke last, once that was looked up.
     pub version: Option<Option<Dialect>>,
     /// The sessions that are kept, each with its provider, once that was looked up.
@@ -45,6 +48,7 @@ impl HeldMessage {
             message,
             named,
             findings: None,
+            watches: Begun::new(),
             version: None,
             sessions_kept: None,
             waits_for_store: false,
@@ -109,6 +113,11 @@ impl HeldMessage {
         let recalled = Recalled {
             past: self.past.flatten(),
             findings: self.findings.unwrap_or_default(),
+            watches: self
+                .watches
+                .into_iter()
+                .map(|(uri, begun)| (uri, begun.map(Lease::hand_over)))
+                .collect(),
             restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),
         };

@@ -13,12 +13,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
+use ahp_types::commands::CreateResourceWatchResult;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::files;
 use crate::files::uris::path_of;
 use crate::host::effects::{Change, ConnectionId, Frame, Resource};
+use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
@@ -49,9 +51,11 @@ impl Lane {
 
     fn of(resource: &Resource) -> Self {
         match resource {
-            Resource::Read { .. } | Resource::List { .. } | Resource::Resolve { .. } | Resource::Files(_) => {
-                Self::Reads
-            }
+            Resource::Read { .. }
+            | Resource::List { .. }
+            | Resource::Resolve { .. }
+            | Resource::Watch(_)
+            | Resource::Files(_) => Self::Reads,
             Resource::Change { change, .. } => match **change {
                 Change::Write(_) | Change::Mkdir(_) => Self::Writes,
                 Change::Copy(_) | Change::Move(_) | Change::Delete(_) => Self::Trees,
@@ -115,7 +119,7 @@ impl About {
         let read = |uri: &String| Self { paths: named([uri]), changes: false };
         match resource {
             Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
-            Resource::Files(_) => Self::default(),
+            Resource::Files(_) | Resource::Watch(_) => Self::default(),
             Resource::Change { change, .. } => {
                 let paths = match &**change {
                     Change::Write(write) => named([&write.uri]),
@@ -260,6 +264,11 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
         Resource::Resolve { uri, content, follows_links } => {
             let resolved = reading::resolve(&uri, content.as_deref(), follows_links);
             (Method::ResourceResolve, resolved.map(|result| to_json(&result)))
+        }
+        Resource::Watch(watched) => {
+            let created = CreateResourceWatchResult { channel: watched.channel() };
+            let checked = engine::check(&watched, &ground.own());
+            (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(&meant)))),
         Resource::Change { change, below } => {

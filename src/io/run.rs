@@ -39,6 +39,7 @@ use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::States;
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
+use super::watches::Watches;
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{Ids, Input, Output, Timer};
@@ -49,6 +50,7 @@ use crate::status::EXIT_STATE;
 use crate::store::folder::{self, Folder};
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::{Edges, Told};
+use crate::watches::engine::Told as Watched;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
@@ -252,6 +254,7 @@ struct Sidecar {
     /// What changes while messages wait for what is read.
     changes: Changes,
     resources: Resources,
+    watches: Watches,
     states: States,
     directories: Directories,
     /// Where connections come in.
@@ -309,7 +312,9 @@ impl Sidecar {
         let (readers, read) = Readers::new(readers, options.limits);
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
-        let (resources, answered) = Resources::new(Ground::new(&options.write_roots, &options.own_files));
+        let ground = Ground::new(&options.write_roots, &options.own_files);
+        let (watches, watched) = Watches::new(options.deterministic, ground.own());
+        let (resources, answered) = Resources::new(ground);
         let (states, made) = States::new();
         let sidecar = Self {
             edges: Edges::new(providers),
@@ -327,6 +332,7 @@ impl Sidecar {
             readers: has_store.then_some(readers),
             changes: Changes::default(),
             resources,
+            watches,
             states,
             directories,
             door,
@@ -350,6 +356,7 @@ impl Sidecar {
                 read,
                 looked,
                 resources: answered,
+                watches: watched,
                 states: made,
                 knocks,
                 lost,
@@ -447,6 +454,8 @@ impl Sidecar {
                 self.resources.answered(&answered);
                 self.answer(answered.connection, &answered.frame);
             }
+            Event::Begun(connection, begun) => self.hear_watches(connection, begun),
+            Event::Changed(Watched { watch, changes }) => self.feed(Input::FilesChanged { watch, changes }),
             Event::State(made) => self.hear_state(made),
             Event::Link(News::Leaves(connection)) => self.cut_short(connection),
             Event::Knock(knock) => self.hear_knock(knock),
@@ -527,6 +536,9 @@ impl Sidecar {
             if exit.is_some() {
                 return Ok(exit);
             }
+        }
+        for Watched { watch, changes } in self.watches.step() {
+            self.feed(Input::FilesChanged { watch, changes });
         }
         self.settle();
         Ok(None)

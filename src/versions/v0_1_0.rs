@@ -18,6 +18,7 @@ use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
+use crate::wire::watches::is_watch;
 
 /// See the module.
 pub struct V0_1_0;
@@ -60,7 +61,7 @@ impl Step for V0_1_0 {
     }
 
     fn call_up(&self, call: &mut Call, scene: &mut Scene<'_>) -> Result<(), RpcError> {
-        if matches!(call.method.as_str(), "resourceResolve" | "resourceMkdir") {
+        if matches!(call.method.as_str(), "resourceResolve" | "resourceMkdir" | "createResourceWatch") {
             return Err(RpcError::method_not_found(&call.method));
         }
         let member = match call.method.as_str() {
@@ -94,7 +95,13 @@ impl Step for V0_1_0 {
         if let Some(Value::String(channel)) = call.params.get_mut("channel") {
             *channel = scene.names.up(channel);
         }
+        if call.method == "subscribe" {
+            if let Some(watch) = node::text(&call.params, "channel").filter(|uri| is_watch(uri)) {
+                return Err(RpcError::resource_not_found(watch));
+            }
+        }
         for member in ["initialSubscriptions", "subscriptions"] {
+            node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_watch));
             if let Some(Value::Array(uris)) = call.params.get_mut(member) {
                 *uris = uris.iter().flat_map(|uri| candidates(uri, scene.names)).collect();
             }

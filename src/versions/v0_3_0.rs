@@ -56,7 +56,7 @@ impl Step for V0_3_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["chats but the default one", "annotations"]
+        &["chats but the default one", "annotations", "what a watch of files is about; it tells what changes"]
     }
 
     fn lacks(&self) -> &'static [&'static str] {
@@ -141,6 +141,8 @@ impl Step for V0_3_0 {
                 with_activity(summary, activity);
             }
         }
+        // A state that says what is watched is there since 0.4.0.
+        rest.retain(|shot| shot.kind != ChannelKind::Watch);
         *shots = rest;
     }
 

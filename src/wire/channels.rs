@@ -16,6 +16,8 @@ macro_rules! with_channel_kinds {
             Session, sessions, "session";
             /// A chat.
             Chat, chats, "chat";
+            /// A watch of files.
+            Watch, watches, "watch";
             /// What no program has: the kind of the tests.
             #[cfg(test)]
             Sample, samples, "sample";

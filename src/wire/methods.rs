@@ -81,12 +81,12 @@ methods! {
     ResourceMove = "resourceMove", Request, "Moves a file or a folder.";
     ResourceCopy = "resourceCopy", Request, "Copies a file or a folder.";
     ResourceDelete = "resourceDelete", Request, "Removes a file or a folder.";
+    CreateResourceWatch = "createResourceWatch", Request, "Answers the channel on which changes of files are told.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
 /// The other methods of the protocol that a client may call, and why this host does not serve them.
 pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("createResourceWatch", "this host does not watch files"),
     ("createTerminal", NO_TERMINALS),
     ("disposeTerminal", NO_TERMINALS),
     ("invokeChangesetOperation", "no agent offers changesets"),

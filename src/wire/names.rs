@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use super::methods::Method;
 use super::rpc::Incoming;
 use super::uris::{canonical_file, named_by_content};
+use super::watches::is_watch;
 
 /// So many chats may be attached to a message.
 pub const ATTACHED_MAX: usize = 16;
@@ -27,6 +28,8 @@ pub struct Named {
     pub channels: BTreeSet<String>,
     /// The URIs of chats that are attached to the message to an agent in it; not more than may be.
     pub attached: BTreeSet<String>,
+    /// The URIs of watches that it follows.
+    pub watches: BTreeSet<String>,
     /// The directories that must be looked at before it can be handled, in their one spelling.
     pub directories: BTreeSet<String>,
     /// The last sequence number that its client has seen.
@@ -51,6 +54,12 @@ impl Named {
         let members = Members::of(params.as_json());
         let mut named = Self::default();
         named.read_channels(method, &members);
+        let (watches, channels) =
+            std::mem::take(&mut named.channels).into_iter().partition(|uri| is_watch(uri));
+        named.channels = channels;
+        if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
+            named.watches = watches;
+        }
         match method {
             Some(Method::Reconnect) if matches!(message, Incoming::Request { .. }) => {
                 named.cursor = members.read("lastSeenServerSeq");

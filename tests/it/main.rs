@@ -44,4 +44,5 @@ mod support;
 mod tidy;
 mod transcripts;
 mod upgrades;
+mod watches;
 mod windows;

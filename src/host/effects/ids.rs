@@ -17,6 +17,16 @@ pub struct ChatKey(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
 
+/// The channel of a watch. Never given twice by one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchKey(pub u64);
+
+impl From<u64> for WatchKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {

@@ -16,7 +16,7 @@ use ahp_types::commands::{
     ResourceRequestParams, ResourceWriteParams,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::Snapshot;
+use ahp_types::state::{ResourceChangeType, Snapshot};
 use bytes::Bytes;
 
 use super::{Findings, LoadedSession};
@@ -24,6 +24,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{sorted, Incoming, RequestId};
+use crate::wire::watches::Watched;
 
 pub use agents::*;
 pub use events::*;
@@ -98,6 +99,13 @@ pub enum Input {
         /// What it has said.
         said: Box<SelfDescription>,
     },
+    /// Files have changed that are watched.
+    FilesChanged {
+        /// The channel of the watch.
+        watch: String,
+        /// Each file and folder, with what has become of it; at least one.
+        changes: Vec<(String, ResourceChangeType)>,
+    },
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -137,6 +145,8 @@ pub struct Recalled {
     pub findings: Findings,
     /// The sessions that the channels belong to.
     pub restored: Vec<LoadedSession>,
+    /// The watches that it follows and that were not there, each with why it cannot begin if it has not.
+    pub watches: Vec<(String, Result<(), RpcError>)>,
     /// URIs of channels that are there but cannot be read, each with the reason, for people.
     pub unreadable: Vec<(String, String)>,
 }
@@ -174,6 +184,8 @@ pub enum Timer {
     Recovered(SessionKey),
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
+    /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
+    Watch(WatchKey, u64),
     /// The time of an active client to come back, counted among all such times, is up.
     Absence(u64),
     /// The time of a session that was made ahead of use, and that nobody follows, to be followed again is up; with the
@@ -215,6 +227,8 @@ pub enum Output {
     List(ConnectionId, RequestId, Page),
     /// Answer a request about a file or folder.
     Resource(ConnectionId, RequestId, Resource),
+    /// Watch no more for this channel.
+    Unwatch(String),
     /// Come back with [`Input::Timer`] after this time.
     Timer(Timer, Duration),
     /// A shutdown is complete: no turn is left.
@@ -382,6 +396,8 @@ pub enum Resource {
         /// Of a link: what it leads to.
         follows_links: bool,
     },
+    /// Whether it can be watched.
+    Watch(Watched),
     /// Files that may be meant by what is typed.
     Files(FilesMeant),
     /// Something that is to be changed.

@@ -20,9 +20,11 @@ use crate::host::sequence::envelope_of;
 use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
+use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// States from this size on, in bytes, are large: they take longer to write than others should wait.
 const LARGE_BYTES: usize = 1 << 20;
@@ -135,17 +137,22 @@ impl Host {
             result.extend_from_slice(&to_json(&missing));
             result.push(b'}');
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
+            let missed = missed.unwrap_or_default().of_follower(wanted.clone());
             self.go_on(connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
-            return Ok((Subscribed::States(states), missed.unwrap_or_default()));
+            return Ok((Subscribed::States(states), missed));
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
         let mut states = self.take_up(connection, Method::Reconnect, &params.subscriptions);
-        if aside == Some(&Aside::OnlyLooks) {
-            self.go_on(connection, wanted);
-        }
+        let followed = match aside {
+            Some(Aside::OnlyLooks) => {
+                self.go_on(connection, wanted);
+                Vec::new()
+            }
+            _ => wanted,
+        };
         states.besides.insert("type".to_owned(), "snapshot".into());
-        Ok((states.into(), Missed::default()))
+        Ok((states.into(), Missed::default().of_follower(followed)))
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.
@@ -199,10 +206,17 @@ impl Host {
     /// Answers the channel's state and delivers what follows it.
     pub(in crate::host) fn serve_subscribe(
         &mut self,
+        step: &mut Step<'_>,
         connection: ConnectionId,
         params: &SubscribeParams,
     ) -> Result<Subscribed, RpcError> {
-        let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
+        self.check_watches_have_room(connection, &params.channel)?;
+        let not_found = || match step.refused_watches.remove(&params.channel) {
+            Some(refused) => refused,
+            None if is_watch(&params.channel) => RpcError::resource_not_found(&params.channel),
+            None => self.not_found(&params.channel),
+        };
+        let target = self.find(&params.channel).ok_or_else(not_found)?;
         self.check_safe(target)?;
         let how = Subscription::asked_for(params)?;
         let first_turn = self.channels.first_turn(target, &how);
@@ -277,12 +291,19 @@ impl Host {
         states
     }
 
-    /// The channels of these URIs, each once, and the URIs that name none.
+    /// The channels of these URIs, each once, and the URIs that name none, or more watches than may be followed.
     fn resolve(&self, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
         let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut watches = 0;
         for uri in uris {
             match self.find(uri) {
-                Some(target) if seen.insert(target) => targets.push(target),
+                Some(target) if target.kind == ChannelKind::Watch && watches == WATCHES_MAX => {
+                    missing.push(uri.clone());
+                }
+                Some(target) if seen.insert(target) => {
+                    watches += usize::from(target.kind == ChannelKind::Watch);
+                    targets.push(target);
+                }
                 Some(_) => {}
                 None => missing.push(uri.clone()),
             }

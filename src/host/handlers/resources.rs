@@ -14,6 +14,7 @@ use crate::host::Host;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Params;
+use crate::wire::watches::Watched;
 
 impl Host {
     /// What a request of one of the `resource*` methods asks for.
@@ -22,6 +23,7 @@ impl Host {
     /// When it does not say it well, or names a content of a change that is not there.
     pub(in crate::host) fn resource(&self, method: Method, params: &Params) -> Result<Resource, RpcError> {
         let change = match method {
+            Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
                 let uri = self.content_called(&params.uri)?.unwrap_or(params.uri);

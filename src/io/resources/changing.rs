@@ -48,6 +48,11 @@ impl Ground {
         Self { granted: granted.collect(), own: own.collect(), known: Mutex::default() }
     }
 
+    /// What is never a client's.
+    pub fn own(&self) -> Arc<[Own]> {
+        Arc::clone(&self.own)
+    }
+
     /// These folders of sessions, and those of the operator.
     pub(super) fn folders(&self, sessions: &[String]) -> Folders {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,6 +14,7 @@ use crate::io::held::HeldMessage;
 use crate::io::keeper::Kept;
 use crate::io::readers::{Asked, ListRead, Read, Wanted};
 use crate::io::trouble::Answer;
+use crate::io::watches::Begun;
 use crate::store::reader::Reader;
 use crate::wire::methods::Method;
 
@@ -94,6 +95,12 @@ impl Sidecar {
             self.directories.look(connection, held.named.directories.iter().cloned().collect());
             return false;
         }
+        let mut watches = self.host.watches_to_begin(&held.named);
+        watches.retain(|channel| !held.watches.iter().any(|(known, _)| known == channel));
+        if !watches.is_empty() {
+            self.watches.begin(connection, watches);
+            return false;
+        }
         let Some(readers) = &mut self.readers else { return true };
         let client = held.named.client.as_ref();
         let client = client.filter(|client| held.version.is_none() && self.edges.is_stranger(client));
@@ -151,6 +158,14 @@ impl Sidecar {
     pub(super) fn hear_findings(&mut self, connection: ConnectionId, findings: Findings) {
         if let Some(mut held) = self.take_held(connection) {
             held.findings = Some(findings);
+            self.go_on(connection, held);
+        }
+    }
+
+    /// Watches were to begin that a held message follows.
+    pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: Begun) {
+        if let Some(mut held) = self.take_held(connection) {
+            held.watches.extend(begun);
             self.go_on(connection, held);
         }
     }

@@ -162,6 +162,7 @@ impl Sidecar {
                 self.expect_answer(connection);
                 self.resources.take(connection, id, resource);
             }
+            Output::Unwatch(channel) => self.watches.release(channel),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
             // A time that no clock reaches never comes.

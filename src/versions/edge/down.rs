@@ -112,7 +112,11 @@ impl Edges {
                     }
                 }
             }
-            Frame::Answer(line) => answer_alone(lane, peer, line, told),
+            Frame::Answer(line) => {
+                let mut alone = Vec::new();
+                answer_alone(lane, peer, line, &mut alone);
+                behind_return(peer).unwrap_or(told).append(&mut alone);
+            }
             Frame::Notification { method, params } => {
                 let Ok(mut params) = serde_json::from_slice::<Object>(params) else { return };
                 if let Some(Value::String(channel)) = params.get_mut("channel") {
@@ -122,10 +126,7 @@ impl Edges {
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut scene) {
                     let line = notification_line(&notice.method, &sorted(notice.params));
-                    let mut batches = peer.batches.values_mut();
-                    let returns =
-                        |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
-                    batches.find(returns).map_or(&mut *told, |batch| &mut batch.behind).push(line.into());
+                    behind_return(peer).unwrap_or(told).push(line.into());
                 }
             }
             Frame::Error { id, error } => {
@@ -137,6 +138,12 @@ impl Edges {
             Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
         }
     }
+}
+
+/// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all of them are there.
+fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Told>> {
+    let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
+    peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
 
 /// The line of a frame of the newest version.

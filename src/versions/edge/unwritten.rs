@@ -287,7 +287,11 @@ fn with_states(
         })
         .collect();
     match method {
-        "subscribe" => json!({ "snapshot": snapshots.into_iter().next() }),
+        "subscribe" => match snapshots.into_iter().next() {
+            Some(snapshot) => json!({ "snapshot": snapshot }),
+            // Its version has no state of this kind.
+            None => json!({}),
+        },
         "reconnect" => json!({ "type": "snapshot", "snapshots": Value::Array(snapshots) }),
         _ => {
             result["snapshots"] = Value::Array(snapshots);

@@ -16,6 +16,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, Incoming, Params, RequestId};
 use crate::wire::uris;
+use crate::wire::watches::is_watch;
 
 /// A request to the core: its method, its params, and what it means besides.
 type Request = (String, Object, Option<Aside>);
@@ -91,8 +92,7 @@ impl Edges {
             (None, Some(channel)) if call.method == "subscribe" && !fetches => vec![channel.to_owned()],
             _ => Vec::new(),
         };
-        let sessions: Vec<&String> =
-            asked.iter().filter(|uri| **uri != uris::ROOT && !uri.starts_with("ahp-chat:")).collect();
+        let sessions: Vec<&String> = asked.iter().filter(|uri| is_session(uri)).collect();
         let mut besides: Vec<String> = Vec::new();
         if dialect.has_summaries_in_states() {
             let chats = sessions.iter().map(|session| uris::default_chat_of(session));
@@ -241,6 +241,11 @@ impl Edges {
 
 fn params_of(params: &Object, aside: Option<Aside>) -> Params {
     Params::from_json(to_json(params)).with(aside)
+}
+
+/// Whether a channel is a session, as far as its URI tells: any that is none of another kind may be.
+fn is_session(uri: &str) -> bool {
+    uri != uris::ROOT && !uri.starts_with("ahp-chat:") && !is_watch(uri)
 }
 
 /// The channels that a message subscribes to, as its client spells them.

@@ -1,6 +1,7 @@
 //! A folder that a transcript works in, and what differs there from run to run.
 //!
-//! Owns: what stands in a transcript for the folder's URI, and for the tokens and times of files.
+//! Owns: what stands in a transcript for the folder's URI, for the tokens and times of files, and for the channel of a
+//! watch.
 //! Never: makes files; what is to be there a client asks for.
 
 use tempfile::TempDir;
@@ -11,11 +12,16 @@ const FOLDER: &str = "file:///FOLDER";
 /// What stands for the token of a file.
 const ETAG: &str = "ETAG";
 
+/// What stands for the channel of a watch.
+const WATCH: &str = "ahp-resource-watch:/WATCH";
+
 /// A transcript's folder, if it has one.
 pub struct Shown {
     folder: Option<(TempDir, String)>,
     /// The token that was told last.
     etag: String,
+    /// The channel of a watch that was told last.
+    watch: String,
 }
 
 impl Shown {
@@ -25,13 +31,13 @@ impl Shown {
             let uri = format!("file://{}", folder.path().canonicalize().unwrap().display());
             (folder, uri)
         });
-        Self { folder, etag: String::new() }
+        Self { folder, etag: String::new(), watch: WATCH.to_owned() }
     }
 
     /// What a line means that is written.
     pub fn meant(&self, line: &str) -> String {
         match &self.folder {
-            Some((_, uri)) => line.replace(FOLDER, uri).replace(ETAG, &self.etag),
+            Some((_, uri)) => line.replace(WATCH, &self.watch).replace(FOLDER, uri).replace(ETAG, &self.etag),
             None => line.to_owned(),
         }
     }
@@ -42,6 +48,12 @@ impl Shown {
         let mut line = line.replace(uri, FOLDER);
         if let Some(etag) = replace_value(&mut line, "etag", ETAG) {
             self.etag = etag;
+        }
+        // It holds the folder's URI, encoded.
+        for name in ["channel", "resource"] {
+            if line.contains(&format!("\"{name}\":\"ahp-resource-watch:")) {
+                self.watch = replace_value(&mut line, name, WATCH).unwrap_or_default();
+            }
         }
         replace_value(&mut line, "mtime", "TIME");
         // Not every file system knows it.

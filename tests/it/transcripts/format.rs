@@ -7,7 +7,7 @@
 //! | `< LINE` | the host says LINE |
 //! | `@ run ARGUMENT ...` | more arguments for the program; before anything is said |
 //! | `@ state` | all programs of this transcript share a fresh state folder; before anything is said |
-//! | `@ folder` | there is a fresh folder, whose URI stands as `file:///FOLDER`; as `ETAG` stands the last token of a file, as `TIME` a time of one |
+//! | `@ folder` | there is a fresh folder, whose URI stands as `file:///FOLDER`; as `ETAG` stands the last token of a file, as `TIME` a time of one, as `ahp-resource-watch:/WATCH` the last channel of a watch |
 //! | `@ kill` | the program is killed, when all that follows from what was said has been read |
 //! | `@ start` | another program begins, with the same arguments; after `@ kill` or `@ end` |
 //! | `@ until TEXT` | waits for a line with TEXT in it, where a real timer is at work |

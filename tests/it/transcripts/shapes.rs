@@ -8,9 +8,9 @@ use std::fmt::Debug;
 
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
-    AuthenticateResult, CompletionsResult, FetchTurnsResult, InitializeResult, ListSessionsResult,
-    MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListResult, ResourceReadResult,
-    ResourceResolveResult, SessionConfigCompletionsResult, SubscribeResult,
+    AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchTurnsResult, InitializeResult,
+    ListSessionsResult, MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListResult,
+    ResourceReadResult, ResourceResolveResult, SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
@@ -130,6 +130,7 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "resourceRead" => same::<ResourceReadResult>(result).map(|_| ()),
         "resourceList" => same::<ResourceListResult>(result).map(|_| ()),
         "resourceResolve" => same::<ResourceResolveResult>(result).map(|_| ()),
+        "createResourceWatch" => same::<CreateResourceWatchResult>(result).map(|_| ()),
         "resourceWrite" | "resourceMkdir" | "resourceMove" | "resourceCopy" | "resourceDelete"
         | "resourceRequest"
             if *result == serde_json::json!({}) =>

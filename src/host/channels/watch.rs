@@ -1,0 +1,88 @@
+//! The channel of a watch.
+//!
+//! Owns: what such a channel is: what is watched and how, which never changes. It is there while somebody follows it, and a
+//! while longer for one who comes back; its URI says all of it, so that it can be made again.
+//! Never: keeps what has changed, or lets clients change anything: what is told on it is no state.
+
+use std::collections::BTreeMap;
+
+use ahp::reducers::{apply_action_to_resource_watch, ReduceOutcome};
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::{ResourceWatchState, SnapshotState};
+
+use super::Kind;
+use crate::host::actions::{ClientAction, Refusal, Verdict};
+use crate::host::effects::{ChannelId, WatchKey};
+use crate::host::model::Channel;
+use crate::host::{Config, Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
+use crate::wire::watches::Watched;
+
+/// The channel of a watch.
+#[derive(Debug)]
+pub(in crate::host) struct Watch {
+    pub(in crate::host) channel: Channel,
+    pub(in crate::host) state: ResourceWatchState,
+    /// The number of the time for which it stays although nobody follows it, while that runs.
+    pub(in crate::host) unfollowed: Option<u64>,
+}
+
+impl Watch {
+    /// The channel of what is watched, under the URI that says so.
+    pub(in crate::host) fn new(uri: String, watched: Watched) -> Self {
+        let mut patterns = watched.patterns();
+        let (excludes, includes) = (patterns.remove("excludes"), patterns.remove("includes"));
+        let state =
+            ResourceWatchState { root: watched.uri, recursive: watched.recursive, excludes, includes };
+        // It has no history: whoever has followed it before knows all of it.
+        Self { channel: Channel::new(uri, 0), state, unfollowed: None }
+    }
+}
+
+impl Kind for Watch {
+    const KIND: ChannelKind = ChannelKind::Watch;
+    const CALLED: &'static str = "a watch's channel";
+    const ACTIONS: &'static [ClientAction] = &[];
+    type Key = WatchKey;
+    type All = BTreeMap<WatchKey, Self>;
+
+    fn at_start(_: &Config) -> Self::All {
+        BTreeMap::new()
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn channel_mut(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
+        apply_action_to_resource_watch(&mut self.state, action)
+    }
+
+    fn snapshot(&mut self, _: WatchKey, _: usize) -> Option<SnapshotState> {
+        Some(SnapshotState::ResourceWatch(Box::new(self.state.clone())))
+    }
+
+    fn change(
+        _: &mut Host,
+        _: &mut Step<'_>,
+        _: WatchKey,
+        _: StateAction,
+        _: ActionOrigin,
+        _: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        Err("what is watched is changed by `resourceWrite` and the like".to_owned())
+    }
+
+    fn after_action(_: &mut Host, _: &mut Step<'_>, _: WatchKey, _: &StateAction, _: usize) {}
+}
+
+impl From<WatchKey> for ChannelId {
+    fn from(WatchKey(key): WatchKey) -> Self {
+        Self { kind: Watch::KIND, key }
+    }
+}

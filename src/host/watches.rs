@@ -1,0 +1,153 @@
+//! Watches of files: which there are, and who is told what changes.
+//!
+//! Owns: making the channel of a watch when the watch has begun outside, telling its followers, the time for which it stays
+//! when nobody follows it, and its end.
+//! Never: looks at a file, or sequences what has changed: that is no state, and whoever was not there is not told of it.
+
+use std::time::Duration;
+
+use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
+use ahp_types::state::{ResourceChange, ResourceChangeType};
+use serde_json::json;
+
+use super::channels::Watch;
+use super::effects::{ChannelId, ConnectionId, Frame, Output, Timer, WatchKey};
+use super::sequence::unsequenced_line;
+use super::{Host, Step};
+use crate::wire::channels::ChannelKind;
+use crate::wire::errors::RpcError;
+use crate::wire::names::Named;
+use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
+
+/// How long a watch stays that nobody follows: whoever has lost a connection comes back within this time.
+const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
+
+/// So many of those there are at most.
+const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
+
+/// What a watch is followed by that begins.
+pub(super) type Begun = Vec<(String, Result<(), RpcError>)>;
+
+impl Host {
+    /// The watches that a message follows and that must begin before it is handled; not more than may be followed.
+    pub fn watches_to_begin(&self, named: &Named) -> Vec<String> {
+        let absent = named.watches.iter().filter(|uri| self.find(uri).is_none());
+        absent.take(WATCHES_MAX).cloned().collect()
+    }
+
+    /// Takes in which watches have begun for the message that is handled, and which have not.
+    pub(super) fn take_watches(&mut self, step: &mut Step<'_>, begun: Begun) {
+        for (uri, how) in begun {
+            match how.map(|()| Watched::named_by(&uri)) {
+                // Somebody else has begun it meanwhile.
+                Ok(Some(_)) if self.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
+                Ok(Some(watched)) => {
+                    let key = WatchKey(self.fresh_key());
+                    self.channels.by_uri.insert(uri.clone(), key.into());
+                    self.channels.watches.insert(key, Watch::new(uri, watched));
+                    self.watches_changed = true;
+                }
+                Ok(None) => step.say(Output::Unwatch(uri)),
+                Err(error) => {
+                    step.refused_watches.insert(uri, error);
+                }
+            }
+        }
+    }
+
+    /// Whether a connection may follow this channel besides those that it follows, as far as that is a watch.
+    ///
+    /// # Errors
+    /// When it follows as many as it may.
+    pub(super) fn check_watches_have_room(
+        &self,
+        connection: ConnectionId,
+        uri: &str,
+    ) -> Result<(), RpcError> {
+        let Some(client) = self.connections.get(&connection).filter(|_| is_watch(uri)) else { return Ok(()) };
+        let follows = |target: ChannelId| client.subscriptions.contains_key(&target);
+        let watches = client.subscriptions.keys().filter(|target| target.kind == ChannelKind::Watch);
+        if watches.count() < WATCHES_MAX || self.find(uri).is_some_and(follows) {
+            return Ok(());
+        }
+        Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
+    }
+
+    /// Files have changed: whoever follows the watch is told, and nobody else ever.
+    pub(super) fn files_have_changed(
+        &self,
+        step: &mut Step<'_>,
+        watch: &str,
+        changes: Vec<(String, ResourceChangeType)>,
+    ) {
+        // It may have ended meanwhile.
+        let channel = self.find(watch).and_then(|target| self.channels.get(target));
+        for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
+            let frame = Frame::Answer(self.changes_line(watch, &changes));
+            step.say(Output::Frame(connection, frame));
+        }
+    }
+
+    /// Tells a client that is back that it may have missed any change of what it watches.
+    pub(super) fn tell_watches_anew(
+        &self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        watches: &[ChannelId],
+    ) {
+        for target in watches.iter().filter(|target| target.kind == ChannelKind::Watch) {
+            let Some(watch) = self.channels.watches.get(&WatchKey(target.key)) else { continue };
+            let all = [(watch.state.root.clone(), ResourceChangeType::Updated)];
+            let frame = Frame::Answer(self.changes_line(&watch.channel.uri, &all));
+            step.say(Output::Frame(connection, frame));
+        }
+    }
+
+    fn changes_line(&self, watch: &str, changes: &[(String, ResourceChangeType)]) -> bytes::Bytes {
+        let items: Vec<ResourceChange> = changes
+            .iter()
+            .map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type })
+            .collect();
+        let changes = json!({ "items": items });
+        let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
+        unsequenced_line(watch, &action, self.told_head())
+    }
+
+    /// Somebody may have followed a watch last, or follow one again: one that nobody follows stays for a while.
+    pub(super) fn settle_watches(&mut self, step: &mut Step<'_>) {
+        if !std::mem::take(&mut self.watches_changed) {
+            return;
+        }
+        let mut left = Vec::new();
+        for (key, watch) in &mut self.channels.watches {
+            match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
+                (false, _) => watch.unfollowed = None,
+                (true, None) => {
+                    self.last_key += 1;
+                    watch.unfollowed = Some(self.last_key);
+                    step.say(Output::Timer(Timer::Watch(*key, self.last_key), UNFOLLOWED_MAX));
+                }
+                (true, Some(_)) => {}
+            }
+            left.extend(watch.unfollowed.map(|since| (since, *key)));
+        }
+        left.sort_unstable();
+        let too_many = left.len().saturating_sub(UNFOLLOWED_COUNT_MAX);
+        for (_, key) in left.into_iter().take(too_many) {
+            self.end_watch(step, key);
+        }
+    }
+
+    /// The time is up in which a watch that nobody followed might be followed again.
+    pub(super) fn watch_is_unfollowed(&mut self, step: &mut Step<'_>, key: WatchKey, number: u64) {
+        if self.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
+            self.end_watch(step, key);
+        }
+    }
+
+    fn end_watch(&mut self, step: &mut Step<'_>, key: WatchKey) {
+        let Some(watch) = self.channels.watches.remove(&key) else { return };
+        self.channels.by_uri.remove(&watch.channel.uri);
+        step.say(Output::Unwatch(watch.channel.uri));
+    }
+}

@@ -1,0 +1,302 @@
+//! Watching files for clients, on a thread of its own.
+//!
+//! Owns: the thread, when it looks at what was done and how long that is gathered, and who wants a watch that has begun
+//! while the message that follows it is not heard yet. A host with a fixed clock has no thread: it looks when it is told to.
+//! Never: decides what may be watched, or tells a client; what has changed waits here while clients read nothing.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::files::folders::Own;
+use crate::host::effects::ConnectionId;
+use crate::watches::engine::{Engine, Told, ENTRIES_MAX};
+use crate::watches::system::Silent;
+use crate::wire::errors::RpcError;
+
+/// What happens within this time is told at once.
+const GATHERED: Duration = Duration::from_millis(75);
+
+/// How often all is looked at of which the system says nothing.
+const LOOKED_AROUND: Duration = Duration::from_secs(5);
+
+/// When it is tried again to tell somebody who has no room.
+const TOLD_AGAIN: Duration = Duration::from_millis(100);
+
+/// A file system must say within this time what is there.
+const BEGUN_WITHIN: Duration = Duration::from_secs(5);
+
+/// So many times something may be told before it is taken in.
+const TOLD_MAX: usize = 16;
+
+/// So much may be in a folder that is looked at again and again.
+const LOOKED_AT_MAX: usize = 2000;
+
+/// Watches that have begun for a message, or why they have not, by their channels.
+pub type Begun = Vec<(String, Result<Lease, RpcError>)>;
+
+/// A watch that somebody wants who is not known to the core yet. It is given up where it is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    channel: String,
+    post: Option<Arc<Post>>,
+}
+
+impl Lease {
+    /// The core knows of it, and says when it is wanted no more.
+    pub fn hand_over(mut self) {
+        self.post = None;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(post) = self.post.take() {
+            post.send(Command::Release(std::mem::take(&mut self.channel)));
+        }
+    }
+}
+
+/// What the thread is to do.
+#[derive(Debug)]
+enum Command {
+    Begin(Vec<String>, oneshot::Sender<Begun>),
+    Release(String),
+    Stop,
+}
+
+/// What is said to the thread, and what wakes it.
+#[derive(Debug)]
+struct Post {
+    commands: Mutex<Vec<Command>>,
+    bell: UnixStream,
+    ear: UnixStream,
+}
+
+impl Post {
+    fn new() -> io::Result<Self> {
+        let (bell, ear) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ear.set_nonblocking(true)?;
+        Ok(Self { commands: Mutex::default(), bell, ear })
+    }
+
+    fn send(&self, command: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        // When it is full, it rings already.
+        if let Err(error) = (&self.bell).write(&[0]) {
+            tracing::trace!(%error, "who watches files is awake");
+        }
+    }
+
+    fn take(&self) -> Vec<Command> {
+        let mut rung = [0; 64];
+        while matches!((&self.ear).read(&mut rung), Ok(1..)) {}
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// All that is watched.
+#[derive(Debug)]
+pub struct Watches {
+    post: Option<Arc<Post>>,
+    own: Arc<[Own]>,
+    /// Without a thread.
+    engine: Option<Engine>,
+    begun: mpsc::UnboundedSender<(ConnectionId, Begun)>,
+    /// None once the thread has it.
+    told: Option<mpsc::Sender<Told>>,
+}
+
+/// What comes of watching.
+#[derive(Debug)]
+pub struct News {
+    /// Watches that were to begin for a connection's message.
+    pub begun: mpsc::UnboundedReceiver<(ConnectionId, Begun)>,
+    /// What has changed.
+    pub told: mpsc::Receiver<Told>,
+}
+
+impl Watches {
+    /// Begins with nothing to watch; what is the host's own is not watched. Has no thread when `is_stepped`.
+    pub fn new(is_stepped: bool, own: Arc<[Own]>) -> (Self, News) {
+        let (begun, begun_news) = mpsc::unbounded_channel();
+        let (told, told_news) = mpsc::channel(TOLD_MAX);
+        let engine = is_stepped.then(|| Engine::new(Box::new(Silent), Arc::clone(&own), ENTRIES_MAX));
+        let post = Post::new().map(Arc::new);
+        let post = post.map_err(|error| tracing::error!(%error, "files cannot be watched")).ok();
+        let watches = Self { post, own, engine, begun, told: Some(told) };
+        (watches, News { begun: begun_news, told: told_news })
+    }
+
+    /// Has watches begun for the message of a connection; nothing is waited for longer than a few seconds. Must be called
+    /// inside a tokio runtime.
+    pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
+        let failed = |channels: &[String], why: &str| {
+            let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why)));
+            channels.iter().map(failed).collect::<Begun>()
+        };
+        let begun = self.begun.clone();
+        let send = move |watches| {
+            if begun.send((connection, watches)).is_err() {
+                tracing::debug!("nobody asks for watches any more");
+            }
+        };
+        let (reply, replied) = oneshot::channel();
+        match &self.post {
+            Some(post) => post.send(Command::Begin(channels.clone(), reply)),
+            None => return send(failed(&channels, "files cannot be watched")),
+        }
+        if let (Some(post), Some(engine)) = (&self.post, &mut self.engine) {
+            obey(engine, post);
+        } else if let Err(error) = self.start() {
+            tracing::error!(%error, "no thread to watch files with");
+            return send(failed(&channels, "files cannot be watched"));
+        }
+        let silent = failed(&channels, "the file system does not answer");
+        tokio::spawn(async move {
+            let answer = tokio::time::timeout(BEGUN_WITHIN, replied).await;
+            send(answer.ok().and_then(Result::ok).unwrap_or(silent));
+        });
+    }
+
+    /// The core wants a watch no more.
+    pub fn release(&self, channel: String) {
+        if let Some(post) = &self.post {
+            post.send(Command::Release(channel));
+        }
+    }
+
+    /// Looks at all that is watched, where there is no thread that does.
+    pub fn step(&mut self) -> Vec<Told> {
+        let (Some(post), Some(engine)) = (&self.post, &mut self.engine) else { return Vec::new() };
+        obey(engine, post);
+        engine.look_around();
+        std::iter::from_fn(|| engine.take_changes()).collect()
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let (Some(post), Some(told)) = (&self.post, self.told.take()) else { return Ok(()) };
+        let (post, own) = (Arc::clone(post), Arc::clone(&self.own));
+        let work = move || {
+            let mut engine = engine(own);
+            watch(&mut engine, &post, &told);
+        };
+        thread::Builder::new().name("watches".to_owned()).spawn(work).map(drop)
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        if let Some(post) = &self.post {
+            post.send(Command::Stop);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn engine(own: Arc<[Own]>) -> Engine {
+    match crate::watches::system::Inotify::new() {
+        Ok(system) => Engine::new(Box::new(system), own, LOOKED_AT_MAX),
+        Err(trouble) => {
+            tracing::warn!(?trouble, "the system says nothing of files: small folders are looked at");
+            Engine::without_system(trouble, own, LOOKED_AT_MAX)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn engine(own: Arc<[Own]>) -> Engine {
+    Engine::new(Box::new(Silent), own, LOOKED_AT_MAX)
+}
+
+/// Does what was asked for. Returns whether it is to go on.
+fn obey(engine: &mut Engine, post: &Arc<Post>) -> bool {
+    for command in post.take() {
+        match command {
+            Command::Begin(channels, reply) => {
+                let begin = |channel: String| {
+                    let lease = Lease { channel: channel.clone(), post: Some(Arc::clone(post)) };
+                    match engine.begin(&channel) {
+                        Ok(()) => (channel, Ok(lease)),
+                        Err(error) => {
+                            lease.hand_over();
+                            (channel, Err(error))
+                        }
+                    }
+                };
+                // Where nobody waits for them any more, they are given up.
+                drop(reply.send(channels.into_iter().map(begin).collect()));
+            }
+            Command::Release(channel) => engine.release(&channel),
+            Command::Stop => return false,
+        }
+    }
+    true
+}
+
+/// Watches until it is told to stop.
+fn watch(engine: &mut Engine, post: &Arc<Post>, told: &mpsc::Sender<Told>) {
+    let (mut look_at, mut around_at, mut again_at) = (None::<Instant>, None::<Instant>, None::<Instant>);
+    loop {
+        wait(engine, post, [look_at, around_at, again_at].into_iter().flatten().min());
+        if !obey(engine, post) {
+            return;
+        }
+        let now = Instant::now();
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if engine.hear() {
+            look_at = look_at.or(Some(now + GATHERED));
+        }
+        if is_due(look_at) {
+            look_at = None;
+            engine.look();
+        }
+        if is_due(around_at) {
+            around_at = None;
+            engine.look_around();
+        }
+        around_at = if engine.has_to_look_around() { around_at.or(Some(now + LOOKED_AROUND)) } else { None };
+        again_at = None;
+        while engine.has_changes() {
+            match told.try_reserve() {
+                Ok(place) => {
+                    let Some(changes) = engine.take_changes() else { break };
+                    place.send(changes);
+                }
+                Err(mpsc::error::TrySendError::Full(())) => {
+                    again_at = Some(now + TOLD_AGAIN);
+                    break;
+                }
+                Err(mpsc::error::TrySendError::Closed(())) => return,
+            }
+        }
+    }
+}
+
+/// Waits until this time, or until something is said.
+fn wait(engine: &Engine, post: &Post, until: Option<Instant>) {
+    let timeout = until.map(|until| {
+        let left = until.saturating_duration_since(Instant::now());
+        Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        }
+    });
+    let mut heard = vec![PollFd::new(&post.ear, PollFlags::IN)];
+    let queue = engine.queue();
+    heard.extend(queue.as_ref().map(|queue| PollFd::new(queue, PollFlags::IN)));
+    match poll(&mut heard, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => {
+            tracing::error!(%error, "it cannot be waited for what is done with files");
+            thread::sleep(LOOKED_AROUND);
+        }
+    }
+}

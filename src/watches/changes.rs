@@ -1,0 +1,124 @@
+//! What is to be told of a watched folder.
+//!
+//! Owns: what has changed since somebody was told last, each path once, and what that comes to when it changes again.
+//! Never: looks at a file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// So many changes are told at once; of more it is told in which folder they are.
+pub const ITEMS_MAX: usize = 1000;
+
+/// What has become of a file or folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It is there, and was not.
+    Added,
+    /// It is another one, or has another content. Of a folder: what is in it may be anything.
+    Updated,
+    /// It is not there any more, with all that was in it.
+    Deleted,
+}
+
+/// Changes below a folder, by their paths from there.
+#[derive(Debug, Default)]
+pub struct Changes {
+    changes: BTreeMap<PathBuf, Kind>,
+    /// They were too many: the folder in which all of them are.
+    all_in: Option<PathBuf>,
+}
+
+impl Changes {
+    /// Takes note of a change.
+    pub fn add(&mut self, path: &Path, kind: Kind) {
+        if let Some(all_in) = &mut self.all_in {
+            let folder = path.parent().unwrap_or(path);
+            while !folder.starts_with(&*all_in) {
+                all_in.pop();
+            }
+            return;
+        }
+        if kind == Kind::Deleted {
+            let inside =
+                self.changes.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
+            let inside: Vec<PathBuf> =
+                inside.map(|(other, _)| other.clone()).filter(|it| it != path).collect();
+            for other in inside {
+                self.changes.remove(&other);
+            }
+        }
+        let before = self.changes.remove(path);
+        let now = match (before, kind) {
+            (Some(Kind::Added), Kind::Deleted) => None,
+            (Some(Kind::Added), Kind::Updated | Kind::Added) => Some(Kind::Added),
+            (Some(Kind::Deleted), Kind::Added) => Some(Kind::Updated),
+            (_, kind) => Some(kind),
+        };
+        self.changes.extend(now.map(|now| (path.to_owned(), now)));
+        if self.changes.len() > ITEMS_MAX {
+            let mut all = std::mem::take(&mut self.changes).into_keys();
+            let first = all.next().and_then(|path| path.parent().map(Path::to_owned));
+            self.all_in = Some(first.unwrap_or_default());
+            all.for_each(|path| self.add(&path, Kind::Updated));
+        }
+    }
+
+    /// Whether there is nothing to be told.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.all_in.is_none()
+    }
+
+    /// What is to be told, by path; it is told from now on.
+    pub fn take(&mut self) -> Vec<(PathBuf, Kind)> {
+        let Self { changes, all_in } = std::mem::take(self);
+        match all_in {
+            Some(all_in) => vec![(all_in, Kind::Updated)],
+            None => changes.into_iter().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Kind::{Added, Deleted, Updated};
+
+    fn told(changes: &[(&str, Kind)]) -> Vec<(String, Kind)> {
+        let mut all = Changes::default();
+        changes.iter().for_each(|(path, kind)| all.add(Path::new(path), *kind));
+        let told = all.take();
+        assert!(all.is_empty());
+        told.into_iter().map(|(path, kind)| (path.display().to_string(), kind)).collect()
+    }
+
+    #[test]
+    fn what_changes_twice_is_told_once() {
+        for (one, two, told_of) in [
+            (Added, Updated, Some(Added)),
+            (Added, Deleted, None),
+            (Updated, Updated, Some(Updated)),
+            (Updated, Deleted, Some(Deleted)),
+            (Deleted, Added, Some(Updated)),
+        ] {
+            let expected: Vec<_> = told_of.into_iter().map(|kind| ("a".to_owned(), kind)).collect();
+            assert_eq!(told(&[("a", one), ("a", two)]), expected, "{one:?} {two:?}");
+        }
+        let inside = [("a/b", Added), ("a/c", Updated), ("a-b", Added), ("a", Deleted)];
+        assert_eq!(told(&inside), [("a".to_owned(), Deleted), ("a-b".to_owned(), Added)]);
+        assert_eq!(told(&[("a", Added), ("a/b", Added), ("a", Deleted)]), []);
+    }
+
+    #[test]
+    fn of_too_many_it_is_told_where_they_are() {
+        let many = |count: usize, more: &[&str]| {
+            let paths: Vec<String> = (0..count).map(|at| format!("a/b/{at}")).collect();
+            let all = paths.iter().map(String::as_str).chain(more.iter().copied());
+            told(&all.map(|path| (path, Added)).collect::<Vec<_>>())
+        };
+        assert_eq!(many(ITEMS_MAX, &[]).len(), ITEMS_MAX);
+        assert_eq!(many(ITEMS_MAX + 1, &[]), [("a/b".to_owned(), Updated)]);
+        assert_eq!(many(ITEMS_MAX + 1, &["a/b/c/d"]), [("a/b".to_owned(), Updated)]);
+        assert_eq!(many(ITEMS_MAX + 1, &["a/c"]), [("a".to_owned(), Updated)]);
+        assert_eq!(many(ITEMS_MAX, &["c"]), [(String::new(), Updated)]);
+    }
+}

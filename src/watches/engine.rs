@@ -1,0 +1,260 @@
+//! All that is watched, step by step.
+//!
+//! Owns: which watches there are, who wants each of them, when which of them is looked at, and what clients are told of
+//! files in the words of the protocol.
+//! Never: waits; whoever calls it says when it is time.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ahp_types::state::ResourceChangeType;
+use percent_encoding::percent_encode;
+
+use super::changes::{Changes, Kind};
+use super::system::{Said, Silent, System, Trouble};
+use super::tree::{self, Tree};
+use crate::files::folders::Own;
+use crate::files::uris::{path_of, PATH};
+use crate::wire::errors::RpcError;
+use crate::wire::watches::Watched;
+
+/// So many files and folders one watch knows of at most.
+pub const ENTRIES_MAX: usize = 100_000;
+
+/// What has changed in what a watch is about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// The channel of the watch.
+    pub watch: String,
+    /// Each file and folder, with what has become of it.
+    pub changes: Vec<(String, ResourceChangeType)>,
+}
+
+/// All that is watched.
+#[derive(Debug)]
+pub struct Engine {
+    system: Box<dyn System + Send>,
+    /// By their channels.
+    watches: BTreeMap<String, Watch>,
+    own: Arc<[Own]>,
+    said: Said,
+    /// So much may be in what is looked at again and again.
+    looked_at_max: usize,
+    /// The system says nothing, because it has no more room.
+    no_room: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    tree: Tree,
+    /// As its client spells it.
+    uri: String,
+    /// So many want it.
+    wanted: usize,
+    changes: Changes,
+    /// The system does not say what is done there.
+    is_looked_at: bool,
+}
+
+impl Engine {
+    /// Begins with nothing to watch. What is the host's own is not watched. Where the system says nothing, no more than
+    /// `looked_at_max` files and folders are looked at for one watch.
+    pub fn new(system: Box<dyn System + Send>, own: Arc<[Own]>, looked_at_max: usize) -> Self {
+        let (watches, said) = (BTreeMap::new(), Said::default());
+        Self { system, watches, own, said, looked_at_max, no_room: None }
+    }
+
+    /// Begins where the system says nothing because of this.
+    pub fn without_system(trouble: Trouble, own: Arc<[Own]>, looked_at_max: usize) -> Self {
+        let no_room = match trouble {
+            Trouble::NoRoom(setting) => Some(setting),
+            _ => None,
+        };
+        Self { no_room, ..Self::new(Box::new(Silent), own, looked_at_max) }
+    }
+
+    /// What becomes readable when the system has something to say.
+    pub fn queue(&self) -> Option<BorrowedFd<'_>> {
+        self.system.queue()
+    }
+
+    /// How many folders the system watches.
+    pub fn folder_count(&self) -> usize {
+        self.system.count()
+    }
+
+    /// Begins with a watch; from here on nothing is missed. Counts who wants it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn begin(&mut self, channel: &str) -> Result<(), RpcError> {
+        if let Some(watch) = self.watches.get_mut(channel) {
+            watch.wanted += 1;
+            return Ok(());
+        }
+        let watched = Watched::named_by(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
+        let path = path_of(&watched.uri)?;
+        let entries_max = if self.system.says() { ENTRIES_MAX } else { self.looked_at_max };
+        let own = || Arc::clone(&self.own);
+        let (tree, is_looked_at) = match Tree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
+            Ok(tree) => (tree, !self.system.says()),
+            Err(Trouble::NoRoom(setting)) => {
+                let looked_at = Tree::begin(&watched, &path, own(), self.looked_at_max, &mut Silent);
+                let tree = looked_at.map_err(|_| failed(&watched.uri, &Trouble::NoRoom(setting)))?;
+                tracing::warn!(setting, "the system watches no more folders: one is looked at instead");
+                (tree, true)
+            }
+            Err(trouble) => {
+                let no_room = self.no_room.filter(|_| matches!(trouble, Trouble::Entries(_)));
+                return Err(failed(&watched.uri, &no_room.map_or(trouble, Trouble::NoRoom)));
+            }
+        };
+        let (changes, uri) = (Changes::default(), watched.uri);
+        self.watches.insert(channel.to_owned(), Watch { tree, uri, wanted: 1, changes, is_looked_at });
+        Ok(())
+    }
+
+    /// One who wanted a watch does not want it any more.
+    pub fn release(&mut self, channel: &str) {
+        let Some(watch) = self.watches.get_mut(channel) else { return };
+        watch.wanted -= 1;
+        if watch.wanted > 0 {
+            return;
+        }
+        if let Some(mut watch) = self.watches.remove(channel) {
+            let system: &mut dyn System = if watch.is_looked_at { &mut Silent } else { &mut *self.system };
+            watch.tree.end(system);
+        }
+    }
+
+    /// Whether nothing is watched.
+    pub fn is_idle(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// Hears what the system has to say; returns whether there is anything to be looked at.
+    pub fn hear(&mut self) -> bool {
+        if let Err(error) = self.system.hear(&mut self.said) {
+            tracing::error!(%error, "the system cannot be heard: files are looked at instead");
+            self.said.forgot = true;
+        }
+        !self.said.is_nothing()
+    }
+
+    /// The system forgets what was done.
+    #[cfg(test)]
+    pub fn forget(&mut self) {
+        self.hear();
+        self.said = Said { forgot: true, ..Said::default() };
+    }
+
+    /// Looks where something was done, as the system has said.
+    pub fn look(&mut self) {
+        let said = std::mem::take(&mut self.said);
+        if said.forgot {
+            tracing::info!("the system has forgotten what was done: all that is watched is looked at");
+        }
+        for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_looked_at) {
+            if said.forgot {
+                watch.tree.look_everywhere(&mut *self.system, &mut watch.changes);
+                watch.changes.add(Path::new(""), Kind::Updated);
+            } else {
+                watch.tree.look_at(&said.touched, &mut *self.system, &mut watch.changes);
+            }
+            if matches!(watch.tree.trouble(), Some(Trouble::NoRoom(_))) {
+                watch.look_instead(channel, &self.own, self.looked_at_max, &mut *self.system);
+            }
+            watch.tell_trouble();
+        }
+    }
+
+    /// Looks at all of which the system says nothing.
+    pub fn look_around(&mut self) {
+        for watch in self.watches.values_mut().filter(|watch| watch.is_looked_at) {
+            watch.tree.look_everywhere(&mut Silent, &mut watch.changes);
+            watch.tell_trouble();
+        }
+    }
+
+    /// Whether there is anything of which the system says nothing.
+    pub fn has_to_look_around(&self) -> bool {
+        self.watches.values().any(|watch| watch.is_looked_at)
+    }
+
+    /// Whether there is anything to be told.
+    pub fn has_changes(&self) -> bool {
+        self.watches.values().any(|watch| !watch.changes.is_empty())
+    }
+
+    /// What has changed in one of the watches; it is told from now on.
+    pub fn take_changes(&mut self) -> Option<Told> {
+        let (channel, watch) = self.watches.iter_mut().find(|(_, watch)| !watch.changes.is_empty())?;
+        let uri = watch.uri.strip_suffix('/').unwrap_or(&watch.uri);
+        let name = |path: &Path| match path.as_os_str().is_empty() {
+            true => watch.uri.clone(),
+            false => format!("{uri}/{}", percent_encode(OsStr::as_bytes(path.as_os_str()), PATH)),
+        };
+        let changes = watch.changes.take();
+        let changes = changes.iter().map(|(path, kind)| (name(path), change_type(*kind))).collect();
+        Some(Told { watch: channel.clone(), changes })
+    }
+}
+
+impl Watch {
+    /// The system has no more room for all of it: it is looked at from now on, if it is small.
+    fn look_instead(&mut self, channel: &str, own: &Arc<[Own]>, max: usize, system: &mut dyn System) {
+        let Some((watched, path)) = Watched::named_by(channel).zip(path_of(&self.uri).ok()) else { return };
+        if let Ok(tree) = Tree::begin(&watched, &path, Arc::clone(own), max, &mut Silent) {
+            self.tree.end(system);
+            self.is_looked_at = true;
+            let trouble = std::mem::replace(&mut self.tree, tree).take_trouble();
+            self.tree.note(trouble);
+        }
+    }
+
+    /// Not all of it can be watched any more: what is in it may be anything.
+    fn tell_trouble(&mut self) {
+        if let Some(trouble) = self.tree.take_trouble() {
+            tracing::warn!(error = %failed(&self.uri, &trouble), "not all of a folder is watched any more");
+            self.changes.add(Path::new(""), Kind::Updated);
+        }
+    }
+}
+
+/// Whether something can be watched as far as can be told without doing it.
+///
+/// # Errors
+/// Why not.
+pub fn check(watched: &Watched, own: &[Own]) -> Result<(), RpcError> {
+    tree::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
+}
+
+fn change_type(kind: Kind) -> ResourceChangeType {
+    match kind {
+        Kind::Added => ResourceChangeType::Added,
+        Kind::Updated => ResourceChangeType::Updated,
+        Kind::Deleted => ResourceChangeType::Deleted,
+    }
+}
+
+/// What a client is told whose watch cannot be.
+fn failed(uri: &str, trouble: &Trouble) -> RpcError {
+    match trouble {
+        Trouble::Gone => RpcError::resource_not_found(uri),
+        Trouble::Denied | Trouble::Own => RpcError::permission_denied(uri),
+        Trouble::Folders(max) => RpcError::invalid_params(format_args!(
+            "`{uri}`: more than {max} folders are not watched, of all clients together; exclude some"
+        )),
+        Trouble::Entries(max) => RpcError::invalid_params(format_args!(
+            "`{uri}`: there are more than {max} files and folders; exclude some"
+        )),
+        Trouble::NoRoom(setting) => RpcError::unavailable(format_args!(
+            "`{uri}`: the system watches no more for this user; `{setting}` says how much"
+        )),
+        Trouble::Failed(error) => RpcError::unavailable(format_args!("`{uri}`: {error}")),
+    }
+}

@@ -1,0 +1,131 @@
+//! What of a watched folder is told of.
+//!
+//! Owns: the meaning of a watch's patterns for a path below it. A folder that is excluded is so with all that is in it, and
+//! one whose whole content is (`x/**`) is not looked into.
+//! Never: looks at a file.
+
+use std::path::Path;
+
+use globset::{GlobSet, GlobSetBuilder};
+
+use crate::wire::watches::{glob, Watched};
+
+/// What is left out of a watch of everything below a folder when its client does not say what it wants to be told of.
+const BUILT_IN: [&str; 3] = ["**/.git/objects/**", "**/.git/lfs/**", "**/node_modules/**"];
+
+/// The patterns of a watch.
+#[derive(Debug)]
+pub struct Globs {
+    excluded: GlobSet,
+    /// Folders of which nothing inside is told.
+    closed: GlobSet,
+    included: Option<GlobSet>,
+}
+
+impl Globs {
+    /// The patterns of this watch, which were found to be some.
+    pub fn of(watched: &Watched) -> Self {
+        let mut excludes: Vec<&str> =
+            watched.excludes.iter().flatten().map(|pattern| pattern.trim_end_matches('/')).collect();
+        if watched.recursive && watched.includes.is_none() {
+            excludes.extend(BUILT_IN);
+        }
+        let closed = excludes.iter().filter_map(|pattern| pattern.strip_suffix("/**"));
+        Self {
+            closed: set(closed),
+            excluded: set(excludes.iter().copied()),
+            included: watched.includes.as_ref().map(|includes| set(includes.iter().map(String::as_str))),
+        }
+    }
+
+    /// Whether this is left out, with all that is in it. The folders that it is in are not.
+    pub fn excludes(&self, path: &Path) -> bool {
+        self.excluded.is_match(path)
+    }
+
+    /// Whether all that is in this folder is left out.
+    pub fn closes(&self, folder: &Path) -> bool {
+        self.closed.is_match(folder)
+    }
+
+    /// Whether this is told of, if it is not left out. What is watched itself always is.
+    pub fn tells_of(&self, path: &Path) -> bool {
+        let Some(included) = &self.included else { return true };
+        path.as_os_str().is_empty()
+            || path.ancestors().any(|it| !it.as_os_str().is_empty() && included.is_match(it))
+    }
+}
+
+fn set<'a>(patterns: impl Iterator<Item = &'a str>) -> GlobSet {
+    let mut set = GlobSetBuilder::new();
+    patterns.filter_map(|pattern| glob(pattern).ok()).for_each(|glob| {
+        set.add(glob);
+    });
+    set.build().unwrap_or_else(|error| {
+        tracing::error!(%error, "the patterns of a watch cannot be put together");
+        GlobSet::empty()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn globs(recursive: bool, excludes: Option<&[&str]>, includes: Option<&[&str]>) -> Globs {
+        let owned = |patterns: &[&str]| patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+        Globs::of(&Watched {
+            uri: "file:///a".to_owned(),
+            recursive,
+            excludes: excludes.map(owned),
+            includes: includes.map(owned),
+        })
+    }
+
+    #[test]
+    fn patterns_and_paths_say_what_is_left_out() {
+        let out = |patterns: &[&str], path: &str| {
+            let globs = globs(false, Some(patterns), None);
+            let path = Path::new(path);
+            path.ancestors().any(|it| globs.excludes(it) || globs.closes(it) && it != path)
+        };
+        for (pattern, yes, no) in [
+            ("target", vec!["target", "target/x/y"], vec!["a/target", "targets"]),
+            ("./target/", vec!["target", "target/x"], vec!["a/target"]),
+            ("/a/b", vec!["a/b", "a/b/c"], vec!["a", "c/a/b"]),
+            ("*.o", vec!["x.o", "dir.o/x"], vec!["a/x.o", "x.oo"]),
+            ("**/*.o", vec!["x.o", "a/b/x.o"], vec!["x.c"]),
+            (
+                "**/.git/objects/**",
+                vec![".git/objects/x", "a/.git/objects/x/y"],
+                vec![".git/objects", ".git/HEAD"],
+            ),
+            ("**/node_modules/*/**", vec!["node_modules/a/b"], vec!["node_modules/a", "node_modules"]),
+            ("{a,b}/?", vec!["a/x", "b/y/z"], vec!["a/xy", "c/x"]),
+        ] {
+            yes.iter().for_each(|path| assert!(out(&[pattern], path), "{pattern} {path}"));
+            no.iter().for_each(|path| assert!(!out(&[pattern], path), "{pattern} {path}"));
+        }
+    }
+
+    #[test]
+    fn folders_are_not_looked_into_of_which_nothing_is_told() {
+        let closes = |globs: &Globs, path: &str| globs.closes(Path::new(path));
+        let built_in = globs(true, None, None);
+        assert!(closes(&built_in, "a/node_modules") && closes(&built_in, ".git/objects"));
+        assert!(!closes(&built_in, ".git"));
+        assert!(!closes(&globs(false, None, None), "node_modules"), "one that is not of all that is below");
+        assert!(
+            !closes(&globs(true, None, Some(&["**/x"])), "node_modules"),
+            "the client says what it wants"
+        );
+        assert!(closes(&globs(true, Some(&["**/out/**"]), None), "a/out"));
+    }
+
+    #[test]
+    fn includes_say_what_alone_is_told() {
+        let only = globs(true, None, Some(&["**/*.json", "kept"]));
+        let told = |path: &str| only.tells_of(Path::new(path));
+        assert!(told("") && told("a.json") && told("x/y.json") && told("kept") && told("kept/any"));
+        assert!(!told("a.txt") && !told("x") && !told("x/kept"));
+    }
+}

@@ -1,0 +1,320 @@
+//! What the system says of folders that are watched.
+//!
+//! Owns: asking it to watch a folder, once for all who want to know, within the limits; and reading what it says: where
+//! something was done, or that it has forgotten.
+//! Never: looks at what was done, or asks for more than one folder at a time.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+#[cfg(target_os = "linux")]
+pub use linux::Inotify;
+
+/// Why something cannot be watched.
+#[derive(Debug)]
+pub enum Trouble {
+    /// There is no such folder.
+    Gone,
+    /// It may not be read.
+    Denied,
+    /// It is the host's own.
+    Own,
+    /// So many folders are watched already.
+    Folders(usize),
+    /// There are more files and folders than so many.
+    Entries(usize),
+    /// The system has no more room, which this setting gives.
+    NoRoom(&'static str),
+    /// Whatever the file system says.
+    Failed(io::Error),
+}
+
+impl Trouble {
+    /// What this error of the file system means.
+    pub fn of(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone,
+            io::ErrorKind::PermissionDenied => Self::Denied,
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+/// Which time a folder was begun to be watched: another one, once it is another folder.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Registration(pub i64);
+
+/// What the system has said.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Something was done with these.
+    pub touched: BTreeSet<PathBuf>,
+    /// And with others, which it has forgotten.
+    pub forgot: bool,
+}
+
+impl Said {
+    /// Whether there is nothing to look at.
+    pub fn is_nothing(&self) -> bool {
+        self.touched.is_empty() && !self.forgot
+    }
+}
+
+/// What watches folders.
+pub trait System: std::fmt::Debug {
+    /// Whether it ever says anything; else all must be looked at to see what has changed.
+    fn says(&self) -> bool;
+
+    /// Watches a folder, itself and what is in it but nothing further down. Counts how often that is asked for.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    fn register(&mut self, folder: &Path) -> Result<Registration, Trouble>;
+
+    /// Watches it no more when nobody else has asked for it.
+    fn release(&mut self, folder: &Path);
+
+    /// What becomes readable when it has something to say.
+    fn queue(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// How many folders it watches.
+    fn count(&self) -> usize {
+        0
+    }
+
+    /// Adds what it has said since it was heard last.
+    ///
+    /// # Errors
+    /// When it cannot be heard any more.
+    fn hear(&mut self, said: &mut Said) -> io::Result<()>;
+}
+
+/// Where the system says nothing.
+#[derive(Debug)]
+pub struct Silent;
+
+impl System for Silent {
+    fn says(&self) -> bool {
+        false
+    }
+
+    fn register(&mut self, _: &Path) -> Result<Registration, Trouble> {
+        Ok(Registration::default())
+    }
+
+    fn release(&mut self, _: &Path) {}
+
+    fn hear(&mut self, _: &mut Said) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::collections::HashMap;
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::{Path, PathBuf};
+
+    use rustix::fs::inotify::{add_watch, init, remove_watch, CreateFlags, ReadFlags, Reader, WatchFlags};
+    use rustix::io::Errno;
+
+    use super::{Registration, Said, System, Trouble};
+
+    /// So many folders are watched at most.
+    const FOLDERS_MAX: usize = 8192;
+
+    /// Of what the user may watch, with all programs, this part is ours.
+    const PART: usize = 10;
+
+    /// Where the system says how much that is.
+    const WATCHES: &str = "/proc/sys/fs/inotify/max_user_watches";
+
+    /// So many paths are remembered that something was done with, before they are looked at.
+    const TOUCHED_MAX: usize = 50_000;
+
+    /// What is heard of a folder. That a file was opened or read is nothing.
+    const MASK: WatchFlags = WatchFlags::ATTRIB
+        .union(WatchFlags::CREATE)
+        .union(WatchFlags::DELETE)
+        .union(WatchFlags::DELETE_SELF)
+        .union(WatchFlags::MODIFY)
+        .union(WatchFlags::MOVE_SELF)
+        .union(WatchFlags::MOVED_FROM)
+        .union(WatchFlags::MOVED_TO)
+        .union(WatchFlags::DONT_FOLLOW)
+        .union(WatchFlags::EXCL_UNLINK)
+        .union(WatchFlags::ONLYDIR);
+
+    /// The system's own way to say what is done in folders.
+    #[derive(Debug)]
+    pub struct Inotify {
+        queue: OwnedFd,
+        folders: HashMap<PathBuf, Asked>,
+        /// The folders by the numbers that the system has given them: each folder has one, whatever it is called.
+        paths: HashMap<i32, PathBuf>,
+        folders_max: usize,
+        /// What is to be looked at besides what the system says.
+        besides: Vec<PathBuf>,
+    }
+
+    /// A folder that somebody wants to be watched.
+    #[derive(Debug)]
+    struct Asked {
+        /// None once it is gone.
+        number: Option<i32>,
+        times: usize,
+    }
+
+    impl Inotify {
+        /// Begins with nothing to watch.
+        ///
+        /// # Errors
+        /// When the user has too many programs that watch.
+        pub fn new() -> Result<Self, Trouble> {
+            let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
+                Errno::MFILE => Trouble::NoRoom("fs.inotify.max_user_instances"),
+                error => Trouble::Failed(error.into()),
+            })?;
+            let watches = fs::read_to_string(WATCHES).ok().and_then(|text| text.trim().parse::<usize>().ok());
+            let folders_max = watches.map_or(FOLDERS_MAX, |all| FOLDERS_MAX.min(all / PART));
+            let (folders, paths, besides) = (HashMap::new(), HashMap::new(), Vec::new());
+            Ok(Self { queue, folders, paths, folders_max, besides })
+        }
+
+        /// Has no more room than this.
+        #[cfg(test)]
+        pub fn limit_to(&mut self, folders_max: usize) {
+            self.folders_max = folders_max;
+        }
+
+        /// A folder has this number, and had another name before.
+        fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), Trouble> {
+            let Some(before) = self.paths.get(&number).filter(|before| *before != folder).cloned() else {
+                return Ok(());
+            };
+            if is_same(&before, folder) {
+                // It is mounted twice, and is watched at the other place.
+                return Err(Trouble::Gone);
+            }
+            if let Some(asked) = self.folders.get_mut(&before) {
+                asked.number = None;
+            }
+            self.besides.push(before);
+            Ok(())
+        }
+
+        fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut Said) {
+            if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
+                said.forgot = true;
+                return;
+            }
+            let Some(folder) = self.paths.get(&number) else { return };
+            if what.contains(ReadFlags::IGNORED) {
+                if let Some(asked) = self.folders.get_mut(folder).filter(|it| it.number == Some(number)) {
+                    asked.number = None;
+                }
+                said.touched.extend(self.paths.remove(&number));
+                return;
+            }
+            said.touched.insert(match name {
+                Some(name) => folder.join(name),
+                None => folder.clone(),
+            });
+        }
+    }
+
+    impl System for Inotify {
+        fn says(&self) -> bool {
+            true
+        }
+
+        fn queue(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.queue.as_fd())
+        }
+
+        fn count(&self) -> usize {
+            self.paths.len()
+        }
+
+        fn register(&mut self, folder: &Path) -> Result<Registration, Trouble> {
+            let is_watched = self.folders.get(folder).is_some_and(|asked| asked.number.is_some());
+            if !is_watched && self.paths.len() >= self.folders_max {
+                return Err(Trouble::Folders(self.folders_max));
+            }
+            let number = add_watch(&self.queue, folder, MASK).map_err(|error| match error {
+                Errno::NOSPC => Trouble::NoRoom("fs.inotify.max_user_watches"),
+                Errno::LOOP => Trouble::Gone,
+                error => Trouble::of(error.into()),
+            })?;
+            self.is_elsewhere(number, folder)?;
+            self.paths.insert(number, folder.to_owned());
+            let asked = self.folders.entry(folder.to_owned());
+            let asked = asked.or_insert(Asked { number: Some(number), times: 0 });
+            asked.times += 1;
+            let before = asked.number.replace(number).filter(|before| *before != number);
+            if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
+                // Another folder is there now, which others may not know.
+                self.besides.push(folder.to_owned());
+            }
+            if let Some(before) = before {
+                forget(&self.queue, before);
+            }
+            Ok(Registration(number.into()))
+        }
+
+        fn release(&mut self, folder: &Path) {
+            let Some(asked) = self.folders.get_mut(folder) else { return };
+            asked.times -= 1;
+            if asked.times > 0 {
+                return;
+            }
+            let number = asked.number;
+            self.folders.remove(folder);
+            if let Some(number) = number {
+                self.paths.remove(&number);
+                forget(&self.queue, number);
+            }
+        }
+
+        fn hear(&mut self, said: &mut Said) -> io::Result<()> {
+            let queue = self.queue.try_clone()?;
+            let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+            let mut reader = Reader::new(queue, &mut buffer);
+            loop {
+                match reader.next() {
+                    Ok(event) => {
+                        let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                        self.hear_one(event.wd(), event.events(), name, said);
+                    }
+                    Err(Errno::AGAIN) => break,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            said.touched.extend(self.besides.drain(..));
+            Ok(())
+        }
+    }
+
+    /// It may have gone by itself, which is as well.
+    fn forget(queue: &OwnedFd, number: i32) {
+        if let Err(error) = remove_watch(queue, number) {
+            tracing::debug!(%error, "a folder was not watched any more");
+        }
+    }
+
+    fn is_same(one: &Path, other: &Path) -> bool {
+        let known = |path: &Path| fs::symlink_metadata(path).map(|known| (known.dev(), known.ino())).ok();
+        known(one).is_some_and(|one| known(other) == Some(one))
+    }
+}

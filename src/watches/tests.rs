@@ -1,0 +1,515 @@
+//! What is told of files, against what is there.
+//!
+//! Owns: real folders, in which things are done, and somebody who applies what is told.
+//! Never: waits: whatever was done the system says when it is asked.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ahp_types::state::ResourceChangeType::{self, Added, Deleted, Updated};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::engine::{Engine, ENTRIES_MAX};
+use super::system::{Registration, Said, Silent, System, Trouble};
+use crate::files::folders::Own;
+use crate::files::uris::{path_of, uri_of};
+use crate::wire::watches::Watched;
+
+/// A folder that is watched, step by step.
+struct Scene {
+    _folder: TempDir,
+    top: PathBuf,
+    engine: Engine,
+    channel: String,
+}
+
+#[cfg(target_os = "linux")]
+fn system() -> Box<dyn System + Send> {
+    Box::new(super::system::Inotify::new().unwrap())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn system() -> Box<dyn System + Send> {
+    Box::new(Silent)
+}
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    (folder, path)
+}
+
+fn all_below(path: &Path) -> Watched {
+    Watched { uri: uri_of(path), recursive: true, excludes: None, includes: None }
+}
+
+fn patterns(all: &[&str]) -> Option<Vec<String>> {
+    Some(all.iter().map(|pattern| (*pattern).to_owned()).collect())
+}
+
+impl Scene {
+    /// Watches a fresh folder in which these are; those that end with a slash are folders.
+    fn new(files: &[&str], system: Box<dyn System + Send>, watched: impl FnOnce(&Path) -> Watched) -> Self {
+        let (folder, top) = folder();
+        files.iter().for_each(|file| make(&top, file));
+        let mut engine = Engine::new(system, Arc::default(), ENTRIES_MAX);
+        let channel = watched(&top).channel();
+        engine.begin(&channel).unwrap();
+        Self { _folder: folder, top, engine, channel }
+    }
+
+    /// What is told of what was done since.
+    fn told(&mut self) -> Vec<(String, ResourceChangeType)> {
+        self.engine.hear();
+        self.engine.look();
+        self.engine.look_around();
+        let mut all = Vec::new();
+        while let Some(told) = self.engine.take_changes() {
+            assert_eq!(told.watch, self.channel);
+            assert!(!told.changes.is_empty());
+            all.extend(told.changes);
+        }
+        all
+    }
+
+    /// The same, by their paths below the folder.
+    fn told_below(&mut self) -> Vec<(String, ResourceChangeType)> {
+        let top = uri_of(&self.top);
+        let below = |uri: &str| uri.strip_prefix(&top).unwrap().trim_start_matches('/').to_owned();
+        self.told().iter().map(|(uri, kind)| (below(uri), *kind)).collect()
+    }
+}
+
+fn make(top: &Path, file: &str) {
+    let path = top.join(file);
+    if file.ends_with('/') {
+        fs::create_dir_all(path).unwrap();
+    } else {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, file).unwrap();
+    }
+}
+
+fn told(all: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)> {
+    all.iter().map(|(path, kind)| ((*path).to_owned(), *kind)).collect()
+}
+
+#[test]
+fn what_is_done_is_told_and_nothing_else() {
+    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+        let mut scene = Scene::new(&["a", "d/b"], system, all_below);
+        assert_eq!(scene.told(), []);
+        fs::write(scene.top.join("a"), "other").unwrap();
+        fs::write(scene.top.join("new"), "").unwrap();
+        make(&scene.top, "e/f/g");
+        fs::remove_dir_all(scene.top.join("d")).unwrap();
+        make(&scene.top, "comes");
+        fs::remove_file(scene.top.join("comes")).unwrap();
+        let all =
+            [("a", Updated), ("d", Deleted), ("e", Added), ("e/f", Added), ("e/f/g", Added), ("new", Added)];
+        assert_eq!(scene.told_below(), told(&all));
+        fs::read(scene.top.join("a")).unwrap();
+        assert_eq!(scene.told(), [], "it was only read");
+        fs::write(scene.top.join("e/f/g"), "once more").unwrap();
+        fs::rename(scene.top.join("new"), scene.top.join("e/moved")).unwrap();
+        let all = [("e/f/g", Updated), ("e/moved", Added), ("new", Deleted)];
+        assert_eq!(scene.told_below(), told(&all));
+        fs::remove_file(scene.top.join("a")).unwrap();
+        fs::write(scene.top.join("a"), "the third").unwrap();
+        assert_eq!(scene.told_below(), told(&[("a", Updated)]), "another file in its place");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_told_when_it_comes_and_when_it_goes() {
+    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+        let mut scene = Scene::new(&[], system, |top| all_below(&top.join("a/b/c")));
+        make(&scene.top, "other/x");
+        assert_eq!(scene.told(), []);
+        make(&scene.top, "a/b/beside");
+        assert_eq!(scene.told(), []);
+        make(&scene.top, "a/b/c/d");
+        assert_eq!(scene.told_below(), told(&[("a/b/c", Added), ("a/b/c/d", Added)]));
+        make(&scene.top, "a/b/c/e");
+        assert_eq!(scene.told_below(), told(&[("a/b/c/e", Added)]));
+        fs::remove_dir_all(scene.top.join("a/b")).unwrap();
+        assert_eq!(scene.told_below(), told(&[("a/b/c", Deleted)]));
+        make(&scene.top, "a/b/c");
+        assert_eq!(scene.told_below(), told(&[("a/b/c", Added)]), "a file");
+        fs::write(scene.top.join("a/b/c"), "more").unwrap();
+        assert_eq!(scene.told_below(), told(&[("a/b/c", Updated)]));
+        fs::rename(scene.top.join("a/b/c"), scene.top.join("a/b/d")).unwrap();
+        assert_eq!(scene.told_below(), told(&[("a/b/c", Deleted)]));
+    }
+}
+
+#[test]
+fn one_that_is_not_of_all_that_is_below_ends_at_its_children() {
+    let only = |top: &Path| Watched { recursive: false, ..all_below(top) };
+    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+        let mut scene = Scene::new(&["d/x"], system, only);
+        make(&scene.top, "d/y");
+        fs::write(scene.top.join("d/x"), "other").unwrap();
+        make(&scene.top, "e/f");
+        assert_eq!(scene.told_below(), told(&[("e", Added)]));
+    }
+}
+
+#[test]
+fn names_are_told_as_their_client_spells_them() {
+    let (_folder, top) = folder();
+    make(&top, "real/");
+    symlink(top.join("real"), top.join("by link")).unwrap();
+    let mut engine = Engine::new(system(), Arc::default(), ENTRIES_MAX);
+    let uri = format!("{}/by%20link/", uri_of(&top).replace("file://", "FILE://localhost"));
+    let channel = Watched { uri: uri.clone(), ..all_below(&top) }.channel();
+    engine.begin(&channel).unwrap();
+    make(&top, "real/ä b");
+    engine.hear();
+    engine.look();
+    engine.look_around();
+    let changes = engine.take_changes().unwrap().changes;
+    assert_eq!(changes, [(format!("{uri}%C3%A4%20b"), Added)]);
+}
+
+#[test]
+fn links_are_told_of_and_never_followed() {
+    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+        let (_elsewhere, outside) = folder();
+        let mut scene = Scene::new(&["d/"], system, all_below);
+        symlink(&outside, scene.top.join("out")).unwrap();
+        symlink(&scene.top, scene.top.join("d/around")).unwrap();
+        assert_eq!(scene.told_below(), told(&[("d/around", Added), ("out", Added)]));
+        make(&outside, "x");
+        assert_eq!(scene.told(), []);
+        // A folder whose place a link takes.
+        fs::remove_file(scene.top.join("d/around")).unwrap();
+        fs::remove_dir(scene.top.join("d")).unwrap();
+        symlink(&outside, scene.top.join("d")).unwrap();
+        assert_eq!(scene.told_below(), told(&[("d", Updated)]));
+        make(&outside, "y");
+        assert_eq!(scene.told(), []);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_excluded_costs_nothing() {
+    let many: Vec<String> = (0..50).map(|at| format!("node_modules/{at}/x/")).collect();
+    let mut files: Vec<&str> = many.iter().map(String::as_str).collect();
+    files.extend(["src/a/", "out/b/c/", "skipped/d/", ".git/objects/00/", ".git/refs/"]);
+    let watched = |top: &Path| Watched { excludes: patterns(&["out", "skipped/**"]), ..all_below(top) };
+    let mut scene = Scene::new(&files, system(), watched);
+    // It, `src`, `src/a`, `.git`, `.git/refs`.
+    assert_eq!(scene.engine.folder_count(), 5);
+    for file in ["out/e", "skipped/f", "node_modules/0/g", ".git/objects/h"] {
+        make(&scene.top, file);
+    }
+    assert_eq!(scene.told(), []);
+    make(&scene.top, "src/out/x");
+    fs::remove_dir_all(scene.top.join("out")).unwrap();
+    fs::remove_dir_all(scene.top.join("skipped")).unwrap();
+    let all = [("skipped", Deleted), ("src/out", Added), ("src/out/x", Added)];
+    assert_eq!(scene.told_below(), told(&all));
+    assert_eq!(scene.engine.folder_count(), 6);
+    scene.engine.release(&scene.channel.clone());
+    assert_eq!(scene.engine.folder_count(), 0);
+}
+
+#[test]
+fn includes_alone_are_told_also_when_their_folder_goes() {
+    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+        let watched = |top: &Path| Watched { includes: patterns(&["**/*.json"]), ..all_below(top) };
+        let mut scene = Scene::new(&["d/a.json", "d/b", "e/"], system, watched);
+        make(&scene.top, "e/c.json");
+        make(&scene.top, "e/d");
+        assert_eq!(scene.told_below(), told(&[("e/c.json", Added)]));
+        fs::remove_dir_all(scene.top.join("d")).unwrap();
+        assert_eq!(scene.told_below(), told(&[("d/a.json", Deleted)]));
+    }
+}
+
+#[test]
+fn what_is_the_hosts_own_is_not_watched() {
+    let (_folder, top) = folder();
+    make(&top, "state/");
+    let own: Arc<[Own]> = Own::find(&top.join("state")).into();
+    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+        let mut engine = Engine::new(system, Arc::clone(&own), ENTRIES_MAX);
+        let refused = engine.begin(&all_below(&top.join("state/x")).channel()).unwrap_err();
+        assert_eq!(refused.code, -32009);
+        engine.begin(&all_below(&top).channel()).unwrap();
+        make(&top, "state/host.log");
+        engine.hear();
+        engine.look();
+        engine.look_around();
+        assert_eq!(engine.take_changes(), None);
+        fs::remove_file(top.join("state/host.log")).unwrap();
+    }
+}
+
+/// Has room for so many folders, as a user who has many programs that watch.
+#[derive(Debug)]
+struct Tight {
+    system: Box<dyn System + Send>,
+    room: usize,
+}
+
+impl System for Tight {
+    fn says(&self) -> bool {
+        true
+    }
+
+    fn register(&mut self, folder: &Path) -> Result<Registration, Trouble> {
+        if self.system.count() >= self.room {
+            return Err(Trouble::NoRoom("fs.inotify.max_user_watches"));
+        }
+        self.system.register(folder)
+    }
+
+    fn release(&mut self, folder: &Path) {
+        self.system.release(folder);
+    }
+
+    fn count(&self) -> usize {
+        self.system.count()
+    }
+
+    fn hear(&mut self, said: &mut Said) -> std::io::Result<()> {
+        self.system.hear(said)
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn without_room_small_folders_are_looked_at_and_others_refused() {
+    let (_folder, top) = folder();
+    (0..4).for_each(|at| make(&top, &format!("d{at}/x")));
+    let tight = |looked_at_max| {
+        let tight = Tight { system: system(), room: 3 };
+        Engine::new(Box::new(tight), Arc::default(), looked_at_max)
+    };
+    let channel = all_below(&top).channel();
+    let refused = tight(8).begin(&channel).unwrap_err();
+    assert_eq!(refused.code, -32603);
+    assert!(refused.message.contains("fs.inotify.max_user_watches"), "{refused}");
+    let mut engine = tight(9);
+    engine.begin(&channel).unwrap();
+    assert!(engine.has_to_look_around());
+    assert_eq!(engine.folder_count(), 0, "nothing is kept of what had room");
+    fs::write(top.join("d0/x"), "other").unwrap();
+    engine.look_around();
+    assert_eq!(engine.take_changes().unwrap().changes, [(uri_of(&top.join("d0/x")), Updated)]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn where_room_ends_later_all_is_looked_at_from_then_on() {
+    let tight = Box::new(Tight { system: system(), room: 2 });
+    let mut scene = Scene::new(&["a/"], tight, all_below);
+    assert!(!scene.engine.has_to_look_around());
+    make(&scene.top, "b/x");
+    let all = [("", Updated), ("b", Added)];
+    assert_eq!(scene.told_below(), told(&all));
+    assert!(scene.engine.has_to_look_around());
+    fs::write(scene.top.join("b/x"), "other").unwrap();
+    make(&scene.top, "a/y");
+    assert_eq!(scene.told_below(), told(&[("a/y", Added), ("b/x", Updated)]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_more_folders_are_watched_than_may_be() {
+    let (_folder, top) = folder();
+    ["a/", "b/"].iter().for_each(|folder| make(&top, folder));
+    let engine = |folders_max| {
+        let mut system = super::system::Inotify::new().unwrap();
+        system.limit_to(folders_max);
+        Engine::new(Box::new(system), Arc::default(), ENTRIES_MAX)
+    };
+    let refused = engine(2).begin(&all_below(&top).channel()).unwrap_err();
+    assert_eq!(refused.code, -32602);
+    let mut engine = engine(3);
+    engine.begin(&all_below(&top).channel()).unwrap();
+    engine.begin(&Watched { recursive: false, ..all_below(&top) }.channel()).unwrap();
+    assert_eq!(engine.folder_count(), 3, "one folder counts once");
+    make(&top, "c/");
+    engine.hear();
+    engine.look();
+    let mut all = Vec::new();
+    while let Some(told) = engine.take_changes() {
+        all.push(told.changes);
+    }
+    all.sort_by_key(Vec::len);
+    let c = (uri_of(&top.join("c")), Added);
+    assert_eq!(all, [vec![c.clone()], vec![(uri_of(&top), Updated), c]]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_system_forgets_is_found() {
+    let mut scene = Scene::new(&["a", "d/b", "gone"], system(), all_below);
+    let max: usize =
+        fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
+    let (one, other) = (scene.top.join("one"), scene.top.join("other"));
+    fs::write(&one, "").unwrap();
+    for _ in 0..max / 4 + 1 {
+        fs::rename(&one, &other).unwrap();
+        fs::rename(&other, &one).unwrap();
+    }
+    fs::write(scene.top.join("a"), "unheard").unwrap();
+    make(&scene.top, "d/e/f");
+    fs::remove_file(scene.top.join("gone")).unwrap();
+    let all = [("", Updated), ("d/e", Added), ("d/e/f", Added), ("gone", Deleted), ("one", Added)];
+    assert_eq!(scene.told_below(), told(&all));
+    fs::write(scene.top.join("d/e/f"), "heard").unwrap();
+    assert_eq!(scene.told_below(), told(&[("d/e/f", Updated)]));
+}
+
+#[test]
+fn a_folder_that_is_moved_is_watched_where_it_is_now() {
+    // Also where its new place is found by looking before the system says what has become of the old one.
+    let mut scene = Scene::new(&["z/deep/", "m/"], system(), all_below);
+    fs::rename(scene.top.join("m"), scene.top.join("n")).unwrap();
+    make(&scene.top, "new/");
+    fs::rename(scene.top.join("z"), scene.top.join("new/z")).unwrap();
+    scene.told();
+    for file in ["n/x", "new/z/y", "new/z/deep/w"] {
+        make(&scene.top, file);
+    }
+    let all = [("n/x", Added), ("new/z/deep/w", Added), ("new/z/y", Added)];
+    assert_eq!(scene.told_below(), told(&all));
+    fs::rename(scene.top.join("new"), scene.top.join("z")).unwrap();
+    scene.told();
+    make(&scene.top, "z/z/deep/v");
+    assert_eq!(scene.told_below(), told(&[("z/z/deep/v", Added)]));
+}
+
+/// What somebody holds who was told everything: the names that are there, and what is in the files.
+#[derive(Debug, Default, PartialEq)]
+struct Mirror(BTreeMap<String, Option<Vec<u8>>>);
+
+impl Mirror {
+    fn of(top: &Path) -> Self {
+        let mut mirror = Self::default();
+        mirror.look(&uri_of(top));
+        mirror
+    }
+
+    fn apply(&mut self, changes: &[(String, ResourceChangeType)]) {
+        for (uri, kind) in changes {
+            match kind {
+                Deleted => self.drop_all(uri),
+                // Of a folder, what is in it may be anything.
+                Updated => {
+                    self.drop_all(uri);
+                    self.look(uri);
+                }
+                Added => self.look_once(uri),
+            }
+        }
+    }
+
+    fn drop_all(&mut self, uri: &str) {
+        let inside = format!("{uri}/");
+        self.0.retain(|other, _| other != uri && !other.starts_with(&inside));
+    }
+
+    fn look_once(&mut self, uri: &str) {
+        let path = path_of(uri).unwrap();
+        let Ok(known) = fs::symlink_metadata(&path) else { return };
+        self.0.insert(uri.to_owned(), known.is_file().then(|| fs::read(&path).unwrap()));
+    }
+
+    fn look(&mut self, uri: &str) {
+        self.look_once(uri);
+        let path = path_of(uri).unwrap();
+        if fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) {
+            for entry in fs::read_dir(path).unwrap() {
+                self.look(&uri_of(&entry.unwrap().path()));
+            }
+        }
+    }
+}
+
+/// Something that somebody does; what cannot be done is not.
+#[derive(Debug, Clone)]
+enum Deed {
+    Write(String, u8),
+    Folder(String),
+    Link(String, String),
+    Remove(String),
+    Move(String, String),
+    /// The system has forgotten something.
+    Forget,
+    /// It is looked.
+    Look,
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(vec!["a", "b", "z"]), 1..4).prop_map(|parts| parts.join("/"))
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        4 => (path(), any::<u8>()).prop_map(|(path, content)| Deed::Write(path, content)),
+        4 => path().prop_map(Deed::Folder),
+        1 => (path(), path()).prop_map(|(to, path)| Deed::Link(to, path)),
+        2 => path().prop_map(Deed::Remove),
+        4 => (path(), path()).prop_map(|(from, to)| Deed::Move(from, to)),
+        1 => Just(Deed::Forget),
+        4 => Just(Deed::Look),
+    ]
+}
+
+fn act(top: &Path, deed: &Deed) {
+    let at = |path: &String| top.join(path);
+    let done = match deed {
+        // Two that differ have different lengths: the times of files are no finer than some milliseconds.
+        Deed::Write(path, length) => fs::write(at(path), vec![b'x'; usize::from(*length)]),
+        Deed::Folder(path) => fs::create_dir_all(at(path)),
+        Deed::Link(to, path) => symlink(at(to), at(path)),
+        Deed::Remove(path) => match fs::symlink_metadata(at(path)) {
+            Ok(known) if known.is_dir() => fs::remove_dir_all(at(path)),
+            _ => fs::remove_file(at(path)),
+        },
+        Deed::Move(from, to) => fs::rename(at(from), at(to)),
+        Deed::Forget | Deed::Look => Ok(()),
+    };
+    drop(done);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whoever_applies_what_is_told_holds_what_is_there(
+        deeds in prop::collection::vec(deed(), 1..40),
+        says in prop::bool::weighted(0.8),
+    ) {
+        let system = if says { system() } else { Box::new(Silent) };
+        let mut scene = Scene::new(&["a/b/z", "z"], system, all_below);
+        let mut mirror = Mirror::of(&scene.top);
+        for deed in deeds.iter().chain([&Deed::Look]) {
+            act(&scene.top, deed);
+            match deed {
+                Deed::Forget => scene.engine.forget(),
+                Deed::Look => {
+                    let told = scene.told();
+                    mirror.apply(&told);
+                    prop_assert_eq!(&mirror, &Mirror::of(&scene.top), "{:?}", told);
+                }
+                _ => {}
+            }
+        }
+        let folders = mirror.0.values().filter(|content| content.is_none()).count();
+        let links = mirror.0.keys().filter(|uri| path_of(uri).unwrap().is_symlink()).count();
+        if says && cfg!(target_os = "linux") {
+            prop_assert_eq!(scene.engine.folder_count(), folders - links);
+        }
+    }
+}

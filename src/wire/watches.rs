@@ -1,0 +1,181 @@
+//! What the URI of a watch says.
+//!
+//! Owns: what is watched and how ([`Watched`]), the limits to what may be asked for, and the URI that holds all of it. So a
+//! watch that nobody follows costs nothing, and one is there again after a restart, for whoever still has its URI.
+//! Never: looks at a file, or knows which watches there are.
+
+use std::collections::BTreeMap;
+
+use ahp_types::commands::CreateResourceWatchParams;
+use ahp_types::common::AnyValue;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::Engine as _;
+use globset::{Glob, GlobBuilder};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::errors::RpcError;
+use super::rpc::to_json;
+
+/// What stands before what is encoded.
+const SCHEME: &str = "ahp-resource-watch:/";
+
+/// So many watches one connection follows at most.
+pub const WATCHES_MAX: usize = 64;
+
+/// So many patterns a watch has at most.
+const PATTERNS_MAX: usize = 64;
+
+/// And so many bytes they have, all together.
+const PATTERN_BYTES_MAX: usize = 4 << 10;
+
+/// What is watched, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Watched {
+    /// The file or folder, as its client spells it.
+    pub uri: String,
+    /// All that is below it, too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub recursive: bool,
+    /// What is not told of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excludes: Option<Vec<String>>,
+    /// What alone is told of, if that is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub includes: Option<Vec<String>>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Patterns, as they are asked for.
+#[derive(Deserialize)]
+struct Patterns {
+    items: Vec<String>,
+}
+
+impl Watched {
+    /// What a client asks for.
+    ///
+    /// # Errors
+    /// `-32602` when its patterns are none, or too many.
+    pub fn asked_for(params: CreateResourceWatchParams) -> Result<Self, RpcError> {
+        let watched = Self {
+            excludes: patterns("excludes", params.excludes)?,
+            includes: patterns("includes", params.includes)?,
+            recursive: params.recursive == Some(true),
+            uri: params.uri,
+        };
+        watched.check()?;
+        Ok(watched)
+    }
+
+    /// What this URI says; none when it is none of a watch, or says what may not be asked for.
+    pub fn named_by(channel: &str) -> Option<Self> {
+        let json = URL_SAFE_NO_PAD.decode(channel.strip_prefix(SCHEME)?).ok()?;
+        let watched: Self = serde_json::from_slice(&json).ok()?;
+        watched.check().ok()?;
+        // Each watch has one URI.
+        (watched.channel() == channel).then_some(watched)
+    }
+
+    /// The URI that says this.
+    pub fn channel(&self) -> String {
+        format!("{SCHEME}{}", URL_SAFE_NO_PAD.encode(to_json(self)))
+    }
+
+    /// The patterns of what is not told of, and of what alone is told of, by their names; those that are there.
+    pub fn patterns(&self) -> BTreeMap<&'static str, AnyValue> {
+        let named = [("excludes", &self.excludes), ("includes", &self.includes)];
+        let there = named.into_iter().filter_map(|(name, items)| Some((name, items.as_ref()?)));
+        there.map(|(name, items)| (name, json!({ "items": items }))).collect()
+    }
+
+    fn check(&self) -> Result<(), RpcError> {
+        let all: Vec<&String> = self.excludes.iter().chain(&self.includes).flatten().collect();
+        if all.len() > PATTERNS_MAX {
+            let message = format_args!("a watch has at most {PATTERNS_MAX} patterns");
+            return Err(RpcError::invalid_params(message));
+        }
+        if all.iter().map(|pattern| pattern.len()).sum::<usize>() > PATTERN_BYTES_MAX {
+            let message = format_args!("the patterns of a watch have at most {PATTERN_BYTES_MAX} bytes");
+            return Err(RpcError::invalid_params(message));
+        }
+        for pattern in all {
+            glob(pattern).map_err(|why| RpcError::invalid_params(format_args!("`{pattern}`: {why}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a URI may be one of a watch.
+pub fn is_watch(channel: &str) -> bool {
+    channel.starts_with(SCHEME)
+}
+
+/// A pattern of paths below what is watched: `*` stays in one name, `**` does not.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn glob(pattern: &str) -> Result<Glob, globset::Error> {
+    let relative = pattern.trim_start_matches("./").trim_start_matches('/').trim_end_matches('/');
+    GlobBuilder::new(relative).literal_separator(true).backslash_escape(true).build()
+}
+
+fn patterns(name: &str, asked: Option<AnyValue>) -> Result<Option<Vec<String>>, RpcError> {
+    let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(None) };
+    let read = serde_json::from_value::<Patterns>(asked);
+    let read = read.map_err(|why| RpcError::invalid_params(format_args!("`{name}`: {why}")))?;
+    Ok(Some(read.items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(params: serde_json::Value) -> Result<Watched, i32> {
+        Watched::asked_for(serde_json::from_value(params).unwrap()).map_err(|error| error.code)
+    }
+
+    fn with_excludes(items: &[String]) -> Result<Watched, i32> {
+        asked(json!({ "channel": "ahp-root://", "uri": "file:///a", "excludes": { "items": items } }))
+    }
+
+    #[test]
+    fn the_uri_of_a_watch_says_what_it_is_and_has_no_other_spelling() {
+        let all = json!({ "channel": "ahp-root://", "uri": "file:///a b/", "recursive": true,
+            "excludes": { "items": ["**/x/**"] }, "includes": { "items": [] } });
+        let watched = asked(all).unwrap();
+        let channel = watched.channel();
+        assert_eq!(Watched::named_by(&channel), Some(watched));
+        let plain = asked(json!({ "channel": "ahp-root://", "uri": "file:///a" })).unwrap();
+        let encoded = |json: &str| format!("{SCHEME}{}", URL_SAFE_NO_PAD.encode(json));
+        assert_eq!(plain.channel(), encoded(r#"{"uri":"file:///a"}"#));
+        for other in [
+            encoded(r#"{ "uri":"file:///a"}"#),
+            encoded(r#"{"uri":"file:///a","recursive":false}"#),
+            encoded(r#"{"uri":"file:///a","more":1}"#),
+            encoded(r#"{"uri":"file:///a","excludes":["[x"]}"#),
+            format!("{SCHEME}?"),
+            "ahp-session:/s".to_owned(),
+        ] {
+            assert_eq!(Watched::named_by(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn patterns_have_room_up_to_the_limits() {
+        let many = |count: usize| vec!["x".to_owned(); count];
+        assert!(with_excludes(&many(PATTERNS_MAX)).is_ok());
+        assert_eq!(with_excludes(&many(PATTERNS_MAX + 1)), Err(-32602));
+        let long = |bytes: usize| vec!["x".repeat(bytes - 1), "y".to_owned()];
+        assert!(with_excludes(&long(PATTERN_BYTES_MAX)).is_ok());
+        assert_eq!(with_excludes(&long(PATTERN_BYTES_MAX + 1)), Err(-32602));
+        assert_eq!(with_excludes(&["{a".to_owned()]), Err(-32602));
+        let wrong = json!({ "channel": "ahp-root://", "uri": "file:///a", "excludes": ["x"] });
+        assert_eq!(asked(wrong), Err(-32602));
+    }
+}
