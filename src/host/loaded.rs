@@ -122,6 +122,7 @@ impl Host {
         let told = session.told.meta.clone();
         self.uses += 1;
         self.channels.sessions.insert(key, Session { used: self.uses, ..session });
+        self.let_go.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {

@@ -149,7 +149,8 @@ impl Host {
         let Some(surplus) = idle.len().checked_sub(self.config.idle_sessions_max) else { return };
         idle.sort_unstable();
         for (_, key) in idle.into_iter().take(surplus) {
-            for chat in self.chats_of(key) {
+            let chats = self.chats_of(key);
+            for &chat in &chats {
                 self.close_conversation(step, chat);
                 if let Some(chat) = self.channels.chats.remove(&chat) {
                     self.channels.by_uri.remove(&chat.channel.uri);
@@ -157,6 +158,7 @@ impl Host {
             }
             if let Some(session) = self.channels.sessions.remove(&key) {
                 self.channels.by_uri.remove(&session.channel.uri);
+                self.let_go.note(key, session, chats, self.head, self.log.floor());
             }
         }
     }

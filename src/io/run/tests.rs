@@ -8,6 +8,7 @@ mod departing;
 mod kinds;
 mod large;
 mod listing;
+mod returning;
 mod sharing;
 mod stalling;
 mod syncing;
