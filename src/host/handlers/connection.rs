@@ -231,7 +231,7 @@ impl Host {
             let Some(snapshot) = self.snapshot(target, first_turn) else { continue };
             snapshots.push(snapshot);
             kinds.push(target.kind);
-            let chat = target.chat().and_then(|key| self.channels.chats.get(&key));
+            let chat = target.chat().and_then(|key| self.channels.chats.known(key));
             bytes += chat.map_or(0, |chat| chat.saved.turn_bytes + chat.conversation.turn_bytes());
         }
         LargeStates { method, besides: JsonObject::default(), snapshots, kinds, bytes }
