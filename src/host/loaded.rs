@@ -120,9 +120,8 @@ impl Host {
         self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         let told = session.told.meta.clone();
-        self.uses += 1;
-        self.channels.sessions.insert(key, Session { used: self.uses, ..session });
-        self.let_go.forget(key);
+        self.channels.sessions.insert(key, session);
+        self.let_go_lately.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
@@ -132,6 +131,7 @@ impl Host {
             self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.channels.chats.insert(key, chat);
         }
+        self.note_use(key);
         // A program that did not know of it may have kept the summary.
         if self.summary(key).is_some_and(|summary| summary.meta != told) {
             self.session_changed(key);

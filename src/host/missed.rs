@@ -98,7 +98,7 @@ impl Host {
         let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
-        let chats_let_go = self.let_go.by_chats(cursor);
+        let chats_let_go = self.let_go_lately.by_chats(cursor);
         let mut let_go = BTreeSet::new();
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
@@ -115,7 +115,7 @@ impl Host {
                     missed.changed.insert(key);
                 }
                 None if is_gone(&key) => missed.removed.extend(channel_of(line)),
-                None if self.let_go.0.contains_key(&key) => {
+                None if self.let_go_lately.0.contains_key(&key) => {
                     let_go.insert(key);
                 }
                 None => {}
@@ -130,7 +130,7 @@ impl Host {
                 missed.add_kept(kept, cursor);
             }
         }
-        for session in let_go.iter().filter_map(|key| self.let_go.0.get(key)) {
+        for session in let_go.iter().filter_map(|key| self.let_go_lately.0.get(key)) {
             missed.add_kept(&session.kept, cursor);
         }
         missed

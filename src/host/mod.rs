@@ -38,6 +38,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod idle;
 pub mod limits;
 mod loaded;
 mod locale;
@@ -97,8 +98,9 @@ pub struct Config {
     pub replay_window: log::Window,
     /// Where the last life of this host ended.
     pub start: Start,
-    /// So many sessions that nobody uses stay in memory; the store has them all.
-    pub idle_sessions_max: usize,
+    /// What sessions that nobody uses may take in memory, in bytes; the store has them all. `usize::MAX` where there is
+    /// no store: then none is let go.
+    pub memory_budget: usize,
     /// How large things may get.
     pub limits: limits::Limits,
 }
@@ -147,6 +149,8 @@ pub struct Host {
     /// How often any session was used, and how often when idle ones were last looked for.
     uses: u64,
     idle_looked_for: u64,
+    /// Set when a large session may be idle now.
+    idle_due: bool,
     /// Channels that the store does not know as they are.
     unsaved: BTreeSet<ChannelId>,
     /// Set while the store takes nothing.
@@ -154,7 +158,7 @@ pub struct Host {
     /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
     disposed: HashSet<SessionKey>,
     /// Sessions that are not in memory any more.
-    let_go: missed::LetGo,
+    let_go_lately: missed::LetGo,
     /// URIs of sessions and chats that cannot be read, each with the reason.
     unreadable: HashMap<String, String>,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -214,10 +218,11 @@ impl Host {
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
+            idle_due: false,
             unsaved,
             failing: None,
             disposed: HashSet::new(),
-            let_go: missed::LetGo::default(),
+            let_go_lately: missed::LetGo::default(),
             unreadable: HashMap::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
