@@ -173,7 +173,9 @@ impl Host {
             Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
         } else {
             let can_always = self.agent_of(key).map(|agent| agent.resumes);
-            let resumable = can_always.is_some_and(|always| always || self.can_be_taken_up(key));
+            let resumable = can_always.is_some_and(|always| {
+                always || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
+            });
             let message = "the host ended while the turn ran".to_owned();
             Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
         };

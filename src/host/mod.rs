@@ -8,10 +8,10 @@
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
 //! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
-//! (what clients may change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of
-//! the queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what runs
-//! on them), `directories` (where agents work), `credentials` (with whose tokens), `agents` and `described` (what agents are),
-//! `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
+//! (what clients may change), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
+//! report in it, what is open in it, the queue, and chats that are attached to messages), `clients` (those that take
+//! part in a session, and what runs on them), `directories` (where agents work), `credentials` (with whose tokens),
+//! `agents` and `described` (what agents are), `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
@@ -50,6 +50,7 @@ mod origins;
 mod pending;
 mod progress;
 pub mod reduce;
+mod reports;
 pub mod rows;
 mod save;
 mod selection;
