@@ -158,6 +158,8 @@ pub struct Host {
     failing: Option<effects::Failing>,
     /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
     disposed: HashSet<SessionKey>,
+    /// Sessions that are not in memory any more.
+    let_go_lately: missed::LetGo,
     /// URIs of sessions and chats that cannot be read, each with the reason.
     unreadable: HashMap<String, String>,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -221,6 +223,7 @@ impl Host {
             unsaved,
             failing: None,
             disposed: HashSet::new(),
+            let_go_lately: missed::LetGo::default(),
             unreadable: HashMap::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
