@@ -19,6 +19,7 @@ mod crash;
 mod credentials;
 mod described;
 mod directories;
+mod durability;
 mod files;
 mod guard;
 mod home;
