@@ -16,6 +16,8 @@ pub const SELECTED: &str = "selected";
 pub enum Aside {
     /// `initialize`, `reconnect`: the client cannot be shown questions, so it cannot answer any.
     SeesNoQuestions,
+    /// `initialize`, `reconnect`: the client answers no requests of the host.
+    AnswersNothing,
     /// `reconnect`: the states are for the edge; the client goes on with those that it has.
     OnlyLooks,
     /// `listSessions`: just these sessions, as far as they are in memory.

@@ -34,6 +34,7 @@ mod models;
 mod pending;
 mod process;
 mod quarantine;
+mod relays;
 mod resources;
 mod ruins;
 mod runaway;

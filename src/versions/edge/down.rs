@@ -17,7 +17,7 @@ use crate::versions::quirks;
 use crate::versions::step::Notice;
 use crate::versions::Line;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, notification_line, result_line, sorted};
+use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted};
 use crate::wire::uris;
 
 impl Edges {
@@ -104,6 +104,8 @@ impl Edges {
                 lines.push(Line::of(error_line(id.as_ref(), &error)));
             }
             Frame::Result { id, result, .. } => lines.push(Line::of(result_line(id, result))),
+            // What clients are asked for is the same in all versions whose clients answer.
+            Frame::Request { .. } => lines.push(plain(frame, &peer.answer)),
         }
     }
 }
@@ -124,6 +126,7 @@ fn plain(frame: &Frame, version: &Value) -> Line {
             ..Line::of(action.line.clone())
         },
         Frame::Answer(line) => Line::of(line.clone()),
+        Frame::Request { number, method, params } => Line::of(request_line(*number, method, params)),
         Frame::Notification { method, params } => Line::of(notification_line(method, params)),
         Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),
         Frame::Result { id, method: Method::Initialize, result, .. } => {
