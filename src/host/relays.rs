@@ -169,7 +169,9 @@ impl Host {
     }
 
     fn give_up(&mut self, step: &mut Step<'_>, why: &str, is_over: impl Fn(u64, &Awaited) -> bool) {
-        for (_, Awaited { relay, by, id }) in self.awaited.extract_if(.., |number, it| is_over(*number, it)) {
+        let over = self.awaited.iter().filter(|(number, awaited)| is_over(**number, awaited));
+        for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let Some(Awaited { relay, by, id }) = self.awaited.remove(&number) else { continue };
             let error = RpcError::unavailable(format_args!("`{}`: {why}", relay.uri));
             step.say(Output::Frame(by, Frame::Error { id: Some(id), error }));
         }

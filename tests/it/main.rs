@@ -14,6 +14,7 @@ mod at_once;
 mod bad_days;
 mod chats;
 mod client;
+mod client_files;
 mod config_file;
 mod crash;
 mod credentials;
