@@ -29,7 +29,7 @@ impl Host {
 
     /// Something begins in a session: if it was made ahead, it is one like the others from now on.
     pub(super) fn begin_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| session.ahead) else {
+        let Some(session) = self.channels.sessions.known_mut(key).filter(|session| session.ahead) else {
             return;
         };
         session.ahead = false;
@@ -44,7 +44,7 @@ impl Host {
         self.session_count += 1;
         self.count_sessions(step);
         let Some(summary) = self.summary(key) else { return };
-        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
         session.shown_at = self.head;
         session.told = summary.clone();
         let channel = self.channels.root.channel.uri.clone();
@@ -58,7 +58,7 @@ impl Host {
         });
         for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
             let number = self.fresh_key();
-            if let Some(session) = self.channels.sessions.get_mut(&key) {
+            if let Some(session) = self.channels.sessions.known_mut(key) {
                 session.unfollowed = Some(number);
                 step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
             }
@@ -68,6 +68,7 @@ impl Host {
     /// The time is up in which a session that was made ahead, and that nobody followed, might be followed again.
     pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
         let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
+        // It may be gone since.
         let Some(session) = self.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
         tracing::info!(session = channel, "a session is disposed of in which nothing has begun");

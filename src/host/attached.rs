@@ -70,7 +70,7 @@ impl Host {
         bytes_max: usize,
     ) -> Result<Transcript, Refusal> {
         let uri = &attachment.resource;
-        let found = self.find_chat(uri).and_then(|key| self.channels.chats.get(&key));
+        let found = self.find_chat(uri).and_then(|key| self.channels.chats.known(key));
         let Some(chat) = found else {
             return Err(match self.unreadable.get(uri) {
                 Some(reason) => format!("the attached chat `{uri}` cannot be read: {reason}"),
@@ -93,7 +93,7 @@ impl Host {
 
     /// Keeps the transcripts of a message that begins a turn.
     pub(super) fn attach_to_turn(&mut self, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
-        if let Some(chat) = self.channels.chats.get_mut(&key).filter(|_| !transcripts.is_empty()) {
+        if let Some(chat) = self.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
             chat.attached.turns.insert(turn_id.to_owned(), transcripts);
         }
     }
@@ -108,7 +108,7 @@ impl Host {
         id: &str,
         transcripts: &[Transcript],
     ) -> Result<(), Refusal> {
-        let waiting = self.channels.chats.get(&key).into_iter().flat_map(|chat| &chat.attached.pending);
+        let waiting = self.channels.chats.known(key).into_iter().flat_map(|chat| &chat.attached.pending);
         let others = waiting.filter(|(other, _)| *other != id).map(|(_, transcripts)| bytes_of(transcripts));
         if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
             return Ok(());
@@ -118,7 +118,7 @@ impl Host {
 
     /// Keeps the transcripts of a pending message, in place of those that it had.
     pub(super) fn attach_to_pending(&mut self, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let before = chat.attached.pending.remove(id);
         if !transcripts.is_empty() {
             chat.attached.pending.insert(id.to_owned(), transcripts);
@@ -132,7 +132,7 @@ impl Host {
 
     /// The transcripts of a pending message that begins a turn are those of the turn.
     pub(super) fn attached_by_queue(&mut self, key: ChatKey, id: &str, turn_id: &str) {
-        let moved = self.channels.chats.get_mut(&key).and_then(|chat| chat.attached.pending.remove(id));
+        let moved = self.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
         self.attach_to_turn(key, turn_id, moved.unwrap_or_default());
     }
 }

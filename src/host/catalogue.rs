@@ -144,7 +144,7 @@ impl Session {
 impl Host {
     /// A session's summary, with what is selected in it.
     pub(super) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
-        let session = self.channels.sessions.get(&key)?;
+        let session = self.channels.sessions.known(key)?;
         let summary =
             summary_of(&session.channel.uri, &session.state, &session.created_at, &session.modified_at);
         Some(SessionSummary { meta: self.selected_for_summary(key), ..summary })
@@ -153,9 +153,9 @@ impl Host {
     /// Brings everything that is derived from a chat in line with it. Called after every action on a chat
     /// that may have changed its status, activity, title or time.
     pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let session_key = chat.session;
-        let Some(session) = self.channels.sessions.get(&session_key) else { return };
+        let Some(session) = self.channels.sessions.known(session_key) else { return };
         let row = row_of(chat.conversation.state());
         let old = session.state.chats.iter().find(|old| old.resource == row.resource);
         if let Some(action) = row_change(old, row) {
@@ -166,7 +166,7 @@ impl Host {
 
     /// Brings what is derived from a session's rows in line with them.
     pub(super) fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
         let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
             (activity_of(row.status), row.activity.clone())
         });
@@ -188,7 +188,7 @@ impl Host {
 
     /// Brings a session's list of open requests in line with a tool call of a chat.
     pub(super) fn sync_tool_request(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
         let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
         let request = turn_id.and_then(|turn_id| {
@@ -229,7 +229,7 @@ impl Host {
 
     /// Brings a session's list of open requests in line with a question of a chat.
     pub(super) fn sync_question_request(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let id = format!("{}#input/{request_id}", chat.channel.uri);
         let request = chat.conversation.question(request_id).map(|question| {
             SessionInputRequest::ChatInput(SessionChatInputRequest {
@@ -248,7 +248,7 @@ impl Host {
         id: String,
         request: Option<SessionInputRequest>,
     ) {
-        let Some(session) = self.channels.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.known(key) else { return };
         let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
         let action = match (old, request) {
             (Some(old), Some(request)) if *old == request => return,
@@ -267,13 +267,13 @@ impl Host {
     /// its last modification". The reducers take it from a chat when a turn begins, and from nothing else.
     pub(super) fn mark_unread(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let session = chat.session;
         if is_read(chat.conversation.state().status) {
             let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
             self.sequence(step, key, unread, None);
         }
-        if self.channels.sessions.get(&session).is_some_and(|session| is_read(session.state.status)) {
+        if self.channels.sessions.known(session).is_some_and(|session| is_read(session.state.status)) {
             let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
             self.sequence(step, session, unread, None);
             self.session_changed(session);
@@ -282,7 +282,7 @@ impl Host {
 
     /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_session(&mut self, step: &mut Step<'_>, key: SessionKey, title: &str, by: TitleBy) {
-        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| session.title_by <= by)
+        let Some(session) = self.channels.sessions.known_mut(key).filter(|session| session.title_by <= by)
         else {
             return;
         };
@@ -290,7 +290,7 @@ impl Host {
         if by == TitleBy::User {
             self.begin_session(step, key);
         }
-        if self.channels.sessions.get(&key).is_some_and(|session| session.state.title != title) {
+        if self.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
             self.sequence(step, key, action, None);
@@ -300,7 +300,9 @@ impl Host {
 
     /// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_chat(&mut self, step: &mut Step<'_>, key: ChatKey, title: &str, by: TitleBy) {
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.title_by <= by) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
+            return;
+        };
         chat.title_by = by;
         chat.conversation.set_title(title.to_owned());
         self.sync_chat(step, key);
@@ -319,7 +321,7 @@ impl Host {
         }
         for key in std::mem::take(&mut self.summaries.due) {
             let Some(summary) = self.summary(key) else { continue };
-            let Some(session) = self.channels.sessions.get(&key) else { continue };
+            let Some(session) = self.channels.sessions.known(key) else { continue };
             let streams = status_is(summary.status, SessionStatus::InProgress);
             let lasting = SessionSummary {
                 activity: session.told.activity.clone(),
@@ -363,7 +365,7 @@ impl Host {
     fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
         self.summaries.held.remove(&key);
         let Some(summary) = self.summary(key) else { return };
-        let Some(session) = self.channels.sessions.get_mut(&key).filter(|session| !session.ahead) else {
+        let Some(session) = self.channels.sessions.known_mut(key).filter(|session| !session.ahead) else {
             return;
         };
         let Some(changes) = summary_changes(&session.told, &summary) else { return };

@@ -52,7 +52,7 @@ impl Host {
     /// A session has come back from the store: those of its active clients that are not there have some time
     /// to come back too.
     pub(super) fn await_clients(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
             if !self.can_speak(&client) {
@@ -78,7 +78,9 @@ impl Host {
 
     /// The time of an absent client to come back is up.
     pub(super) fn absence_is_over(&mut self, step: &mut Step<'_>, number: u64) {
-        if let Some((session, client_id)) = self.absences.remove(&number) {
+        let Some((session, client_id)) = self.absences.remove(&number) else { return };
+        // The session may be gone since.
+        if self.channels.sessions.contains_key(&session) {
             self.remove_active_client(step, session, &client_id, None);
         }
     }
@@ -146,11 +148,11 @@ impl Host {
 
     /// The same for one chat, once its agent is open.
     pub(super) fn tell_tools(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
-        let Some(session) = self.channels.sessions.get(&chat.session) else { return };
+        let Some(session) = self.channels.sessions.known(chat.session) else { return };
         let tools = tools_of_clients(session);
         if chat.tools_told != tools {
             chat.tools_told.clone_from(&tools);
@@ -168,7 +170,7 @@ impl Host {
         client_id: &str,
         tools: &Value,
     ) -> Result<StateAction, Refusal> {
-        let active = self.channels.sessions.get(&key).map(|session| session.state.active_clients.as_slice());
+        let active = self.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
         let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
         let Some(own) = own else { return Err("this client is not active in the session".to_owned()) };
         let tools = Vec::<ToolDefinition>::deserialize(tools).map_err(|why| format!("`tools`: {why}"))?;
@@ -188,7 +190,7 @@ impl Host {
         client_id: &str,
         action: &StateAction,
     ) -> Result<(), Refusal> {
-        let active = self.channels.sessions.get(&key).map(|session| session.state.active_clients.as_slice());
+        let active = self.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
         let active = active.unwrap_or_default();
         let own = active.iter().find(|client| client.client_id == client_id);
         match (action, active.first()) {
@@ -208,7 +210,7 @@ impl Host {
     }
 
     fn is_active(&self, session: SessionKey, client_id: &str) -> bool {
-        self.channels.sessions.get(&session).is_some_and(|session| {
+        self.channels.sessions.known(session).is_some_and(|session| {
             session.state.active_clients.iter().any(|client| client.client_id == client_id)
         })
     }
@@ -220,7 +222,7 @@ impl Host {
 
     /// The calls of a chat's running turn that a client is to finish.
     fn calls_on(&self, key: ChatKey, client_id: &str) -> Vec<CallRef> {
-        let Some(chat) = self.channels.chats.get(&key) else { return Vec::new() };
+        let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
         let calls = chat.conversation.tools().filter(|call| {
             let open = matches!(
                 call,
@@ -239,12 +241,12 @@ impl Host {
     /// The active client of a chat's session that a tool is to run on, with what it says of the tool. Those
     /// that are there go first, and of these the one that began the turn.
     fn provider_of(&self, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
-        let chat = self.channels.chats.get(&key)?;
+        let chat = self.channels.chats.known(key)?;
         let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
         let is_absent = |client: &str| {
             self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
         };
-        let session = self.channels.sessions.get(&chat.session)?;
+        let session = self.channels.sessions.known(chat.session)?;
         let offers = session.state.active_clients.iter().filter_map(|client| {
             let offered = client.tools.iter().find(|offered| offered.name == tool)?;
             Some((client.client_id.as_str(), offered))
@@ -262,7 +264,8 @@ impl Host {
         tool: String,
         meta: Option<JsonObject>,
     ) {
-        if self.channels.chats.get(&call.key).is_some_and(|chat| chat.conversation.tool(&call.id).is_some()) {
+        if self.channels.chats.known(call.key).is_some_and(|chat| chat.conversation.tool(&call.id).is_some())
+        {
             tracing::warn!(?call, "an agent began the same tool call twice");
             return;
         }
@@ -288,12 +291,12 @@ impl Host {
     pub(super) fn call_on_client(&mut self, step: &mut Step<'_>, call: CallRef, errand: Errand) {
         let Errand { tool, input, message } = errand;
         let nobody = format!("no active client of this session offers the tool `{tool}`");
-        let begun = |host: &Self| host.channels.chats.get(&call.key)?.conversation.tool(&call.id).cloned();
+        let begun = |host: &Self| host.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
         if begun(self).is_none() {
             self.start_client_call(step, &call, tool, None);
         }
         let Some(state) = begun(self) else { return };
-        let session = self.channels.chats.get(&call.key).map(|chat| chat.session);
+        let session = self.channels.chats.known(call.key).map(|chat| chat.session);
         let is_there = |client| session.is_some_and(|session| self.is_active(session, client));
         let is_offered = client_of_call(&state).is_some_and(is_there);
         match state {
@@ -332,7 +335,7 @@ impl Host {
 
     /// Ends a call that its client will not finish, and tells the agent.
     pub(super) fn fail_client_call(&mut self, step: &mut Step<'_>, call: &CallRef, why: &str) {
-        let state = self.channels.chats.get(&call.key).and_then(|chat| chat.conversation.tool(&call.id));
+        let state = self.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
         let content = match state {
             Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
             _ => Vec::new(),
@@ -340,7 +343,7 @@ impl Host {
         let message = "Was not carried out".into();
         let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
         self.finish_call(step, call, outcome, false, Besides::default());
-        let run = self.channels.chats.get(&call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        let run = self.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let Some(command) = run.and_then(|run| self.result_for_agent(call.key, run, &call.id)) {
             self.tell_agent(step, call.key, command);
         }
@@ -348,7 +351,7 @@ impl Host {
 
     /// What the agent is told of a call that was to run on a client and is over; none of any other call.
     pub(super) fn result_for_agent(&self, key: ChatKey, run: RunId, tool_call_id: &str) -> Option<Command> {
-        let result = match self.channels.chats.get(&key)?.conversation.tool(tool_call_id)? {
+        let result = match self.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
             ToolCallState::Completed(call) => ToolCallResult {
                 success: call.success,
                 past_tense_message: call.past_tense_message.clone(),

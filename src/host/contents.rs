@@ -194,7 +194,7 @@ impl Host {
     /// Keeps the contents of an action on a chat while its turn runs: a change that was shown to be approved is in the
     /// state no more when it has been approved, and its contents are still looked at.
     pub(super) fn note_contents(&mut self, key: ChatKey, action: &StateAction) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         match action {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => chat.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
@@ -214,7 +214,7 @@ impl Host {
     pub(super) fn content_called(&self, uri: &str) -> Result<Option<String>, RpcError> {
         let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
         let chat = match self.find(&chat).map(ChannelId::chat) {
-            Some(Some(key)) => self.channels.chats.get(&key),
+            Some(Some(key)) => self.channels.chats.known(key),
             None if self.unreadable.contains_key(&chat) => return Err(self.not_found(&chat)),
             _ => None,
         };

@@ -20,9 +20,6 @@ use crate::wire::rpc::{to_sorted_json, Params};
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
-/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to it elsewhere.
-const LOGIN_NEEDED_MS: u64 = 10_000;
-
 /// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
 struct Pushed {
     resource: String,
@@ -81,7 +78,7 @@ impl Host {
         params: &Params,
     ) -> Result<(), RpcError> {
         let Pushed { resource, token, expires_in } = Pushed::read(params)?;
-        if !self.config.agents.iter().flat_map(declared).any(|known| known.resource == resource) {
+        if !self.agents.iter().flat_map(declared).any(|known| known.resource == resource) {
             return Err(RpcError::invalid_params(format_args!(
                 "no agent of this host declares the resource `{resource}`"
             )));
@@ -149,8 +146,8 @@ impl Host {
 
     /// Whose chat it is, if that agent is there.
     pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
-        let provider = &self.channels.sessions.get(&self.channels.chats.get(&key)?.session)?.state.provider;
-        self.config.agent(provider)
+        let provider = &self.channels.sessions.known(self.channels.chats.known(key)?.session)?.state.provider;
+        self.agents.of(provider)
     }
 
     /// The tokens of a client that are good now.
@@ -174,8 +171,7 @@ impl Host {
         let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
         let missing = needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned();
         let mut missing: Vec<_> = missing.collect();
-        let until_ms = self.logins.get(&agent.info.provider);
-        if until_ms.is_some_and(|until_ms| step.now.monotonic_ms < *until_ms) {
+        if self.agents.needs_login(&agent.info.provider, step.now.monotonic_ms) {
             let logins = logins(agent);
             if !logins.iter().any(|login| tokens.contains_key(&login.resource)) {
                 missing.extend(logins);
@@ -188,8 +184,8 @@ impl Host {
     pub(super) fn login_is_required(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let Some(agent) = self.agent_of(key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
-        self.logins.insert(provider, step.now.monotonic_ms.saturating_add(LOGIN_NEEDED_MS));
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        self.agents.login_is_needed(&provider, step.now.monotonic_ms);
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
         let Some(client_id) = sponsor else { return };
         let has = self.tokens_of(step, &client_id);
@@ -212,7 +208,7 @@ impl Host {
                 client.tokens.remove(resource);
             }
         }
-        if let Some(chat) = self.channels.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
             chat.tokens_told.remove(resource);
         }
     }
@@ -220,7 +216,7 @@ impl Host {
     /// The tokens that a chat's agent may use: those of the client that asked for its work last, for the
     /// resources that it declares.
     pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
-        let sponsor = self.channels.chats.get(&key).and_then(|chat| chat.sponsor.as_deref());
+        let sponsor = self.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
         let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };
         self.tokens_for_agent(step, client_id, agent)
     }
@@ -240,7 +236,7 @@ impl Host {
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
     pub(super) fn tell_tokens(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(step, key);
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
@@ -254,7 +250,7 @@ impl Host {
     pub(super) fn token_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, resource: &str) {
         let metadata =
             self.agent_of(key).into_iter().flat_map(declared).find(|known| known.resource == resource);
-        let (Some(chat), Some(metadata)) = (self.channels.chats.get(&key), metadata.cloned()) else {
+        let (Some(chat), Some(metadata)) = (self.channels.chats.known(key), metadata.cloned()) else {
             tracing::warn!(?key, resource, "an agent asks for a resource that it does not declare");
             return;
         };

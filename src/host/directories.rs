@@ -41,8 +41,9 @@ impl Host {
         &self,
         key: SessionKey,
     ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
-        let provider = self.channels.sessions.get(&key).map_or("", |session| session.state.provider.as_str());
-        let agent = self.config.agent(provider);
+        let provider =
+            self.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
+        let agent = self.agents.of(provider);
         let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
         let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
         several.ok_or_else(|| {
@@ -51,7 +52,7 @@ impl Host {
     }
 
     fn directories_of(&self, key: SessionKey) -> &[String] {
-        let session = self.channels.sessions.get(&key);
+        let session = self.channels.sessions.known(key);
         session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
     }
 
@@ -140,7 +141,7 @@ impl Host {
             let chosen = self
                 .channels
                 .chats
-                .get(chat)
+                .known(*chat)
                 .and_then(|chat| chat.conversation.state().working_directories.as_ref());
             chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
         };
@@ -176,7 +177,7 @@ impl Host {
         let chosen = self
             .channels
             .chats
-            .get(&key)
+            .known(key)
             .and_then(|chat| chat.conversation.state().working_directories.clone());
         let there = self.directories_of(session);
         let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
@@ -195,7 +196,7 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let Some(session) = self.channels.chats.get(&key).map(|chat| chat.session) else {
+        let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else {
             return Ok(Verdict::Unchanged);
         };
         self.directories_capability(session)?;
@@ -209,7 +210,7 @@ impl Host {
                 let chosen = self
                     .channels
                     .chats
-                    .get(&key)
+                    .known(key)
                     .and_then(|chat| chat.conversation.state().working_directories.as_ref());
                 if chosen.is_some_and(|chosen| chosen.contains(&directory)) {
                     return same(&a.directory, &directory);
@@ -238,7 +239,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) -> bool {
         let changes =
-            self.channels.chats.get(&key).is_some_and(|chat| chat.conversation.would_change(&action));
+            self.channels.chats.known(key).is_some_and(|chat| chat.conversation.would_change(&action));
         if changes {
             self.sequence(step, key, action, origin);
             self.sync_chat(step, key);
@@ -248,7 +249,7 @@ impl Host {
 
     /// The directories that a chat's agent works in: those that were chosen for it, else all of the session's.
     pub(super) fn effective_directories(&self, key: ChatKey) -> Vec<String> {
-        let Some(chat) = self.channels.chats.get(&key) else { return Vec::new() };
+        let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
         match &chat.conversation.state().working_directories {
             Some(chosen) => chosen.clone(),
             None => self.directories_of(chat.session).to_vec(),
@@ -258,7 +259,7 @@ impl Host {
     /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
     pub(super) fn tell_directories(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let directories = self.effective_directories(key);
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };

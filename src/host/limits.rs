@@ -43,7 +43,7 @@ impl Default for Limits {
 impl Host {
     /// Ends a chat's turn if it has become too large.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_too_large = self.channels.chats.get(&key).is_some_and(|chat| {
+        let is_too_large = self.channels.chats.known(key).is_some_and(|chat| {
             chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
         });
         if is_too_large {

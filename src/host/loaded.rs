@@ -141,7 +141,7 @@ impl Host {
         }
         if mended {
             let default =
-                self.channels.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+                self.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
             self.set_movable(step, &default.unwrap_or_default(), false);
             self.sync_session(step, key);
         }
@@ -154,7 +154,7 @@ impl Host {
     /// it is given up, if that is not none.
     fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
         let run = self.fresh_run();
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
         let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);

@@ -91,7 +91,7 @@ impl Host {
             notify("root/sessionRemoved", to_sorted_json(&params));
         }
         let in_memory = |keys: BTreeSet<SessionKey>| {
-            keys.into_iter().filter_map(|key| Some(self.channels.sessions.get(&key)?.told.clone()))
+            keys.into_iter().filter_map(|key| Some(self.channels.sessions.known(key)?.told.clone()))
         };
         for summary in in_memory(missed.added).chain(missed.kept_added) {
             let params = SessionAddedParams { channel: channel.clone(), summary };

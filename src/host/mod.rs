@@ -10,7 +10,7 @@
 //! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
 //! (what clients may change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of
 //! the queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what runs
-//! on them), `directories` (where agents work), `credentials` (with whose tokens), `described` (what agents are),
+//! on them), `directories` (where agents work), `credentials` (with whose tokens), `agents` and `described` (what agents are),
 //! `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
@@ -22,6 +22,7 @@
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
+mod agents;
 mod ahead;
 mod attached;
 mod calls;
@@ -77,7 +78,7 @@ use crate::wire::errors::RpcError;
 pub use actions::ClientAction;
 pub use channels::client_actions;
 
-pub use described::kept_of;
+pub use agents::kept_of;
 pub use directories::Findings;
 pub use handlers::catalogue::listing;
 pub use loaded::{KeptSummary, LoadedSession};
@@ -88,8 +89,8 @@ pub use sequence::{envelope_of, MergedDeltas};
 pub struct Config {
     /// Who we are, told to clients.
     pub server_info: Implementation,
-    /// The agents, in the order in which they are offered; the first one is the default. While the host runs:
-    /// with what they say of themselves.
+    /// The agents as their operator describes them, in the order in which they are offered; the first one is the
+    /// default.
     pub agents: Vec<AgentDescription>,
     /// What clients can configure of the host itself.
     pub root_schema: ConfigSchema,
@@ -101,13 +102,6 @@ pub struct Config {
     pub idle_sessions_max: usize,
     /// How large things may get.
     pub limits: limits::Limits,
-}
-
-impl Config {
-    /// The agent of this provider id.
-    fn agent(&self, provider: &str) -> Option<&AgentDescription> {
-        self.agents.iter().find(|agent| agent.info.provider == provider)
-    }
 }
 
 /// Where a host begins.
@@ -144,12 +138,7 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Host {
     config: Config,
-    /// What is known of each agent, and from whom; in the order of the agents.
-    described: Vec<described::Described>,
-    /// Agents that were asked what they are, and until when they are not asked again.
-    met: BTreeMap<String, u64>,
-    /// Agents that have said lately that they need a login, and until when that is believed.
-    logins: BTreeMap<String, u64>,
+    agents: agents::Agents,
     /// The last sequence number given.
     head: u64,
     log: log::Log,
@@ -216,10 +205,9 @@ impl Step<'_> {
 impl Host {
     /// A host without sessions.
     pub fn new(mut config: Config) -> Self {
-        let described: Vec<_> =
-            config.agents.iter().map(|agent| described::Described::at_start(agent, &config.start)).collect();
-        config.agents = described.iter().map(described::Described::whole).collect();
-        let channels = channels::Channels::at_start(&config);
+        let agents = agents::Agents::at_start(std::mem::take(&mut config.agents), &config.start);
+        let mut channels = channels::Channels::at_start(&config);
+        channels.root.state.agents = agents.infos();
         let unsaved = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
         Self {
             head: config.start.head,
@@ -243,10 +231,8 @@ impl Host {
             expected: BTreeSet::new(),
             awaited: BTreeMap::new(),
             last_asked: 0,
+            agents,
             watches_changed: false,
-            met: BTreeMap::new(),
-            logins: BTreeMap::new(),
-            described,
             config,
         }
     }

@@ -18,7 +18,7 @@ use super::{Host, Step};
 impl Host {
     /// A client asked for something on this chat: the queue may go on after what stopped it.
     pub(super) fn release_queue(&mut self, key: ChatKey) {
-        if let Some(chat) = self.channels.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
             chat.queue_held = false;
         }
     }
@@ -29,7 +29,7 @@ impl Host {
         if self.is_cancelling(key) {
             return;
         }
-        let Some(chat) = self.channels.chats.get(&key).filter(|chat| chat.run.is_none() && !chat.queue_held)
+        let Some(chat) = self.channels.chats.known(key).filter(|chat| chat.run.is_none() && !chat.queue_held)
         else {
             return;
         };
@@ -60,7 +60,7 @@ impl Host {
     /// An id that no turn of the chat has had: those that are counted begin anew with each process.
     pub(super) fn fresh_turn_id(&self, step: &mut Step<'_>, key: ChatKey) -> String {
         let known =
-            |id: &String| self.channels.chats.get(&key).is_some_and(|chat| chat.turn_ids.contains(id));
+            |id: &String| self.channels.chats.known(key).is_some_and(|chat| chat.turn_ids.contains(id));
         loop {
             let id = step.ids.fresh();
             if !known(&id) {
@@ -79,7 +79,7 @@ impl Host {
         if !self.steers(key) {
             return;
         }
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
         let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
         run.handed_over.push(pending.clone());
@@ -93,7 +93,7 @@ impl Host {
 
     /// The agent has taken a steering message in.
     pub(super) fn steering_arrived(&mut self, key: ChatKey, id: &str) {
-        if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.retain(|pending| pending.id != id);
         }
     }
@@ -108,7 +108,7 @@ impl Host {
         mut handed_over: Vec<PendingMessage>,
     ) {
         let Some(newest) = handed_over.pop() else { return };
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let newer = chat.conversation.state().steering_message.is_some();
         let lost = handed_over.len() + usize::from(newer);
         if lost > 0 {
@@ -125,7 +125,7 @@ impl Host {
     }
 
     fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
-        if let Some(chat) = self.channels.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
             chat.consumed.insert(id.clone());
         }
         let removed = ChatPendingMessageRemovedAction { kind, id };

@@ -44,7 +44,7 @@ impl Host {
         action: &StateAction,
         bytes: usize,
     ) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let saved = &mut chat.saved;
         saved.behind_bytes += bytes;
         match action {
@@ -73,12 +73,14 @@ impl Host {
 
     /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
-        let unsaved = std::mem::take(&mut self.unsaved);
+        let mut unsaved = std::mem::take(&mut self.unsaved);
+        // What is gone since has left a record that says so.
+        unsaved.retain(|id| self.channels.get(*id).is_some());
         if !unsaved.is_empty() {
             self.uses += 1;
             for id in &unsaved {
                 let session = self.channels.session_of(*id);
-                if let Some(session) = session.and_then(|key| self.channels.sessions.get_mut(&key)) {
+                if let Some(session) = session.and_then(|key| self.channels.sessions.known_mut(key)) {
                     session.used = self.uses;
                 }
             }
@@ -95,7 +97,7 @@ impl Host {
 
     /// Leaves a session to be saved.
     pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if self.channels.sessions.get(&key).is_some_and(|session| !session.ahead) {
+        if self.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
             if let Some(row) = self.session_row(key) {
                 step.say(Output::Record(Record::Session(row)));
             }
@@ -104,8 +106,8 @@ impl Host {
 
     /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
     pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
-        let is_kept = self.channels.sessions.get(&chat.session).is_some_and(|session| !session.ahead);
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let is_kept = self.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
         if is_kept && chat.saved.row_due {
             save_chat(step, key, chat, self.head);
         }
@@ -113,17 +115,17 @@ impl Host {
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let session = self.channels.chats.get(&key).and_then(|chat| self.session_row(chat.session));
+        let session = self.channels.chats.known(key).and_then(|chat| self.session_row(chat.session));
         if let Some(row) = session {
             step.say(Output::Record(Record::Session(row)));
         }
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         save_chat(step, key, chat, self.head);
     }
 
     /// A session's row, whole.
     fn session_row(&self, key: SessionKey) -> Option<SessionRow> {
-        let session = self.channels.sessions.get(&key)?;
+        let session = self.channels.sessions.known(key)?;
         let body = SessionBody {
             state: Cow::Borrowed(&session.state),
             created_at: Cow::Borrowed(&session.created_at),
@@ -164,7 +166,7 @@ impl Host {
     /// Whether nobody would notice that a session is not in memory.
     fn is_idle(&self, key: SessionKey, session: &Session) -> bool {
         let chats = self.chats_of(key);
-        let mut chats = chats.iter().filter_map(|key| self.channels.chats.get(key));
+        let mut chats = chats.iter().filter_map(|key| self.channels.chats.known(*key));
         session.channel.subscribers.is_empty()
             && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating

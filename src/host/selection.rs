@@ -60,7 +60,7 @@ impl Host {
         change: &Change,
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
-        let session = target.session().and_then(|key| Some((key, self.channels.sessions.get(&key)?)));
+        let session = target.session().and_then(|key| Some((key, self.channels.sessions.known(key)?)));
         let Some((key, session)) = session else {
             return Err("a model or an agent is selected on a session's channel".to_owned());
         };
@@ -90,7 +90,7 @@ impl Host {
         match change {
             Change::Model(model) => {
                 let mut model: ModelSelection = read("model", model)?;
-                let agent = self.config.agent(provider);
+                let agent = self.agents.of(provider);
                 if let Some(agent) = agent {
                     read_settings(&agent.info, &mut model);
                     check_model(&agent.info, &model)?;
@@ -105,7 +105,7 @@ impl Host {
     }
 
     fn select_when_idle(&mut self, step: &mut Step<'_>, key: ChatKey, change: Change, asked: Option<Asked>) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         if chat.conversation.state().active_turn.is_some() {
             chat.selecting.push(Waiting { change, asked });
             chat.saved.row_due = true;
@@ -117,7 +117,7 @@ impl Host {
 
     /// Selects in a chat in which no turn runs what was waiting for that.
     pub(super) fn select_what_waits(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         for waiting in std::mem::take(&mut chat.selecting) {
             self.select(step, key, &waiting.change, waiting.asked);
         }
@@ -144,7 +144,7 @@ impl Host {
         selection: &Selection,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
         let draft = Some(Message {
             model: typed(selection.model.as_ref()),
@@ -158,7 +158,7 @@ impl Host {
     /// A message that names no model or agent is for what is selected now, in its chat or else in the session's
     /// own. Where the agent has no such model any more it stays as it is.
     pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
-        let Some(session) = self.channels.chats.get(&key).map(|chat| chat.session) else { return };
+        let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else { return };
         let own = self.own_chat(session);
         let mut selected = self.selected_in(key);
         if selected == Selection::default() {
@@ -174,7 +174,7 @@ impl Host {
 
     /// Turns are about to be removed that say what is selected: it stays so.
     pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let state = chat.conversation.state();
         let before = selection_of(state);
         let mut turns = state.turns.iter().map(|turn| (&turn.id, &turn.message));
@@ -194,7 +194,7 @@ impl Host {
 
     /// Whether a pending message is for what is selected when its turn begins.
     pub(super) fn let_follow(&mut self, key: ChatKey, id: &str, follows: bool) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
         if changed {
             chat.saved.row_due = true;
@@ -204,7 +204,7 @@ impl Host {
 
     /// Forgets messages that do not wait any more.
     pub(super) fn forget_followers(&mut self, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| !chat.following.is_empty()) else {
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
             return;
         };
         let state = chat.conversation.state();
@@ -237,10 +237,10 @@ impl Host {
 
     /// The chat that is its session's own: the first one, or the default one when that is gone.
     pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
-        let session: &Session = self.channels.sessions.get(&key)?;
+        let session: &Session = self.channels.sessions.known(key)?;
         let chat = |uri: &String| {
             let chat = self.channels.by_uri.get(uri)?.chat()?;
-            (self.channels.chats.get(&chat)?.session == key).then_some(chat)
+            (self.channels.chats.known(chat)?.session == key).then_some(chat)
         };
         let first = default_chat_of(&session.channel.uri);
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
@@ -265,11 +265,11 @@ impl Host {
                 | StateAction::ChatTurnStarted(_)
                 | StateAction::ChatTruncated(_)
         );
-        let Some(key) = self.channels.chats.get(&key).filter(|_| selects).map(|chat| chat.session) else {
+        let Some(key) = self.channels.chats.known(key).filter(|_| selects).map(|chat| chat.session) else {
             return;
         };
         let selected = self.selected_for_summary(key);
-        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
         if session.selected != selected {
             session.selected = selected;
             self.session_changed(key);
@@ -277,7 +277,7 @@ impl Host {
     }
 
     fn selected_in(&self, key: ChatKey) -> Selection {
-        self.channels.chats.get(&key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
+        self.channels.chats.known(key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
     }
 }
 

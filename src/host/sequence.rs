@@ -55,7 +55,13 @@ impl Host {
         delta: Option<PartKey>,
     ) {
         self.before_action(step, target, &action);
-        let Some((outcome, channel)) = self.channels.reduce(target, &action) else { return };
+        let Some((outcome, channel)) = self.channels.reduce(target, &action) else {
+            tracing::error!(
+                ?target,
+                "a mistake of this program: an action is meant for a channel that is not there"
+            );
+            return;
+        };
         if outcome != ReduceOutcome::Applied {
             // Its name only: what people and agents say does not belong in the log.
             let name = serde_json::to_value(&action).unwrap_or_default()["type"].take();

@@ -41,17 +41,17 @@ impl Host {
         spreads: bool,
         heard: u64,
     ) {
-        let Some(told) = self.channels.chats.get_mut(&chat) else { return };
+        let Some(told) = self.channels.chats.known_mut(chat) else { return };
         let key = told.session;
         told.settings_told.unheard.retain(|_, number| *number > heard);
-        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
         // What was changed since is not the agent's to say yet.
         for name in told.settings_told.unheard.keys() {
             if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
                 value.clone_from(changed);
             }
         }
-        let agent = self.config.agent(&session.state.provider);
+        let agent = self.agents.of(&session.state.provider);
         for (name, property) in &mut config.schema.properties {
             let usual = agent.and_then(|agent| agent.config.properties.get(name));
             property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));
@@ -81,7 +81,7 @@ impl Host {
         before: &JsonObject,
         by: Option<(ChatKey, bool)>,
     ) {
-        let Some(session) = self.channels.sessions.get_mut(&key) else { return };
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
         let Some(config) = &session.state.config else { return };
         session.config.clone_from(&config.values);
         let all = config.values.clone();
@@ -104,7 +104,7 @@ impl Host {
         all: &JsonObject,
         changed: &BTreeSet<String>,
     ) {
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent != AgentLink::Closed)
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent != AgentLink::Closed)
         else {
             return;
         };
@@ -119,9 +119,9 @@ impl Host {
 
     /// Tells a chat's agent, which is open now, what has changed meanwhile.
     pub(super) fn tell_due_settings(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
-        let Some(session) = self.channels.sessions.get(&chat.session).filter(|_| !changed.is_empty()) else {
+        let Some(session) = self.channels.sessions.known(chat.session).filter(|_| !changed.is_empty()) else {
             return;
         };
         let all = session.config.clone();

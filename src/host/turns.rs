@@ -72,7 +72,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let run = self.fresh_run();
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         action.started_at = step.timestamp();
         chat.turn_ids.insert(action.turn_id.clone());
         chat.consumed.extend(action.queued_message_id.clone());
@@ -90,7 +90,7 @@ impl Host {
                 if self
                     .channels
                     .sessions
-                    .get(&session)
+                    .known(session)
                     .is_some_and(|session| session.title_by == TitleBy::Nobody)
                 {
                     self.name_session(step, session, &title, TitleBy::FirstMessage);
@@ -111,8 +111,8 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let run = self.fresh_run();
-        let never_begun = self.channels.chats.get(&key).is_some_and(|chat| self.has_failed(chat.session));
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let never_begun = self.channels.chats.known(key).is_some_and(|chat| self.has_failed(chat.session));
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         // The end of a turn is told as its start and how long it took, so the time that it was given up
         // counts; a wall clock that was set back must not take any of it away.
         let turn = chat.conversation.state().turns.last();
@@ -149,7 +149,7 @@ impl Host {
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
         self.sequence(step, key, StateAction::ChatTruncated(action), origin);
-        if let Some(chat) = self.channels.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
             let turns = &chat.conversation.state().turns;
             chat.progress.retain(|id, _| turns.iter().any(|turn| turn.id == *id));
             // What the agent calls by it is longer than what is left.
@@ -178,7 +178,7 @@ impl Host {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
         self.end_turn_quietly(step, key, ending, origin);
         if held {
-            if let Some(chat) = self.channels.chats.get_mut(&key) {
+            if let Some(chat) = self.channels.chats.known_mut(key) {
                 chat.queue_held = true;
             }
         }
@@ -193,7 +193,7 @@ impl Host {
         ending: Ending,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.take() else { return };
         self.runs -= 1;
         if !matches!(ending, Ending::Failed { resumable: true, .. }) {
@@ -225,17 +225,17 @@ impl Host {
         self.put_back_steering(step, key, run.handed_over);
         self.forget_followers(key);
         self.select_what_waits(step, key);
-        if let Some(chat) = self.channels.chats.get(&key).filter(|_| !run.interrupted) {
+        if let Some(chat) = self.channels.chats.known(key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
         if cancelled
-            && self.channels.chats.get(&key).is_some_and(|chat| chat.awaits)
+            && self.channels.chats.known(key).is_some_and(|chat| chat.awaits)
             && !self.is_creating(key)
         {
             // What the user is asked to do was for this turn.
             self.close_conversation(step, key);
         }
-        let open = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open);
+        let open = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
         if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
             // The agent does not know yet that it is over.
             chat.settling = Some(run.id);
@@ -248,8 +248,8 @@ impl Host {
         let working_directories = self.effective_directories(key);
         let tokens = self.tokens_for(step, key);
         let copy_of = self.copyable_origin(key);
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
-        let Some(session) = self.channels.sessions.get(&chat.session) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(session) = self.channels.sessions.known(chat.session) else { return };
         let client_tools = tools_of_clients(session);
         chat.agent = AgentLink::Opening;
         let state = chat.conversation.state();
@@ -278,7 +278,7 @@ impl Host {
     /// Has the agent of a session that is being created open a conversation, its default chat's: the session
     /// is ready when that is open, and turns in its other chats wait for it too.
     pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.known(key) else { return };
         let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.by_uri.get(uri));
         if let Some(chat) = default.and_then(|id| id.chat()) {
             self.open_conversation(step, chat);
@@ -287,7 +287,7 @@ impl Host {
 
     /// Has the agent forget the chat's conversation.
     pub(super) fn close_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
             chat.settling = None;
@@ -306,7 +306,7 @@ impl Host {
         self.tell_tokens(step, key);
         self.tell_tools(step, key);
         let agent = self.agent_of(key).map(|agent| agent.info.clone());
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
         if chat.settling.is_some() {
@@ -341,7 +341,7 @@ impl Host {
 
     fn is_creating(&self, key: ChatKey) -> bool {
         let session =
-            self.channels.chats.get(&key).and_then(|chat| self.channels.sessions.get(&chat.session));
+            self.channels.chats.known(key).and_then(|chat| self.channels.sessions.known(chat.session));
         session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Creating)
     }
 
@@ -349,12 +349,13 @@ impl Host {
     fn has_failed(&self, key: SessionKey) -> bool {
         self.channels
             .sessions
-            .get(&key)
+            .known(key)
             .is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed)
     }
 
     /// Takes in what an agent reports.
     pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
+        // What its agent had said before it heard of that may still arrive.
         let Some(chat) = self.channels.chats.get_mut(&key) else {
             tracing::debug!(?key, "an event for a chat that is gone was ignored");
             return;
@@ -428,7 +429,7 @@ impl Host {
     /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
     fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.fresh_run();
-        let Some(chat) = self.channels.chats.get_mut(&key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
@@ -443,7 +444,7 @@ impl Host {
 
     /// The agent could not be started, or is gone: whatever waited for it fails.
     fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         if chat.agent == AgentLink::Closed {
             return;
         }
@@ -472,7 +473,7 @@ impl Host {
     pub(super) fn can_be_taken_up(&self, key: ChatKey) -> bool {
         self.channels
             .chats
-            .get(&key)
+            .known(key)
             .and_then(|chat| chat.handle.as_ref())
             .is_some_and(|handle| handle.resumes)
     }
@@ -486,7 +487,7 @@ impl Host {
         besides: Besides,
     ) {
         let Some(turn_id) =
-            self.channels.chats.get(&key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
+            self.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
         else {
             return;
         };
@@ -504,7 +505,7 @@ impl Host {
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::Progress(progress) => {
-                if let Some(chat) = self.channels.chats.get_mut(&key) {
+                if let Some(chat) = self.channels.chats.known_mut(key) {
                     chat.progress.insert(turn_id, progress);
                     step.say(Output::Record(Record::Progress(key, progress)));
                 }
@@ -555,7 +556,7 @@ impl Host {
                         Ending::Failed { kind, message, resumable }
                     }
                 };
-                if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
                     run.phase = RunPhase::Over;
                 }
                 self.end_turn(step, key, ending, None);
@@ -565,7 +566,7 @@ impl Host {
 
     /// Text goes on in the part at the end if that is of its kind; else it begins one.
     fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
-        let open = self.channels.chats.get(&key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
+        let open = self.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
         let Some(open) = open.filter(|open| open.kind == passage.kind) else {
             return self.open_part(step, key, passage);
         };
@@ -585,7 +586,7 @@ impl Host {
     /// The beginning of a new message: what shows the parts of an answer as one text would run it into the one before.
     fn set_apart(&self, key: ChatKey, kind: TextKind, content: String) -> String {
         let turn =
-            self.channels.chats.get(&key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+            self.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
         let before = turn.and_then(|turn| turn.response_parts.last());
         match (kind, before) {
             (TextKind::Markdown, Some(ResponsePart::Markdown(_))) => format!("\n\n{content}"),
@@ -595,7 +596,7 @@ impl Host {
 
     fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
         let Passage { turn_id, kind, content, meta } = passage;
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         // Numbered by place, so that ids stay apart in a turn that was resumed. An agent's tool call may
         // have taken the name: calls and parts are found by the same ids.
@@ -635,13 +636,13 @@ impl Host {
 
     /// Text that follows begins a new part.
     pub(super) fn end_part(&mut self, key: ChatKey) {
-        if let Some(run) = self.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.open_part = None;
         }
     }
 
     pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
-        let now = self.channels.chats.get(&key).map(|chat| chat.conversation.state().activity.clone());
+        let now = self.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
             self.sequence(step, key, action, None);

@@ -73,7 +73,7 @@ impl Host {
                 "`channel` is not subscribed to, so it has no window to grow",
             ));
         };
-        let Some(chat) = self.channels.chats.get(&key) else { return Err(self.not_found(&params.channel)) };
+        let Some(chat) = self.channels.chats.known(key) else { return Err(self.not_found(&params.channel)) };
         let turns = &chat.conversation.state().turns;
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
         // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
@@ -110,7 +110,7 @@ impl Host {
         key: ChatKey,
         turns: std::ops::Range<usize>,
     ) {
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let all = &chat.conversation.state().turns;
         let action = ChatTurnsLoadedAction {
             turns: all.get(turns.clone()).unwrap_or_default().to_vec(),
@@ -126,7 +126,7 @@ impl Host {
     /// Loads what clients lack of a chat and must have to apply an action that is about to be sequenced.
     pub(super) fn load_before(&mut self, step: &mut Step<'_>, key: ChatKey, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
-        let Some(chat) = self.channels.chats.get(&key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let turns = &chat.conversation.state().turns;
         let (there, at) = (turns.len(), turns.iter().position(|turn| turn.id == *named));
         for connection in chat.channel.subscribers.clone() {
@@ -144,7 +144,7 @@ impl Host {
     /// holds all of them.
     pub(super) fn windows_after(&mut self, key: ChatKey, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None }) = action else { return };
-        let subscribers = self.channels.chats.get(&key).map(|chat| chat.channel.subscribers.clone());
+        let subscribers = self.channels.chats.known(key).map(|chat| chat.channel.subscribers.clone());
         for connection in subscribers.unwrap_or_default() {
             if let Some(subscription) = self.subscription_mut(connection, key.into()) {
                 subscription.window = Window::From(0);
@@ -184,7 +184,7 @@ impl Host {
                 _ => {}
             }
         }
-        let (Some((before, named)), Some(chat)) = (cut, self.channels.chats.get(&key)) else {
+        let (Some((before, named)), Some(chat)) = (cut, self.channels.chats.known(key)) else {
             return Ok(None);
         };
         if changed_since.contains(&named) {

@@ -76,7 +76,7 @@ impl Host {
     }
 
     pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
-        self.channels.chats.get(&key).ok_or_else(|| "the chat is gone".to_owned())
+        self.channels.chats.known(key).ok_or_else(|| "the chat is gone".to_owned())
     }
 
     /// Sequences an action that has no effect besides the state, if it has one there.
@@ -132,8 +132,8 @@ impl Host {
         session: SessionKey,
         message: &Message,
     ) -> Result<(), Refusal> {
-        let provider = self.channels.sessions.get(&session).map(|session| &session.state.provider);
-        let agent = provider.and_then(|provider| self.config.agent(provider));
+        let provider = self.channels.sessions.known(session).map(|session| &session.state.provider);
+        let agent = provider.and_then(|provider| self.agents.of(provider));
         match (agent, &message.model) {
             (Some(agent), Some(model)) => check_model(&agent.info, model),
             _ => Ok(()),
@@ -145,7 +145,7 @@ impl Host {
         let mut clients = self.connections.values();
         let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
         let language = client.map(|client| client.language).unwrap_or_default();
-        if let Some(chat) = self.channels.chats.get_mut(&key) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
             chat.language = language;
         }
     }

@@ -150,7 +150,7 @@ impl Host {
         // Real clients name a chat this way, and a session, which they show by its default chat.
         if let StateAction::SessionTitleChanged(a) = &action {
             self.name_chat(step, key, &a.title, TitleBy::User);
-            let session = self.channels.chats.get(&key).map(|chat| chat.session);
+            let session = self.channels.chats.known(key).map(|chat| chat.session);
             if let Some(session) = session.filter(|_| self.is_default(key)) {
                 self.name_session(step, session, &a.title, TitleBy::User);
             }

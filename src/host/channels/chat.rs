@@ -3,14 +3,12 @@
 //! Owns: what a chat's channel is: which of the host's functions answer for chats what every kind is asked.
 //! Never: holds what those functions do.
 
-use std::collections::BTreeMap;
-
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::SnapshotState;
 
 use super::session::called_by_provider;
-use super::{Channels, Kind};
+use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
 use crate::host::model::{Channel, Chat, Session, Subscription};
@@ -46,10 +44,10 @@ impl Kind for Chat {
         "chat/workingDirectoryRemoved" => ChatWorkingDirectoryRemovedAction;
     };
     type Key = ChatKey;
-    type All = BTreeMap<ChatKey, Self>;
+    type All = Table<ChatKey, Self>;
 
     fn at_start(_: &Config) -> Self::All {
-        BTreeMap::new()
+        Table::default()
     }
 
     fn channel(&self) -> &Channel {
@@ -98,7 +96,7 @@ impl Kind for Chat {
     ) -> Result<StateAction, Refusal> {
         read_action::<Self>(&asked.action, |name, members| {
             if aside == Some(&Aside::InRunningTurn) {
-                let run = host.channels.chats.get(&key).and_then(|chat| chat.run.as_ref());
+                let run = host.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
                 let turn = run.map_or("", |run| &*run.turn_id);
                 members.entry("turnId").or_insert_with(|| turn.into());
             }
@@ -114,7 +112,7 @@ impl Kind for Chat {
     fn grows(host: &mut Host, key: ChatKey, action: &StateAction) -> Option<(&'static str, usize)> {
         match action {
             StateAction::SessionTitleChanged(_) => {
-                let session = host.channels.chats.get(&key)?.session;
+                let session = host.channels.chats.known(key)?.session;
                 Session::grows(host, session, action)
             }
             StateAction::ChatPendingMessageSet(_)
@@ -122,7 +120,7 @@ impl Kind for Chat {
             | StateAction::ChatWorkingDirectorySet(_) => {
                 // A draft takes the place of the one before.
                 let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                let chat = host.channels.chats.get_mut(&key)?;
+                let chat = host.channels.chats.known_mut(key)?;
                 Some(("the chat, without its turns,", chat.conversation.bytes_besides_turns(with_draft)))
             }
             _ => None,

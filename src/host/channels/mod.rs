@@ -16,6 +16,9 @@ mod session;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::ops::{Deref, DerefMut};
+use std::panic::Location;
 
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionOrigin, StateAction};
@@ -182,6 +185,75 @@ impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for BTreeMap<Key
     {
         self.iter().map(|(key, of_kind)| (Into::<ChannelId>::into(*key).key, of_kind))
     }
+}
+
+/// Channels of one kind by their keys. What has no business with a key that may be gone asks [`Table::known`]; what may
+/// find that a channel is gone asks `get` of the map below.
+#[derive(Debug)]
+pub(super) struct Table<Key, K>(BTreeMap<Key, K>);
+
+impl<Key, K> Default for Table<Key, K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<Key, K> Deref for Table<Key, K> {
+    type Target = BTreeMap<Key, K>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<Key, K> DerefMut for Table<Key, K> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
+    /// The channel of a key that somebody holds because it is there. That it is not is a mistake of ours, which the log
+    /// tells: the caller leaves out what it was about to do with it.
+    #[track_caller]
+    pub(super) fn known(&self, key: Key) -> Option<&K> {
+        let found = self.0.get(&key);
+        if found.is_none() {
+            tell_of_a_mistake(&key, Location::caller());
+        }
+        found
+    }
+
+    /// The same, to change it.
+    #[track_caller]
+    pub(super) fn known_mut(&mut self, key: Key) -> Option<&mut K> {
+        let found = self.0.get_mut(&key);
+        if found.is_none() {
+            tell_of_a_mistake(&key, Location::caller());
+        }
+        found
+    }
+}
+
+impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for Table<Key, K> {
+    fn at(&self, key: u64) -> Option<&K> {
+        self.0.at(key)
+    }
+
+    fn at_mut(&mut self, key: u64) -> Option<&mut K> {
+        self.0.at_mut(key)
+    }
+
+    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a K)>
+    where
+        K: 'a,
+    {
+        self.0.each()
+    }
+}
+
+fn tell_of_a_mistake(key: &impl Debug, caller: &Location<'_>) {
+    tracing::error!(?key, %caller, "a mistake of this program: a channel that must be there is not; what was to be done with it is left out");
 }
 
 /// Where the channels of a kind are.

@@ -106,7 +106,8 @@ impl Kind for Root {
         let was_kept = kept.is_some();
         let body = kept.unwrap_or(RootBody { born_at: config.start.head, values: JsonObject::new() });
         let state = RootState {
-            agents: config.agents.iter().map(|agent| agent.info.clone()).collect(),
+            // The host says who they are, once it knows what they have said of themselves.
+            agents: Vec::new(),
             active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
             terminals: None,
             config: Some(RootConfigState { schema: config.root_schema.clone(), values: body.values }),

@@ -3,13 +3,11 @@
 //! Owns: what a session's channel is: which of the host's functions answer for sessions what every kind is asked.
 //! Never: holds what those functions do.
 
-use std::collections::BTreeMap;
-
 use ahp::reducers::{apply_action_to_session, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::SnapshotState;
 
-use super::{Channels, Kind};
+use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
 use crate::host::effects::SessionKey;
 use crate::host::model::{Channel, Session};
@@ -44,10 +42,10 @@ impl Kind for Session {
         "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_MCP_SERVERS;
     };
     type Key = SessionKey;
-    type All = BTreeMap<SessionKey, Self>;
+    type All = Table<SessionKey, Self>;
 
     fn at_start(_: &Config) -> Self::All {
-        BTreeMap::new()
+        Table::default()
     }
 
     fn channel(&self) -> &Channel {
@@ -100,7 +98,7 @@ impl Kind for Session {
             | StateAction::SessionActiveClientSet(_)
             | StateAction::SessionWorkingDirectorySet(_)
             | StateAction::SessionWorkingDirectoryReplaced(_) => {
-                let session = host.channels.sessions.get(&key)?;
+                let session = host.channels.sessions.known(key)?;
                 Some(("the session", json_bytes(&session.state)))
             }
             _ => None,
@@ -127,7 +125,7 @@ impl Kind for Session {
     }
 
     fn is_followed(host: &mut Host, key: SessionKey, client_id: &str) {
-        if let Some(session) = host.channels.sessions.get_mut(&key) {
+        if let Some(session) = host.channels.sessions.known_mut(key) {
             session.unfollowed = None;
         }
         host.client_is_back(key, client_id);
@@ -143,6 +141,6 @@ impl Kind for Session {
 pub(super) fn called_by_provider(channels: &Channels, uri: &str) -> Option<(SessionKey, String)> {
     let (provider, plain) = uris::plain_session(uri)?;
     let key = channels.by_uri.get(&plain)?.session()?;
-    let session = channels.sessions.get(&key)?;
+    let session = channels.sessions.known(key)?;
     (session.state.provider == provider).then_some((key, plain))
 }

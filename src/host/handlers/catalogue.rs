@@ -83,7 +83,8 @@ impl Host {
         let directories = new_directories(&step.findings, agent, params.working_directories)?;
         let config = settings_of(agent, params.config.unwrap_or_default());
         check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
-        let shown_config = shown(&agent.config, &config, self.settings_may_change(&agent.info.provider));
+        let shown_config =
+            shown(&agent.config, &config, self.agents.settings_may_change(&agent.info.provider));
         if let Some(client) = &params.active_client {
             self.check_active_client(connection, client)?;
         }
@@ -158,7 +159,7 @@ impl Host {
 
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
-        if self.channels.sessions.get(&new.session).is_some_and(|session| !session.ahead) {
+        if self.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
             self.show_session(step, new.session);
         }
         self.open_session(step, new.session);
@@ -178,12 +179,12 @@ impl Host {
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.
-            if let Some(run) = self.channels.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+            if let Some(run) = self.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
             self.opening_is_over(step, chat);
-            let Some(uri) = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone()) else {
+            let Some(uri) = self.channels.chats.known(chat).map(|chat| chat.channel.uri.clone()) else {
                 continue;
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
@@ -284,7 +285,7 @@ impl Host {
         let rows = self
             .channels
             .sessions
-            .get(&key)
+            .known(key)
             .map(|session| session.state.chats.as_slice())
             .unwrap_or_default();
         rows.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat()).collect()

@@ -98,7 +98,7 @@ impl Host {
             beginning.directories = directories?;
         }
         if let Some(Aside::Begins { selection, .. }) = aside {
-            let provider = self.channels.sessions.get(&key).map(|session| session.state.provider.clone());
+            let provider = self.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
         }
         let chat = self.add_chat(step, key, params.chat, beginning);
@@ -125,14 +125,14 @@ impl Host {
     fn take_charge(&mut self, chat: ChatKey, connection: ConnectionId) {
         let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         self.speak_as(chat, client_id.as_deref().unwrap_or_default());
-        if let Some(chat) = self.channels.chats.get_mut(&chat) {
+        if let Some(chat) = self.channels.chats.known_mut(chat) {
             chat.sponsor = client_id;
         }
     }
 
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
-        let Some(session) = self.channels.sessions.get(&key) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.known(key) else { return Err(RpcError::internal()) };
         if session.state.lifecycle == SessionLifecycle::Failed {
             let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
             return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
@@ -143,7 +143,7 @@ impl Host {
     /// What the agent of a session can do with several chats.
     pub(super) fn chats_capability(&self, session: &Session) -> Result<MultipleChatsCapability, RpcError> {
         let provider = &session.state.provider;
-        let agent = self.config.agent(provider);
+        let agent = self.agents.of(provider);
         let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
         let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
         can.ok_or_else(|| {
@@ -217,7 +217,7 @@ impl Host {
     /// The chat of a session that another one comes from.
     fn source_chat(&self, key: SessionKey, uri: &str) -> Result<(ChatKey, &Chat), RpcError> {
         let chat = self.find_chat(uri);
-        let found = chat.and_then(|key| self.channels.chats.get(&key).map(|chat| (key, chat)));
+        let found = chat.and_then(|key| self.channels.chats.known(key).map(|chat| (key, chat)));
         found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
             RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
         })
@@ -255,7 +255,7 @@ impl Host {
         let mut title_by = TitleBy::Nobody;
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
         if let Some((source, turns)) = from.copied {
-            if let Some(source) = self.channels.chats.get(&source) {
+            if let Some(source) = self.channels.chats.known(source) {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
                 progress = source.progress.clone();
@@ -283,10 +283,10 @@ impl Host {
         let Some(chat) = self.find_chat(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
-        let Some(key) = self.channels.chats.get(&chat).map(|chat| chat.session) else {
+        let Some(key) = self.channels.chats.known(chat).map(|chat| chat.session) else {
             return Err(RpcError::internal());
         };
-        let Some(session) = self.channels.sessions.get(&key) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.known(key) else { return Err(RpcError::internal()) };
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(
@@ -294,7 +294,7 @@ impl Host {
             ));
         };
         // There is no next turn for what the agent has not taken in.
-        if let Some(run) = self.channels.chats.get_mut(&chat).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.clear();
         }
         self.cancel_turn(step, chat);
@@ -323,10 +323,10 @@ impl Host {
     /// When the conversation is gone that a session's creation waited for, it waits for another one.
     pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let opens = |chat: &ChatKey| {
-            self.channels.chats.get(chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
+            self.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
         };
         let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
-        if self.channels.sessions.get(&key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
+        if self.channels.sessions.known(key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
             self.open_session(step, key);
         }
     }
@@ -339,7 +339,7 @@ impl Host {
         chat: String,
         origin: Option<ActionOrigin>,
     ) {
-        let before = self.channels.sessions.get(&key).and_then(|session| session.state.default_chat.clone());
+        let before = self.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
         self.appoint_default_chat(step, key, chat, origin);
         if let Some(before) = before {
             self.set_movable(step, &before, true);
@@ -363,7 +363,7 @@ impl Host {
     pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
         let Some(chat) = self.find_chat(uri) else { return };
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
-        if self.channels.chats.get(&chat).is_some_and(changes) {
+        if self.channels.chats.known(chat).is_some_and(changes) {
             let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
             self.sequence(step, chat, action, None);
             self.sync_chat(step, chat);
@@ -372,8 +372,8 @@ impl Host {
 
     /// Whether a chat is its session's default one.
     pub(in crate::host) fn is_default(&self, key: ChatKey) -> bool {
-        let Some(chat) = self.channels.chats.get(&key) else { return false };
-        let session = self.channels.sessions.get(&chat.session);
+        let Some(chat) = self.channels.chats.known(key) else { return false };
+        let session = self.channels.sessions.known(chat.session);
         session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
 }

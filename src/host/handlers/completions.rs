@@ -33,7 +33,7 @@ impl Host {
     pub(in crate::host) fn completions(&self, params: &CompletionsParams) -> Result<Meant, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         let session = self.channels.session_of(target);
-        let session = session.and_then(|key| self.channels.sessions.get(&key)).ok_or_else(|| {
+        let session = session.and_then(|key| self.channels.sessions.known(key)).ok_or_else(|| {
             RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
@@ -54,15 +54,15 @@ impl Host {
 
     /// What an agent offers: as it said in this chat, which may be of its folder; else as it said last anywhere.
     fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
-        let agent = self.config.agent(&session.state.provider);
+        let agent = self.agents.of(&session.state.provider);
         let of_chat =
-            chat.and_then(|key| self.channels.chats.get(&key)).and_then(|chat| chat.commands.as_ref());
+            chat.and_then(|key| self.channels.chats.known(key)).and_then(|chat| chat.commands.as_ref());
         of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
     }
 
     /// What makes a client ask for [`Host::completions`].
     pub(in crate::host) fn completion_triggers(&self) -> Vec<String> {
-        let commands = self.config.agents.iter().any(|agent| !agent.commands.is_empty());
+        let commands = self.agents.iter().any(|agent| !agent.commands.is_empty());
         commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
     }
 }

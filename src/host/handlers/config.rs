@@ -64,8 +64,8 @@ impl Host {
         provider: Option<&str>,
     ) -> Result<&AgentDescription, RpcError> {
         let agent = match provider {
-            None => self.config.agents.first(),
-            Some(provider) => self.config.agent(provider),
+            None => self.agents.default(),
+            Some(provider) => self.agents.of(provider),
         };
         agent.ok_or_else(|| RpcError::provider_not_found(provider.unwrap_or("(no agent is configured)")))
     }

@@ -209,7 +209,7 @@ impl Host {
         let first_turn = self.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
         let snapshot = self.snapshot(target, first_turn);
-        let chat = target.chat().and_then(|key| self.channels.chats.get(&key));
+        let chat = target.chat().and_then(|key| self.channels.chats.known(key));
         let bytes = chat.map_or(0, |chat| chat.saved.turn_bytes + chat.conversation.turn_bytes());
         Ok(match snapshot {
             Some(snapshot) if bytes >= LARGE_BYTES => {

@@ -47,7 +47,7 @@ impl Host {
             params.working_directories.clone_from(&session.state.working_directories);
         }
         let from = self.own_chat(key);
-        let chat = from.and_then(|from| Some((from, self.channels.chats.get(&from)?)));
+        let chat = from.and_then(|from| Some((from, self.channels.chats.known(from)?)));
         let Some((from, chat)) = chat else { return Err(RpcError::internal()) };
         let Some(turns) = turns_through(chat.conversation.state(), &source.turn_id) else {
             return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));

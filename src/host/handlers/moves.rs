@@ -52,7 +52,7 @@ impl Host {
 
     /// The session of a chat that may be moved at all.
     fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
-        let Some(chat) = self.channels.chats.get(&key) else { return Err(RpcError::internal()) };
+        let Some(chat) = self.channels.chats.known(key) else { return Err(RpcError::internal()) };
         if chat.conversation.state().movable != Some(true) {
             return Err(RpcError::invalid_params(
                 "`channel`: this chat is not movable; a session's default chat stays with it",
@@ -66,7 +66,7 @@ impl Host {
         if after == chat {
             return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
         }
-        let Some(session) = self.channels.sessions.get(&session) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.known(session) else { return Err(RpcError::internal()) };
         if session.state.chats.iter().any(|row| row.resource == after) {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Host {
     }
 
     fn check_at_rest(&self, key: ChatKey) -> Result<(), RpcError> {
-        match self.channels.chats.get(&key) {
+        match self.channels.chats.known(key) {
             Some(chat) if chat.run.is_some() => Err(RpcError::turn_in_progress(&chat.channel.uri)),
             Some(_) => Ok(()),
             None => Err(RpcError::internal()),
@@ -89,7 +89,7 @@ impl Host {
         self.check_at_rest(key)?;
         let to = self.usable_session(session)?;
         self.chats_capability(to)?;
-        let from = self.channels.chats.get(&key).and_then(|chat| self.channels.sessions.get(&chat.session));
+        let from = self.channels.chats.known(key).and_then(|chat| self.channels.sessions.known(chat.session));
         if from.is_none_or(|from| from.state.provider != to.state.provider) {
             return Err(RpcError::invalid_params(format_args!(
                 "`destination.session`: `{}` is a session of another agent",
@@ -110,7 +110,7 @@ impl Host {
         self.begin_session(step, to);
         self.close_conversation(step, key);
         self.keep_directories_of(step, key, to);
-        let Some(chat) = self.channels.chats.get_mut(&key) else { return };
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
         let notes = self.take_notes(step, from, &uri);
@@ -119,7 +119,7 @@ impl Host {
         if self
             .channels
             .sessions
-            .get(&to)
+            .known(to)
             .is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
         {
             let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
@@ -133,7 +133,7 @@ impl Host {
 
     /// Puts a chat behind another one of its session, or before all of them.
     fn place_behind(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str, after: Option<&str>) {
-        let Some(session) = self.channels.sessions.get(&key) else { return };
+        let Some(session) = self.channels.sessions.known(key) else { return };
         let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
         let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
         let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
@@ -148,7 +148,7 @@ impl Host {
 
     /// Makes a session like the chat's own, of which the chat is the only one.
     fn move_to_new_session(&mut self, step: &mut Step<'_>, key: ChatKey) -> Result<String, RpcError> {
-        let Some(chat) = self.channels.chats.get(&key) else { return Err(RpcError::internal()) };
+        let Some(chat) = self.channels.chats.known(key) else { return Err(RpcError::internal()) };
         let from = self.usable_session(chat.session)?;
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
@@ -158,7 +158,7 @@ impl Host {
             }
         };
         self.set_movable(step, &chat.channel.uri.clone(), false);
-        let Some(chat) = self.channels.chats.get(&key) else { return Err(RpcError::internal()) };
+        let Some(chat) = self.channels.chats.known(key) else { return Err(RpcError::internal()) };
         let from = self.usable_session(chat.session)?;
         let row = row_of(chat.conversation.state());
         let is_read = row.status & SessionStatus::IsRead.bits();
@@ -191,7 +191,7 @@ impl Host {
         self.count_sessions(step);
         self.hand_over(step, key, to);
         let Some(summary) = self.summary(to) else { return Err(RpcError::internal()) };
-        let Some(session) = self.channels.sessions.get_mut(&to) else { return Err(RpcError::internal()) };
+        let Some(session) = self.channels.sessions.known_mut(to) else { return Err(RpcError::internal()) };
         session.told = summary.clone();
         let params = SessionAddedParams { channel: self.channels.root.channel.uri.clone(), summary };
         self.notify_root(step, "root/sessionAdded", params);

@@ -9,8 +9,9 @@ use std::fmt::Debug;
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
     AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchTurnsResult, InitializeResult,
-    ListSessionsResult, MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListResult,
-    ResourceListParams, ResourceMoveParams, ResourceReadParams, ResourceReadResult, ResourceResolveParams, ResourceWriteParams, ResourceResolveResult, SessionConfigCompletionsResult, SubscribeResult,
+    ListSessionsResult, MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListParams,
+    ResourceListResult, ResourceMoveParams, ResourceReadParams, ResourceReadResult, ResourceResolveParams,
+    ResourceResolveResult, ResourceWriteParams, SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
