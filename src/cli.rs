@@ -37,6 +37,9 @@ const AS_HOST: &str = "as-host";
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
+/// What idle sessions may take in memory unless said otherwise, in bytes.
+const MEMORY_BUDGET: usize = 128 << 20;
+
 /// The longest line that may be read, and the largest turn that may be had, whatever is said, in bytes: the rows that
 /// they end up in are far from what the store can take.
 const ASKED_BYTES_MAX: usize = 256 << 20;
@@ -125,6 +128,11 @@ pub struct Serving {
     /// The largest turn, in bytes of JSON text: one that gets larger is ended with an error
     #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
     max_turn_bytes: usize,
+
+    /// The most that sessions which nobody uses take in memory, in bytes of JSON text: the ones that were used
+    /// longest ago are read from the store again when they are needed
+    #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
+    memory_budget: usize,
 
     /// Do not leave when the process that started this one is gone
     #[arg(long)]
@@ -322,6 +330,7 @@ impl Serving {
             ("--quarantine-after", self.quarantine_after.to_string()),
             ("--store-patience", self.store_patience.to_string()),
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
+            ("--memory-budget", self.memory_budget.to_string()),
             ("--write-root", format!("{write_roots:?}")),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
@@ -398,6 +407,7 @@ impl Serving {
             limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
             write_roots,
             own_files: self.own_files(),
+            memory_budget: self.memory_budget,
             outbox: OutboxLimits {
                 patience: Duration::from_secs(self.stall_timeout),
                 ..OutboxLimits::default()

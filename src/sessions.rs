@@ -23,6 +23,7 @@ use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey
 use crate::host::envelope_of;
 use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::store::archive::{Archive, Entry, Salvaged};
+use crate::store::errors::StoreError;
 use crate::store::folder::{self, Folder};
 use crate::store::sqlite;
 use crate::wire::rpc::to_sorted_json;
@@ -257,7 +258,7 @@ fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyh
 }
 
 fn show_turns(
-    turns: &[Result<Bytes, sqlite::StoreError>],
+    turns: &[Result<Bytes, StoreError>],
     out: &mut dyn Write,
     damage: &mut u32,
 ) -> anyhow::Result<()> {

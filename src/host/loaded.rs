@@ -120,8 +120,7 @@ impl Host {
         self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         let told = session.told.meta.clone();
-        self.uses += 1;
-        self.channels.sessions.insert(key, Session { used: self.uses, ..session });
+        self.channels.sessions.insert(key, session);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
@@ -131,6 +130,7 @@ impl Host {
             self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.channels.chats.insert(key, chat);
         }
+        self.note_use(key);
         // A program that did not know of it may have kept the summary.
         if self.summary(key).is_some_and(|summary| summary.meta != told) {
             self.session_changed(key);
@@ -172,7 +172,9 @@ impl Host {
             Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
         } else {
             let can_always = self.agent_of(key).map(|agent| agent.resumes);
-            let resumable = can_always.is_some_and(|always| always || self.can_be_taken_up(key));
+            let resumable = can_always.is_some_and(|always| {
+                always || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
+            });
             let message = "the host ended while the turn ran".to_owned();
             Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
         };

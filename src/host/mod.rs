@@ -8,16 +8,17 @@
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
 //! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
-//! (what clients may change), `turns`, `calls`, `pending` and `attached` (the life of a turn, of what is open in it, of
-//! the queue, and of chats that are attached to messages), `clients` (those that take part in a session, and what runs
-//! on them), `directories` (where agents work), `credentials` (with whose tokens), `agents` and `described` (what agents are),
-//! `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
+//! (what clients may change), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
+//! report in it, what is open in it, the queue, and chats that are attached to messages), `clients` (those that take
+//! part in a session, and what runs on them), `directories` (where agents work), `credentials` (with whose tokens),
+//! `agents` and `described` (what agents are), `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
-//! `departures` (the end of one client among others), `watches` (files that are watched), `relays` (files that clients serve), and [`log`] (the replay window).
+//! `departures` (the end of one client among others), `watches` (files that are watched), `relays` (files that clients
+//! serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -38,6 +39,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod idle;
 pub mod limits;
 mod loaded;
 mod locale;
@@ -50,6 +52,7 @@ mod pending;
 mod progress;
 pub mod reduce;
 mod relays;
+mod reports;
 pub mod rows;
 mod save;
 mod selection;
@@ -98,8 +101,9 @@ pub struct Config {
     pub replay_window: log::Window,
     /// Where the last life of this host ended.
     pub start: Start,
-    /// So many sessions that nobody uses stay in memory; the store has them all.
-    pub idle_sessions_max: usize,
+    /// What sessions that nobody uses may take in memory, in bytes; the store has them all. `usize::MAX` where there is
+    /// no store: then none is let go.
+    pub memory_budget: usize,
     /// How large things may get.
     pub limits: limits::Limits,
 }
@@ -148,6 +152,8 @@ pub struct Host {
     /// How often any session was used, and how often when idle ones were last looked for.
     uses: u64,
     idle_looked_for: u64,
+    /// Set when a large session may be idle now.
+    idle_due: bool,
     /// Channels that the store does not know as they are.
     unsaved: BTreeSet<ChannelId>,
     /// Set while the store takes nothing.
@@ -216,6 +222,7 @@ impl Host {
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
+            idle_due: false,
             unsaved,
             failing: None,
             disposed: HashSet::new(),

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatOrigin, ChatState, ChatSummary, PendingMessage, SessionLifecycle, SessionState, SessionStatus,
-    SessionSummary, ToolDefinition, Turn,
+    ChatOrigin, ChatState, ChatSummary, PendingMessage, ResponsePart, SessionLifecycle, SessionState,
+    SessionStatus, SessionSummary, ToolDefinition, Turn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +112,18 @@ pub(super) struct Session {
     pub(super) unfollowed: Option<u64>,
 }
 
+impl Session {
+    /// Whether it is being created: its agent is being started.
+    pub(super) fn is_creating(&self) -> bool {
+        self.state.lifecycle == SessionLifecycle::Creating
+    }
+
+    /// Whether no agent has started in it yet, and one was tried.
+    pub(super) fn has_failed(&self) -> bool {
+        self.state.lifecycle == SessionLifecycle::Failed
+    }
+}
+
 /// Who named a session or chat; a later one only replaces an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -206,6 +218,44 @@ impl Chat {
             saved: Saved { row_due: true, ..Saved::default() },
             language: Language::default(),
             queue_held: false,
+        }
+    }
+}
+
+impl Chat {
+    /// Whether the agent can go on with what it was doing in this chat when it, or the host, had ended.
+    pub(super) fn can_be_taken_up(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| handle.resumes)
+    }
+
+    /// Text that follows begins a new part.
+    pub(super) fn end_part(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.open_part = None;
+        }
+    }
+
+    /// The beginning of a new message: what shows the parts of an answer as one text would run it into the one before.
+    pub(super) fn set_apart(&self, kind: TextKind, content: String) -> String {
+        let turn = self.conversation.state().active_turn.as_ref();
+        match (kind, turn.and_then(|turn| turn.response_parts.last())) {
+            (TextKind::Markdown, Some(ResponsePart::Markdown(_))) => format!("\n\n{content}"),
+            _ => content,
+        }
+    }
+
+    /// The number and the id of the part that comes next. Numbered by place, so that ids stay apart in a turn that was
+    /// resumed. An agent's tool call may have taken the name: calls and parts are found by the same ids.
+    pub(super) fn next_part(&self) -> (u32, String) {
+        let turn = self.conversation.state().active_turn.as_ref();
+        let place = turn.map_or(0, |turn| turn.response_parts.len());
+        let mut number = u32::try_from(place).unwrap_or(u32::MAX);
+        loop {
+            let id = format!("part-{number}");
+            if !self.conversation.has_part(&id) {
+                return (number, id);
+            }
+            number = number.wrapping_add(1);
         }
     }
 }

@@ -11,12 +11,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use ahp_types::actions::StateAction;
-use ahp_types::state::SessionLifecycle;
 use bytes::Bytes;
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
-use super::model::{Chat, Session, SessionKey};
+use super::model::{Chat, SessionKey};
 use super::rows::{ChatBody, SessionBody};
 use super::{ChatKey, Host, Step};
 use crate::wire::names::Named;
@@ -30,10 +29,6 @@ pub(super) const BEHIND_TIMES: usize = 4;
 
 /// But always after so many: a process that takes the chat up has all of them in memory at once.
 pub(super) const BEHIND_BYTES_MAX: usize = 64 << 20;
-
-/// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
-/// that are in memory.
-const IDLE_EVERY: u64 = 16;
 
 impl Host {
     /// Takes note of what an action, just sequenced, leaves to be saved.
@@ -71,7 +66,7 @@ impl Host {
         }
     }
 
-    /// Leaves everything that has changed to be saved, and lets sessions that nobody uses out of memory.
+    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
         let mut unsaved = std::mem::take(&mut self.unsaved);
         // What is gone since has left a record that says so.
@@ -88,11 +83,7 @@ impl Host {
         for id in unsaved {
             self.save_channel(step, id);
         }
-        let is_due = self.uses >= self.idle_looked_for + IDLE_EVERY;
-        if is_due && self.channels.sessions.len() > self.config.idle_sessions_max && self.failing.is_none() {
-            self.idle_looked_for = self.uses;
-            self.let_idle_sessions_go(step);
-        }
+        self.let_idle_sessions_go(step);
     }
 
     /// Leaves a session to be saved.
@@ -141,39 +132,6 @@ impl Host {
             summary: to_json(&self.summary(key)?).into(),
             body: body.to_json(),
         })
-    }
-
-    /// Lets the least recently used of the idle sessions out of memory, if there are too many of them. The
-    /// store has all of them as they are.
-    fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
-        let idle = self.channels.sessions.iter().filter(|(key, session)| self.is_idle(**key, session));
-        let mut idle: Vec<(u64, SessionKey)> = idle.map(|(key, session)| (session.used, *key)).collect();
-        let Some(surplus) = idle.len().checked_sub(self.config.idle_sessions_max) else { return };
-        idle.sort_unstable();
-        for (_, key) in idle.into_iter().take(surplus) {
-            for chat in self.chats_of(key) {
-                self.close_conversation(step, chat);
-                if let Some(chat) = self.channels.chats.remove(&chat) {
-                    self.channels.by_uri.remove(&chat.channel.uri);
-                }
-            }
-            if let Some(session) = self.channels.sessions.remove(&key) {
-                self.channels.by_uri.remove(&session.channel.uri);
-            }
-        }
-    }
-
-    /// Whether nobody would notice that a session is not in memory.
-    fn is_idle(&self, key: SessionKey, session: &Session) -> bool {
-        let chats = self.chats_of(key);
-        let mut chats = chats.iter().filter_map(|key| self.channels.chats.known(*key));
-        session.channel.subscribers.is_empty()
-            && !session.ahead
-            && session.state.lifecycle != SessionLifecycle::Creating
-            && !self.summaries.mentions(key)
-            && chats.all(|chat| {
-                chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
-            })
     }
 
     /// The URIs that a message names and that are not in memory.

@@ -179,6 +179,9 @@ impl Host {
         if let Some(channel) = self.channels.get_mut(target) {
             channel.subscribers.retain(|&subscriber| subscriber != connection);
         }
+        if let Some(session) = self.channels.session_of(target) {
+            self.note_use(session);
+        }
     }
 
     /// Sends a protocol notification to the subscribers of the root channel.

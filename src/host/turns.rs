@@ -1,32 +1,22 @@
 //! The life of a turn, which is the host's and not the agent's.
 //!
-//! Owns: starting, resuming and ending turns, opening and closing conversations, mapping what an agent
-//! reports to actions (`calls` does it for tool calls and questions), and the law that each accepted start or
-//! resume is followed by exactly one ending.
-//! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for clients.
+//! Owns: starting, resuming and ending turns, opening and closing conversations, and the law that each accepted start
+//! or resume is followed by exactly one ending. What an agent reports meanwhile is made into actions by `reports`.
+//! Never: lets an agent decide when a turn is over for clients.
 
 use std::time::Duration;
 
 use ahp_types::actions::{
-    ActionOrigin, ChatActivityChangedAction, ChatDeltaAction, ChatErrorAction, ChatReasoningAction,
-    ChatResponsePartAction, ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnCompleteAction,
-    ChatTurnResumeAction, ChatTurnStartedAction, ChatUsageAction, SessionCreationFailedAction,
-    SessionReadyAction, StateAction,
+    ActionOrigin, ChatErrorAction, ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnCompleteAction,
+    ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{
-    AgentInfo, ChatInputRequest, ChatOrigin, ErrorInfo, ErrorResponsePart, MarkdownResponsePart, Message,
-    ReasoningResponsePart, ResponsePart, SessionLifecycle, SystemNotificationResponsePart,
-};
+use ahp_types::state::{AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Message};
 
-use super::calls::{CallRef, Readiness};
-use super::clients::{tools_of_clients, Errand};
+use super::clients::tools_of_clients;
 use super::config::is_no_choice;
-use super::effects::{
-    Besides, ChatKey, Command, Event, OpenConversation, Output, PartKey, Record, RunId, TextKind, Timer,
-    TurnEnd, TurnEvent,
-};
-use super::model::{AgentLink, OpenPart, Run, RunPhase, SessionKey, TitleBy};
+use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer};
+use super::model::{AgentLink, Run, RunPhase, Session, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::wire::text;
@@ -42,16 +32,8 @@ pub(super) enum Ending {
     Failed { kind: String, message: String, resumable: bool },
 }
 
-/// Some of the text of a turn.
-struct Passage {
-    turn_id: String,
-    kind: TextKind,
-    content: String,
-    meta: Option<JsonObject>,
-}
-
 /// An error as clients are told it.
-fn error_info(error_type: String, message: &str) -> ErrorInfo {
+pub(super) fn error_info(error_type: String, message: &str) -> ErrorInfo {
     ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
 }
 
@@ -111,8 +93,8 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let run = self.fresh_run();
-        let never_begun = self.channels.chats.known(key).is_some_and(|chat| self.has_failed(chat.session));
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let never_begun = self.channels.sessions.known(chat.session).is_some_and(Session::has_failed);
         // The end of a turn is told as its start and how long it took, so the time that it was given up
         // counts; a wall clock that was set back must not take any of it away.
         let turn = chat.conversation.state().turns.last();
@@ -301,7 +283,7 @@ impl Host {
     }
 
     /// Starts the waiting run if its agent is ready for it.
-    fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = self.is_creating(key);
         self.tell_tokens(step, key);
         self.tell_tools(step, key);
@@ -339,314 +321,10 @@ impl Host {
         }
     }
 
-    fn is_creating(&self, key: ChatKey) -> bool {
+    /// Whether a chat's session is being created.
+    pub(super) fn is_creating(&self, key: ChatKey) -> bool {
         let session =
             self.channels.chats.known(key).and_then(|chat| self.channels.sessions.known(chat.session));
-        session.is_some_and(|session| session.state.lifecycle == SessionLifecycle::Creating)
-    }
-
-    /// Whether no agent has started in this session yet, and one was tried.
-    fn has_failed(&self, key: SessionKey) -> bool {
-        self.channels
-            .sessions
-            .known(key)
-            .is_some_and(|session| session.state.lifecycle == SessionLifecycle::Failed)
-    }
-
-    /// Takes in what an agent reports.
-    pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
-        // What its agent had said before it heard of that may still arrive.
-        let Some(chat) = self.channels.chats.get_mut(&key) else {
-            tracing::debug!(?key, "an event for a chat that is gone was ignored");
-            return;
-        };
-        match event {
-            Event::Opening { done, total, message } => {
-                self.opening_goes_on(step, key, done, total, message);
-            }
-            Event::Opened => {
-                if chat.agent != AgentLink::Opening {
-                    return;
-                }
-                chat.agent = AgentLink::Open;
-                let session = chat.session;
-                self.nothing_is_awaited(step, key);
-                self.opening_is_over(step, key);
-                if self.is_creating(key) || self.has_failed(session) {
-                    let ready = StateAction::SessionReady(SessionReadyAction {});
-                    self.sequence(step, session, ready, None);
-                    for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
-                        self.advance(step, other);
-                    }
-                }
-                self.tell_directories(step, key);
-                self.tell_due_settings(step, key);
-                self.advance(step, key);
-            }
-            Event::Awaits { what } => self.opening_awaits(step, key, what),
-            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
-            Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
-            Event::Handle(handle) => {
-                if chat.handle != handle {
-                    chat.handle = handle;
-                    chat.saved.row_due = true;
-                    self.unsaved.insert(key.into());
-                }
-            }
-            Event::Configured { config, spreads, heard } => {
-                self.agent_is_configured(step, key, *config, spreads, heard);
-            }
-            Event::Described(news) => self.agent_describes_itself(step, key, *news),
-            Event::Left => self.agent_has_left(step, key),
-            Event::Title(title) => {
-                let session = chat.session;
-                if let Some(title) = catalogue::title_from(&title) {
-                    self.name_chat(step, key, &title, TitleBy::Agent);
-                    if self.is_default(key) {
-                        self.name_session(step, session, &title, TitleBy::Agent);
-                    }
-                }
-            }
-            Event::Note { name, value } => self.note(step, key, name, value),
-            Event::LoginRequired => self.login_is_required(step, key),
-            Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
-            Event::Turn(run, event) if chat.settling == Some(run) => {
-                if matches!(event, TurnEvent::Ended(_)) {
-                    chat.settling = None;
-                    self.advance(step, key);
-                }
-            }
-            Event::Turn(run, event) => match &chat.run {
-                Some(current) if current.id == run && current.phase == RunPhase::Started => {
-                    self.turn_reports(step, key, run, event, Besides::default());
-                    self.end_if_too_large(step, key);
-                }
-                _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
-            },
-        }
-    }
-
-    /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
-    fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let fresh = self.fresh_run();
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
-        else {
-            return;
-        };
-        chat.agent = AgentLink::Closed;
-        chat.settling = None;
-        if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
-            run.id = fresh;
-            run.phase = RunPhase::Waiting { resume: run.resumes };
-        }
-        self.advance(step, key);
-    }
-
-    /// The agent could not be started, or is gone: whatever waited for it fails.
-    fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        if chat.agent == AgentLink::Closed {
-            return;
-        }
-        chat.agent = AgentLink::Closed;
-        chat.settling = None;
-        let session = chat.session;
-        let gone =
-            |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
-        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
-        self.nothing_is_awaited(step, key);
-        self.opening_is_over(step, key);
-        if self.is_creating(key) {
-            let error = error_info(kind.to_owned(), reason);
-            let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
-            self.sequence(step, session, failed, None);
-            for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
-                self.end_turn(step, other, gone(true), None);
-            }
-        }
-        // Where no agent has ever started, trying again is beginning.
-        let resumable = self.has_failed(session) || self.can_be_taken_up(key);
-        self.end_turn(step, key, gone(resumable), None);
-    }
-
-    /// Whether the agent can go on with what it was doing in this chat when it, or we, had ended.
-    pub(super) fn can_be_taken_up(&self, key: ChatKey) -> bool {
-        self.channels
-            .chats
-            .known(key)
-            .and_then(|chat| chat.handle.as_ref())
-            .is_some_and(|handle| handle.resumes)
-    }
-
-    fn turn_reports(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        run: RunId,
-        event: TurnEvent,
-        besides: Besides,
-    ) {
-        let Some(turn_id) =
-            self.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
-        else {
-            return;
-        };
-        let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
-        match event {
-            TurnEvent::Text(kind, content) => {
-                self.append_text(step, key, run, Passage { turn_id, kind, content, meta: meta() });
-            }
-            TurnEvent::Part(kind, content) => {
-                let content = self.set_apart(key, kind, content);
-                self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
-            }
-            TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
-            TurnEvent::Notice(text) => self.notice(step, key, turn_id, text, meta()),
-            TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
-            TurnEvent::Steered(id) => self.steering_arrived(key, &id),
-            TurnEvent::Progress(progress) => {
-                if let Some(chat) = self.channels.chats.known_mut(key) {
-                    chat.progress.insert(turn_id, progress);
-                    step.say(Output::Record(Record::Progress(key, progress)));
-                }
-            }
-            TurnEvent::Last(event, progress) => {
-                self.turn_reports(step, key, run, *event, besides);
-                self.turn_reports(step, key, run, TurnEvent::Progress(progress), Besides::default());
-            }
-            TurnEvent::Usage(usage) => {
-                let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
-                self.sequence(step, key, action, None);
-            }
-            TurnEvent::ToolStarted { id, name, display_name } => {
-                self.start_call(step, CallRef { key, turn_id, id }, name, display_name, meta());
-            }
-            TurnEvent::ToolInput { id, delta } => {
-                self.append_input(step, CallRef { key, turn_id, id }, delta);
-            }
-            TurnEvent::ToolReady { id, input, message, gate } => {
-                let ready = Readiness { input, message, gate, besides };
-                self.call_is_ready(step, CallRef { key, turn_id, id }, ready);
-            }
-            TurnEvent::ClientToolStarted { id, name } => {
-                self.start_client_call(step, &CallRef { key, turn_id, id }, name, meta());
-            }
-            TurnEvent::ClientTool { id, name, input, message } => {
-                let errand = Errand { tool: name, input, message };
-                self.call_on_client(step, CallRef { key, turn_id, id }, errand);
-            }
-            TurnEvent::ToolContent { id, content } => {
-                self.set_content(step, CallRef { key, turn_id, id }, content, meta());
-            }
-            TurnEvent::ToolDone { id, outcome, review } => {
-                let call = CallRef { key, turn_id, id: id.clone() };
-                self.finish_call(step, &call, outcome, review, besides);
-                self.decline_if_alone(step, key, &id);
-            }
-            TurnEvent::Question { id, message, url, questions } => {
-                let questions = Some(questions);
-                self.ask(step, key, ChatInputRequest { id, message, url, questions, answers: None });
-            }
-            TurnEvent::QuestionWithdrawn { id } => self.question_was_withdrawn(step, key, &id),
-            TurnEvent::Ended(end) => {
-                let ending = match end {
-                    TurnEnd::Complete => Ending::Complete,
-                    TurnEnd::Cancelled => Ending::Cancelled { meta: None },
-                    TurnEnd::Failed { kind, message, resumable } => {
-                        Ending::Failed { kind, message, resumable }
-                    }
-                };
-                if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
-                    run.phase = RunPhase::Over;
-                }
-                self.end_turn(step, key, ending, None);
-            }
-        }
-    }
-
-    /// Text goes on in the part at the end if that is of its kind; else it begins one.
-    fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
-        let open = self.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
-        let Some(open) = open.filter(|open| open.kind == passage.kind) else {
-            return self.open_part(step, key, passage);
-        };
-        let part_id = open.id.clone();
-        let Passage { turn_id, kind, content, meta } = passage;
-        // What is told besides would be lost when it is merged with others.
-        let delta = meta.is_none().then_some(PartKey { run, part: open.number });
-        let action = match kind {
-            TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
-            TextKind::Reasoning => {
-                StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
-            }
-        };
-        self.sequence_part(step, key.into(), action, None, delta);
-    }
-
-    /// The beginning of a new message: what shows the parts of an answer as one text would run it into the one before.
-    fn set_apart(&self, key: ChatKey, kind: TextKind, content: String) -> String {
-        let turn =
-            self.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
-        let before = turn.and_then(|turn| turn.response_parts.last());
-        match (kind, before) {
-            (TextKind::Markdown, Some(ResponsePart::Markdown(_))) => format!("\n\n{content}"),
-            _ => content,
-        }
-    }
-
-    fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
-        let Passage { turn_id, kind, content, meta } = passage;
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        let Some(run) = chat.run.as_mut() else { return };
-        // Numbered by place, so that ids stay apart in a turn that was resumed. An agent's tool call may
-        // have taken the name: calls and parts are found by the same ids.
-        let place =
-            chat.conversation.state().active_turn.as_ref().map_or(0, |turn| turn.response_parts.len());
-        let mut number = u32::try_from(place).unwrap_or(u32::MAX);
-        let id = loop {
-            let id = format!("part-{number}");
-            if !chat.conversation.has_part(&id) {
-                break id;
-            }
-            number = number.wrapping_add(1);
-        };
-        run.open_part = Some(OpenPart { kind, id: id.clone(), number });
-        let part = match kind {
-            TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
-            TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
-        };
-        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
-        self.sequence(step, key, action, None);
-    }
-
-    fn notice(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: String,
-        text: String,
-        meta: Option<JsonObject>,
-    ) {
-        self.end_part(key);
-        let part = SystemNotificationResponsePart { content: text.into(), meta };
-        let part = ResponsePart::SystemNotification(part);
-        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
-        self.sequence(step, key, action, None);
-    }
-
-    /// Text that follows begins a new part.
-    pub(super) fn end_part(&mut self, key: ChatKey) {
-        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
-            run.open_part = None;
-        }
-    }
-
-    pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
-        let now = self.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
-        if now.is_some_and(|now| now != activity) {
-            let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
-            self.sequence(step, key, action, None);
-            self.sync_chat(step, key);
-        }
+        session.is_some_and(Session::is_creating)
     }
 }

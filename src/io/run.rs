@@ -72,6 +72,8 @@ pub struct Options {
     pub write_roots: Vec<PathBuf>,
     /// The host's own files and folders, which no client changes.
     pub own_files: Vec<PathBuf>,
+    /// What sessions that nobody uses may take in memory, in bytes, where the store has them.
+    pub memory_budget: usize,
     /// What may wait to be written.
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
@@ -88,9 +90,6 @@ pub enum Exit {
     /// Done, but something was declined or cut because nobody was left to answer.
     Cut,
 }
-
-/// So many sessions that nobody uses stay in memory when the store has them all.
-const IDLE_SESSIONS_MAX: usize = 64;
 
 /// Why a host cannot begin where the user may have no more threads.
 const NO_THREAD: &str = "a thread cannot be started (see `ulimit -u`)";
@@ -301,7 +300,7 @@ impl Sidecar {
             replay_window: Window::default(),
             start,
             limits: options.limits,
-            idle_sessions_max: if readers.is_empty() { usize::MAX } else { IDLE_SESSIONS_MAX },
+            memory_budget: if readers.is_empty() { usize::MAX } else { options.memory_budget },
         });
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
             (Clock::Fixed, Box::new(CountedIds::default()))

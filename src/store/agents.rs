@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use rusqlite::{params, Connection};
 
+use super::errors::StoreError;
 use super::rows;
-use super::sqlite::StoreError;
 
 /// Keeps what an agent has said.
 pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Result<(), StoreError> {

@@ -9,10 +9,10 @@ use std::path::Path;
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
 
+use super::errors::StoreError;
 use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
-use super::sqlite::StoreError;
 use super::{agents, check, mend, schema, space, trash, ways};
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
 

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use rusqlite::{params, Connection};
 
+use super::errors::StoreError;
 use super::rows::{self, ChannelName};
-use super::sqlite::StoreError;
 use crate::host::effects::ChannelRow;
 
 /// Keeps a channel.

@@ -5,8 +5,8 @@
 
 use rusqlite::{params, Connection};
 
+use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed};
-use super::sqlite::StoreError;
 use crate::host::effects::{ChatKey, SessionKey};
 
 /// How many turns there are in a session's chats: the completed ones, and those that run.
@@ -35,6 +35,6 @@ fn whole_turns(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), Sto
     let whole = connection
         .prepare_cached(sql)?
         .query_row(params![signed(chat.0)], |row| row.get(0))
-        .map_err(rows::damaged_if(|| format!("the turns of the chat {}", chat.0)))?;
+        .map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))?;
     Ok((there, rows::unsigned(whole)))
 }

@@ -5,7 +5,7 @@
 
 use rusqlite::{params, Connection, OptionalExtension};
 
-use super::sqlite::StoreError;
+use super::errors::StoreError;
 
 /// So many clients are remembered.
 const CLIENTS_MAX: u32 = 10_000;

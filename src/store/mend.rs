@@ -8,10 +8,11 @@
 use rusqlite::types::Value;
 use rusqlite::{params, params_from_iter, Connection, ErrorCode, OptionalExtension};
 
+use super::errors::StoreError;
 use super::pack::packs;
 use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
-use super::sqlite::{last_key, last_reserved, StoreError, LEAP};
+use super::sqlite::{last_key, last_reserved, LEAP};
 use super::upgrade;
 use crate::host::effects::{ActionLine, ChannelId, Record};
 

@@ -12,6 +12,7 @@ pub mod archive;
 mod channels;
 mod check;
 mod clients;
+pub mod errors;
 pub mod folder;
 mod mark;
 pub mod memory;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
 use serde::Deserialize;
 
+use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
-use super::sqlite::StoreError;
 use super::trials::{self, Verdict};
 use super::{clients, schema, trash, ways};
 use crate::host::effects::{
@@ -347,7 +347,7 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
     let (modified_at, key) = begin_of(page);
     let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(-1);
     let mut statement = connection.prepare_cached(sql)?;
-    let damaged = || rows::damaged_if(|| "the list of sessions".to_owned());
+    let damaged = || damaged_if(|| "the list of sessions".to_owned());
     let mut rows = statement.query(params![modified_at, signed(key), limit]).map_err(damaged())?;
     let mut listed = Listed::default();
     while let Some(row) = rows.next().map_err(damaged())? {

@@ -5,11 +5,11 @@
 
 use bytes::Bytes;
 use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
-use rusqlite::{params, Connection, ErrorCode, OptionalExtension, Row};
+use rusqlite::{params, Connection, OptionalExtension, Row};
 
+use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
 use super::running;
-use super::sqlite::StoreError;
 use crate::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow,
 };
@@ -21,22 +21,6 @@ struct Blob(Bytes);
 impl FromSql for Blob {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         Ok(Self(Bytes::copy_from_slice(value.as_blob()?)))
-    }
-}
-
-/// Says whose row it is when an error means that the row is damaged.
-pub(super) fn damaged_if(what: impl Fn() -> String) -> impl Fn(rusqlite::Error) -> StoreError {
-    move |error| match &error {
-        rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::Utf8Error(..)
-        | rusqlite::Error::InvalidColumnType(..) => StoreError::Damaged(what()),
-        rusqlite::Error::SqliteFailure(failure, _)
-            if matches!(failure.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
-        {
-            StoreError::Damaged(what())
-        }
-        _ => StoreError::Sqlite(error),
     }
 }
 

@@ -8,8 +8,8 @@
 
 use rusqlite::{params, Connection, OptionalExtension};
 
+use super::errors::StoreError;
 use super::rows::{self, signed, unsigned, ChannelName};
-use super::sqlite::StoreError;
 use crate::host::effects::ChannelId;
 
 /// A row of the log, as it says of itself.

@@ -13,8 +13,9 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::errors::StoreError;
 use super::mark::{self, Mark};
-use super::sqlite::{log_of, StoreError};
+use super::sqlite::log_of;
 use super::{space, upgrade};
 
 /// What tells our databases from those of others: "AHPS".

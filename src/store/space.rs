@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::errors::StoreError;
 use super::schema::{pragma, BUSY};
-use super::sqlite::StoreError;
 
 /// What SQLite calls being able to give back pages without writing the database anew.
 const INCREMENTAL: i64 = 2;

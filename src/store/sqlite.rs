@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
-use rustix::process::{getrlimit, Resource};
 
+use super::errors::StoreError;
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
@@ -48,142 +48,6 @@ const SLOW_FOR_TIMES: u32 = 100;
 
 /// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
 pub(super) const LEAP: u64 = 1 << 40;
-
-/// Why the database cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// It was written by a newer program.
-    #[error("the store {0} was written by a newer version of this program (schema {1}); it was not touched")]
-    Newer(String, i64),
-    /// It was written by another program.
-    #[error("{0} is not a store of this program; it was not touched")]
-    Foreign(String),
-    /// A row is not what was written.
-    #[error("{0} is damaged: it is not what was written")]
-    Damaged(String),
-    /// A store was here, and is not any more.
-    #[error(
-        "{0} {1}, although sessions were kept in it; nothing was changed: put a copy of it back, or remove the folder to begin anew"
-    )]
-    Lost(String, &'static str),
-    /// What is damaged cannot be made again.
-    #[error(
-        "{0}; nothing was removed: `ahp-sidecar sessions list` and `sessions export URI` still read what can be read, and `sessions restore --from FILE` brings it into another folder"
-    )]
-    BeyondMending(Box<StoreError>),
-    /// What is damaged cannot be made again, and no way leads to any session any more.
-    #[error(
-        "{0}; no session can be found in it any more, and nothing was removed: put a copy of it back, or remove the folder to begin anew"
-    )]
-    BeyondReading(Box<StoreError>),
-    /// The mark beside it cannot be read or written.
-    #[error("{0} cannot be read or written: {1}{limit}", limit = file_limit_now())]
-    Mark(String, io::Error),
-    /// Taking up what ran in a session has ended so many processes in a row that it is not tried any more.
-    #[error(
-        "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
-        `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
-    )]
-    LeftAlone(u32),
-    /// A file of it was moved or removed while it was open.
-    #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
-    Gone(String, io::Error),
-    /// Anything else that SQLite says.
-    #[error("the store failed: {0}{limit}", limit = file_limit(.0))]
-    Sqlite(#[from] rusqlite::Error),
-}
-
-impl StoreError {
-    /// Whether something in the database is not what was written, or not there any more.
-    pub(super) fn is_damage(&self) -> bool {
-        match self {
-            Self::Damaged(_) => true,
-            Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => matches!(
-                failure.code,
-                // The last is said of a table or an index that is missing.
-                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
-            ),
-            Self::Sqlite(error) => matches!(
-                error,
-                rusqlite::Error::SqlInputError { .. }
-                    | rusqlite::Error::FromSqlConversionFailure(..)
-                    | rusqlite::Error::IntegralValueOutOfRange(..)
-                    | rusqlite::Error::Utf8Error(..)
-                    | rusqlite::Error::InvalidColumnType(..)
-            ),
-            _ => false,
-        }
-    }
-
-    /// The same, saying of damage to the database at this place what can still be done.
-    fn beyond_mending(self, path: &Path) -> Self {
-        if !self.is_damage() {
-            return self;
-        }
-        // What is said to work was tried.
-        match schema::look_into(path).and_then(|(connection, _)| ways::named(&connection)) {
-            Ok(_) => Self::BeyondMending(Box::new(self)),
-            Err(error) => {
-                tracing::debug!(%error, "its sessions cannot be listed either");
-                Self::BeyondReading(Box::new(self))
-            }
-        }
-    }
-
-    /// Whether what failed fails again however often it is tried: not so where there may be room again, or where what
-    /// is locked or away may come back.
-    pub fn is_for_good(&self) -> bool {
-        match self {
-            Self::Gone(..) | Self::Mark(..) => false,
-            Self::Sqlite(error) => !matches!(
-                error.sqlite_error_code(),
-                Some(
-                    ErrorCode::DiskFull
-                        | ErrorCode::SystemIoFailure
-                        | ErrorCode::CannotOpen
-                        | ErrorCode::DatabaseBusy
-                        | ErrorCode::DatabaseLocked
-                        | ErrorCode::FileLockingProtocolFailed
-                        | ErrorCode::OutOfMemory
-                        | ErrorCode::OperationInterrupted
-                        | ErrorCode::OperationAborted
-                )
-            ),
-            _ => true,
-        }
-    }
-
-    /// The same, saying of damage what it was found in.
-    pub(super) fn on(self, what: impl Fn() -> String) -> Self {
-        match self {
-            Self::Damaged(row) => Self::Damaged(format!("{row}, of {},", what())),
-            Self::Sqlite(error) => rows::damaged_if(what)(error),
-            other => other,
-        }
-    }
-}
-
-/// What to add to an error of SQLite, which does not tell a disk that fails from a file that may not grow.
-fn file_limit(error: &rusqlite::Error) -> String {
-    let may_be_it = matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull | ErrorCode::CannotOpen)
-    );
-    if may_be_it {
-        file_limit_now()
-    } else {
-        String::new()
-    }
-}
-
-fn file_limit_now() -> String {
-    match getrlimit(Resource::Fsize).current {
-        Some(bytes) => {
-            format!(" (no file of this process may be larger than {bytes} bytes, see `ulimit -f`)")
-        }
-        None => String::new(),
-    }
-}
 
 /// The one connection that writes.
 #[derive(Debug)]
@@ -239,7 +103,7 @@ impl Writer {
     /// See [`StoreError`].
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
         let (mut connection, mark) =
-            schema::open_or_make(path).map_err(|error| error.beyond_mending(path))?;
+            schema::open_or_make(path).map_err(|error| beyond_mending(error, path))?;
         let begun = begin(&mut connection, &options, mark.reserved()).or_else(|error| {
             if !error.is_damage() {
                 return Err(error);
@@ -248,7 +112,7 @@ impl Writer {
             mend_all(&mut connection, Some(mark.reserved()))?;
             begin(&mut connection, &options, mark.reserved())
         });
-        let start = begun.map_err(|error| error.beyond_mending(path))?;
+        let start = begun.map_err(|error| beyond_mending(error, path))?;
         let reserved = start.head + BLOCK;
         let made = Mark::Made { reserved };
         let marked = if matches!(mark, Mark::Made { .. }) { made.update(path) } else { made.put(path) };
@@ -439,6 +303,21 @@ impl Writer {
         self.unpruned = Some(Unpruned::default());
         if let Err(error) = remove_old_actions(&mut self.connection, &window) {
             tracing::warn!(%error, "old actions cannot be removed");
+        }
+    }
+}
+
+/// An error that says, where it is damage to the database at this place, what can still be done.
+fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
+    if !error.is_damage() {
+        return error;
+    }
+    // What is said to work was tried.
+    match schema::look_into(path).and_then(|(connection, _)| ways::named(&connection)) {
+        Ok(_) => StoreError::BeyondMending(Box::new(error)),
+        Err(other) => {
+            tracing::debug!(error = %other, "its sessions cannot be listed either");
+            StoreError::BeyondReading(Box::new(error))
         }
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rusqlite::{params, Connection, OptionalExtension};
 
 use super::check;
+use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
-use super::sqlite::StoreError;
 use crate::host::effects::{ChatKey, SessionKey};
 
 /// Puts a listed session into the trash. Its rows stay as they are.
@@ -34,7 +34,7 @@ pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, Stor
         .prepare_cached("SELECT removed_at IS NOT NULL FROM sessions WHERE key = ?1")?
         .query_row(params![signed(key.0)], |row| row.get(0))
         .optional()
-        .map_err(rows::damaged_if(|| format!("the session {}", key.0)))?;
+        .map_err(damaged_if(|| format!("the session {}", key.0)))?;
     Ok(removed.unwrap_or(false))
 }
 

@@ -5,8 +5,8 @@
 
 use rusqlite::{params, Connection, OptionalExtension};
 
+use super::errors::StoreError;
 use super::rows::signed;
-use super::sqlite::StoreError;
 use crate::host::effects::SessionKey;
 
 /// What is to become of a session whose turn ran when its process ended.

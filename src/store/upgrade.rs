@@ -5,9 +5,9 @@
 
 use rusqlite::{params, Connection};
 
+use super::errors::StoreError;
 use super::pack::packs;
 use super::rows::{self, signed, unsigned, ChannelName};
-use super::sqlite::StoreError;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, Record, SessionKey};
 
 const VERSION_2: &str = "

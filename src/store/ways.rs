@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use rusqlite::{params, Connection, OptionalExtension};
 
+use super::errors::StoreError;
 use super::rows::unsigned;
-use super::sqlite::StoreError;
 use crate::host::effects::SessionKey;
 
 /// An index by which rows are found.

@@ -1,4 +1,5 @@
-//! What the bridge to agents that speak ACP costs: the same agent, read directly and through the program, in turns.
+//! What the bridge to agents that speak ACP costs: the same agent, read directly, through a program that does nothing
+//! else (see `relay`), and through ours, in turns.
 //!
 //! Owns: that agent, which is this program in another mode and writes as fast as its pipe takes it.
 //! Never: lets the agent make anything up while it is measured, or parses what is not looked at.
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{json, Value};
 
 use super::client::{Client, DeltaLines, CHAT};
+use super::relay::RELAY;
 use super::{excerpt, median, microseconds, per_second, Outcome, Table};
 
 /// What the first argument is when this program is the agent.
@@ -35,12 +37,15 @@ const SESSION: &str = "bench-session";
 pub fn measure(table: &mut Table) -> Outcome<()> {
     let (mut direct, mut bridged) = (Vec::new(), Vec::new());
     let (mut direct_drips, mut bridged_drips, mut stored_drips) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut relayed_drips, mut kept_drips) = (Vec::new(), Vec::new());
     for _ in 0..RACES {
         direct.push(blast_directly()?);
         bridged.push(blast_through_the_bridge()?);
-        direct_drips.push(drip_directly()?);
+        direct_drips.push(drip_directly(&[AGENT])?);
+        relayed_drips.push(drip_directly(&[RELAY])?);
         bridged_drips.push(drip_through_the_bridge(None)?);
         let folder = super::stored::folder()?;
+        kept_drips.push(drip_directly(&[RELAY, &folder.path().to_string_lossy()])?);
         stored_drips.push(drip_through_the_bridge(Some(folder.path()))?);
     }
     let (direct, bridged) = (median(direct), median(bridged));
@@ -50,11 +55,14 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
     table.row("  which adds to each", microseconds(added), "", "")?;
     let direct = median(direct_drips);
     table.row("a chunk alone, from the agent's pipe", microseconds(direct), "", "")?;
-    for (place, times, aim) in
-        [("--ephemeral", bridged_drips, "25 µs"), ("--state-dir", stored_drips, "60 µs")]
-    {
+    for (way, times, aim) in [
+        ("a relay that does nothing else", relayed_drips, ""),
+        ("the bridge, --ephemeral", bridged_drips, "25 µs"),
+        ("a relay that keeps it in SQLite", kept_drips, ""),
+        ("the bridge, --state-dir", stored_drips, "60 µs"),
+    ] {
         let time = median(times);
-        table.row(&format!("a chunk alone, through the bridge, {place}"), microseconds(time), "", "")?;
+        table.row(&format!("a chunk alone, through {way}"), microseconds(time), "", "")?;
         table.row("  which adds", microseconds(time.saturating_sub(direct)), aim, "")?;
     }
     Ok(())
@@ -62,7 +70,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
 
 /// The time from the first chunk to the last, as the agent's parent reads them.
 fn blast_directly() -> Outcome<Duration> {
-    let mut agent = Direct::start("blast")?;
+    let mut agent = Direct::start("blast", &[AGENT])?;
     let (mut buffer, mut lines, mut start) = (vec![0; 256 << 10], 0, None);
     // The answer is the last line.
     while lines < CHUNKS + 1 {
@@ -91,9 +99,9 @@ fn blast_through_the_bridge() -> Outcome<Duration> {
     Ok(time)
 }
 
-/// How long a chunk takes that comes alone, at the median, as the agent's parent reads it.
-fn drip_directly() -> Outcome<Duration> {
-    let mut agent = Direct::start("drip")?;
+/// How long a chunk takes that comes alone, at the median, as the parent of the agent, or of a relay, reads it.
+fn drip_directly(arguments: &[&str]) -> Outcome<Duration> {
+    let mut agent = Direct::start("drip", arguments)?;
     let (mut times, mut line) = (Vec::new(), Vec::new());
     let mut stdout = BufReader::new(&mut agent.stdout);
     while times.len() < DRIPS {
@@ -144,7 +152,7 @@ fn bridge(what: &str, folder: Option<&Path>) -> Outcome<Client> {
     Ok(client)
 }
 
-/// The agent, as a child of ours, told what to do.
+/// The agent, or a relay with one, as a child of ours, told what to do.
 struct Direct {
     agent: Child,
     _stdin: ChildStdin,
@@ -152,9 +160,9 @@ struct Direct {
 }
 
 impl Direct {
-    fn start(what: &str) -> Outcome<Self> {
+    fn start(what: &str, arguments: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut agent = command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut agent = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut stdin = agent.stdin.take().ok_or("no stdin")?;
         let stdout = agent.stdout.take().ok_or("no stdout")?;
         let prompt = json!({ "sessionId": SESSION, "prompt": [{ "type": "text", "text": what }] });

@@ -11,6 +11,7 @@
 mod bridged;
 mod client;
 mod listening;
+mod relay;
 mod stored;
 mod versions;
 mod windows;
@@ -50,8 +51,11 @@ const PARTS: [(&str, Measure); 6] = [
 ];
 
 fn main() -> Outcome<()> {
-    if std::env::args().nth(1).is_some_and(|argument| argument == bridged::AGENT) {
-        return bridged::be_an_agent();
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some(bridged::AGENT) => return bridged::be_an_agent(),
+        Some(relay::RELAY) => return relay::be_a_relay(arguments.next().as_deref()),
+        _ => {}
     }
     // `cargo test --benches` runs this too, and wants no figures.
     if !std::env::args().any(|argument| argument == "--bench") {

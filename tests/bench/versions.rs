@@ -90,7 +90,7 @@ impl Stage {
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: Window::default(),
             start: Start::default(),
-            idle_sessions_max: usize::MAX,
+            memory_budget: usize::MAX,
             limits: Default::default(),
         };
         let mut stage = Self {

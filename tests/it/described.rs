@@ -57,7 +57,7 @@ impl World {
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: Window::default(),
             start,
-            idle_sessions_max: usize::MAX,
+            memory_budget: usize::MAX,
             limits: Default::default(),
         });
         let mut world = Self { host, chat: ChatKey(0), kept: Vec::new() };

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod departing;
+mod idle;
 mod kinds;
 mod large;
 mod listing;
@@ -24,6 +25,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::backend::script::Script;
 use crate::host::effects::{ConnectionId, Shutdown};
+use crate::host::idle::SESSION_BYTES;
 use crate::io::codec::Line;
 use crate::io::link::{Lines, Receipts, Writer, Written};
 use crate::io::readers::{ByHand, Job, Read};
@@ -32,8 +34,11 @@ use crate::wire::uris::default_chat_of;
 /// After this time a test has hung. Not a measure of speed.
 const HUNG: Duration = Duration::from_secs(120);
 
+/// What sessions that nobody uses may take in memory here, in bytes.
+const MEMORY_BUDGET: usize = 1 << 20;
+
 /// So many sessions are enough for those that nobody uses to be let go.
-const MANY: usize = IDLE_SESSIONS_MAX + 32;
+const MANY: usize = MEMORY_BUDGET / SESSION_BYTES + 32;
 
 const SESSION: &str = "ahp-session:/s";
 
@@ -128,6 +133,7 @@ impl World {
             terms: terms(Shutdown::Cancel),
             watch_parent: false,
             deterministic: false,
+            memory_budget: MEMORY_BUDGET,
             outbox,
             write_roots: Vec::new(),
             own_files: Vec::new(),

@@ -179,6 +179,10 @@ impl Driver {
         let mut command = sidecar_on(&self.folder.path().join("state"));
         // That it was killed is no session's fault here.
         command.args(["--quarantine-after", "0"]);
+        if self.dice.from(0..2) == 0 {
+            // What nobody follows is read from the store again each time.
+            command.args(["--memory-budget", "0"]);
+        }
         command.env("RUST_LOG", "error");
         self.cookie = self.cast.configure(&mut command, self.folder.path());
         command.stderr(File::options().create(true).append(true).open(self.log()).unwrap());

@@ -167,7 +167,7 @@ impl World {
             root_schema: speech::root_schema(),
             replay_window: Window { actions_max: schedule.window, ..Window::default() },
             start: Start::default(),
-            idle_sessions_max: usize::MAX,
+            memory_budget: usize::MAX,
             limits: Default::default(),
         };
         let client = |number| Client {

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use ahp_sidecar::host::effects::SessionKey;
 use ahp_sidecar::host::log::Window;
+use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
-use ahp_sidecar::store::sqlite::{StoreError, Writer};
+use ahp_sidecar::store::sqlite::Writer;
 use ahp_sidecar::store::StoreOptions;
 
 use super::{

@@ -3,7 +3,7 @@
 use std::fs;
 
 use ahp_sidecar::host::effects::{ActionLine, ChannelId, Record};
-use ahp_sidecar::store::sqlite::StoreError;
+use ahp_sidecar::store::errors::StoreError;
 
 use super::{assert_whole, beside, load, numbers, open, place, reader, titles, whole, FILE_NAME};
 

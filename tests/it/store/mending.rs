@@ -8,9 +8,10 @@ use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChannelRow, ChatKey, Out
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::io::keeper::Keeper;
 use ahp_sidecar::store::archive::Archive;
+use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
 use ahp_sidecar::store::space::Due;
-use ahp_sidecar::store::sqlite::{StoreError, Writer};
+use ahp_sidecar::store::sqlite::Writer;
 use ahp_sidecar::store::StoreOptions;
 
 use super::{

@@ -24,8 +24,9 @@ use ahp_sidecar::host::effects::{
 };
 use ahp_sidecar::host::log::Window;
 use ahp_sidecar::host::Start;
+use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
-use ahp_sidecar::store::sqlite::{StoreError, Writer, FILE_NAME};
+use ahp_sidecar::store::sqlite::{Writer, FILE_NAME};
 use ahp_sidecar::store::StoreOptions;
 use bytes::Bytes;
 use serde_json::Value;

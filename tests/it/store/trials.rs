@@ -4,7 +4,7 @@
 //! Never: starts a process; a life of the store is one `Writer`.
 
 use ahp_sidecar::host::effects::{Record, SessionKey};
-use ahp_sidecar::store::sqlite::StoreError;
+use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::StoreOptions;
 
 use super::*;

@@ -53,7 +53,7 @@ impl Core {
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: Window::default(),
             start: Start::default(),
-            idle_sessions_max: usize::MAX,
+            memory_budget: usize::MAX,
             limits,
         };
         Self { host: Host::new(config), ids: CountedIds(0) }

@@ -1,0 +1,303 @@
+//! What agents report, made into actions.
+//!
+//! Owns: what each report of an agent means for its chat: text and its parts, notices, activity, usage (`calls` does it
+//! for tool calls and questions), and what follows when its conversation is opened, left, or gone.
+//! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for clients: `turns` ends
+//! it.
+
+use ahp_types::actions::{
+    ChatActivityChangedAction, ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, ChatUsageAction,
+    SessionCreationFailedAction, SessionReadyAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ChatInputRequest, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
+    SystemNotificationResponsePart,
+};
+
+use super::calls::{CallRef, Readiness};
+use super::clients::Errand;
+use super::effects::{Besides, ChatKey, Event, Output, PartKey, Record, RunId, TextKind, TurnEnd, TurnEvent};
+use super::model::{AgentLink, Chat, OpenPart, RunPhase, Session, TitleBy};
+use super::turns::{error_info, Ending};
+use super::{catalogue, Host, Step};
+
+/// Some of the text of a turn.
+struct Passage {
+    turn_id: String,
+    kind: TextKind,
+    content: String,
+    meta: Option<JsonObject>,
+}
+
+impl Host {
+    /// Takes in what an agent reports.
+    pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
+        // What its agent had said before it heard of that may still arrive.
+        let Some(chat) = self.channels.chats.get_mut(&key) else {
+            tracing::debug!(?key, "an event for a chat that is gone was ignored");
+            return;
+        };
+        match event {
+            Event::Opening { done, total, message } => {
+                self.opening_goes_on(step, key, done, total, message);
+            }
+            Event::Opened => {
+                if chat.agent != AgentLink::Opening {
+                    return;
+                }
+                chat.agent = AgentLink::Open;
+                let session = chat.session;
+                self.nothing_is_awaited(step, key);
+                self.opening_is_over(step, key);
+                let session_of = self.channels.sessions.known(session);
+                if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
+                    let ready = StateAction::SessionReady(SessionReadyAction {});
+                    self.sequence(step, session, ready, None);
+                    for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
+                        self.advance(step, other);
+                    }
+                }
+                self.tell_directories(step, key);
+                self.tell_due_settings(step, key);
+                self.advance(step, key);
+            }
+            Event::Awaits { what } => self.opening_awaits(step, key, what),
+            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
+            Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
+            Event::Handle(handle) => {
+                if chat.handle != handle {
+                    chat.handle = handle;
+                    chat.saved.row_due = true;
+                    self.unsaved.insert(key.into());
+                }
+            }
+            Event::Configured { config, spreads, heard } => {
+                self.agent_is_configured(step, key, *config, spreads, heard);
+            }
+            Event::Described(news) => self.agent_describes_itself(step, key, *news),
+            Event::Left => self.agent_has_left(step, key),
+            Event::Title(title) => {
+                let session = chat.session;
+                if let Some(title) = catalogue::title_from(&title) {
+                    self.name_chat(step, key, &title, TitleBy::Agent);
+                    if self.is_default(key) {
+                        self.name_session(step, session, &title, TitleBy::Agent);
+                    }
+                }
+            }
+            Event::Note { name, value } => self.note(step, key, name, value),
+            Event::LoginRequired => self.login_is_required(step, key),
+            Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
+            Event::Turn(run, event) if chat.settling == Some(run) => {
+                if matches!(event, TurnEvent::Ended(_)) {
+                    chat.settling = None;
+                    self.advance(step, key);
+                }
+            }
+            Event::Turn(run, event) => match &chat.run {
+                Some(current) if current.id == run && current.phase == RunPhase::Started => {
+                    self.turn_reports(step, key, run, event, Besides::default());
+                    self.end_if_too_large(step, key);
+                }
+                _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
+            },
+        }
+    }
+
+    /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
+    fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let fresh = self.fresh_run();
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+        else {
+            return;
+        };
+        chat.agent = AgentLink::Closed;
+        chat.settling = None;
+        if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
+            run.id = fresh;
+            run.phase = RunPhase::Waiting { resume: run.resumes };
+        }
+        self.advance(step, key);
+    }
+
+    /// The agent could not be started, or is gone: whatever waited for it fails.
+    fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        if chat.agent == AgentLink::Closed {
+            return;
+        }
+        chat.agent = AgentLink::Closed;
+        chat.settling = None;
+        let session = chat.session;
+        let gone =
+            |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
+        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        self.nothing_is_awaited(step, key);
+        self.opening_is_over(step, key);
+        if self.is_creating(key) {
+            let error = error_info(kind.to_owned(), reason);
+            let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
+            self.sequence(step, session, failed, None);
+            for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
+                self.end_turn(step, other, gone(true), None);
+            }
+        }
+        // Where no agent has ever started, trying again is beginning.
+        let has_failed = self.channels.sessions.known(session).is_some_and(Session::has_failed);
+        let resumable = has_failed || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
+        self.end_turn(step, key, gone(resumable), None);
+    }
+
+    fn turn_reports(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        run: RunId,
+        event: TurnEvent,
+        besides: Besides,
+    ) {
+        let Some(turn_id) =
+            self.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
+        else {
+            return;
+        };
+        let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
+        match event {
+            TurnEvent::Text(kind, content) => {
+                self.append_text(step, key, run, Passage { turn_id, kind, content, meta: meta() });
+            }
+            TurnEvent::Part(kind, content) => {
+                let chat = self.channels.chats.known(key);
+                let content = chat.map_or_else(String::new, |chat| chat.set_apart(kind, content));
+                self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
+            }
+            TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
+            TurnEvent::Notice(text) => self.notice(step, key, turn_id, text, meta()),
+            TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
+            TurnEvent::Steered(id) => self.steering_arrived(key, &id),
+            TurnEvent::Progress(progress) => {
+                if let Some(chat) = self.channels.chats.known_mut(key) {
+                    chat.progress.insert(turn_id, progress);
+                    step.say(Output::Record(Record::Progress(key, progress)));
+                }
+            }
+            TurnEvent::Last(event, progress) => {
+                self.turn_reports(step, key, run, *event, besides);
+                self.turn_reports(step, key, run, TurnEvent::Progress(progress), Besides::default());
+            }
+            TurnEvent::Usage(usage) => {
+                let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
+                self.sequence(step, key, action, None);
+            }
+            TurnEvent::ToolStarted { id, name, display_name } => {
+                self.start_call(step, CallRef { key, turn_id, id }, name, display_name, meta());
+            }
+            TurnEvent::ToolInput { id, delta } => {
+                self.append_input(step, CallRef { key, turn_id, id }, delta);
+            }
+            TurnEvent::ToolReady { id, input, message, gate } => {
+                let ready = Readiness { input, message, gate, besides };
+                self.call_is_ready(step, CallRef { key, turn_id, id }, ready);
+            }
+            TurnEvent::ClientToolStarted { id, name } => {
+                self.start_client_call(step, &CallRef { key, turn_id, id }, name, meta());
+            }
+            TurnEvent::ClientTool { id, name, input, message } => {
+                let errand = Errand { tool: name, input, message };
+                self.call_on_client(step, CallRef { key, turn_id, id }, errand);
+            }
+            TurnEvent::ToolContent { id, content } => {
+                self.set_content(step, CallRef { key, turn_id, id }, content, meta());
+            }
+            TurnEvent::ToolDone { id, outcome, review } => {
+                let call = CallRef { key, turn_id, id: id.clone() };
+                self.finish_call(step, &call, outcome, review, besides);
+                self.decline_if_alone(step, key, &id);
+            }
+            TurnEvent::Question { id, message, url, questions } => {
+                let questions = Some(questions);
+                self.ask(step, key, ChatInputRequest { id, message, url, questions, answers: None });
+            }
+            TurnEvent::QuestionWithdrawn { id } => self.question_was_withdrawn(step, key, &id),
+            TurnEvent::Ended(end) => {
+                let ending = match end {
+                    TurnEnd::Complete => Ending::Complete,
+                    TurnEnd::Cancelled => Ending::Cancelled { meta: None },
+                    TurnEnd::Failed { kind, message, resumable } => {
+                        Ending::Failed { kind, message, resumable }
+                    }
+                };
+                if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+                    run.phase = RunPhase::Over;
+                }
+                self.end_turn(step, key, ending, None);
+            }
+        }
+    }
+
+    /// Text goes on in the part at the end if that is of its kind; else it begins one.
+    fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
+        let open = self.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
+        let Some(open) = open.filter(|open| open.kind == passage.kind) else {
+            return self.open_part(step, key, passage);
+        };
+        let part_id = open.id.clone();
+        let Passage { turn_id, kind, content, meta } = passage;
+        // What is told besides would be lost when it is merged with others.
+        let delta = meta.is_none().then_some(PartKey { run, part: open.number });
+        let action = match kind {
+            TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
+            TextKind::Reasoning => {
+                StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
+            }
+        };
+        self.sequence_part(step, key.into(), action, None, delta);
+    }
+
+    fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
+        let Passage { turn_id, kind, content, meta } = passage;
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let (number, id) = chat.next_part();
+        let Some(run) = chat.run.as_mut() else { return };
+        run.open_part = Some(OpenPart { kind, id: id.clone(), number });
+        let part = match kind {
+            TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
+            TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
+        };
+        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
+        self.sequence(step, key, action, None);
+    }
+
+    fn notice(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        turn_id: String,
+        text: String,
+        meta: Option<JsonObject>,
+    ) {
+        self.end_part(key);
+        let part = SystemNotificationResponsePart { content: text.into(), meta };
+        let part = ResponsePart::SystemNotification(part);
+        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
+        self.sequence(step, key, action, None);
+    }
+
+    /// Text that follows begins a new part.
+    pub(super) fn end_part(&mut self, key: ChatKey) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
+            chat.end_part();
+        }
+    }
+
+    /// Shows what an agent does now, or nothing.
+    pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+        let now = self.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
+        if now.is_some_and(|now| now != activity) {
+            let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
+            self.sequence(step, key, action, None);
+            self.sync_chat(step, key);
+        }
+    }
+}
