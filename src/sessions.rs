@@ -44,13 +44,13 @@ pub struct Sessions {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`, and `trash` or `-`
-    List(Place),
+    List(StateDir),
     /// Print what was said in a session
     Show {
         /// The session's URI
         uri: String,
         #[command(flatten)]
-        place: Place,
+        place: StateDir,
     },
     /// Write a session as JSON Lines
     Export {
@@ -60,7 +60,7 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
-        place: Place,
+        place: StateDir,
     },
     /// Bring a session back from the trash, or in from an export
     Restore {
@@ -71,19 +71,19 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
         #[command(flatten)]
-        place: Place,
+        place: StateDir,
     },
     /// Remove sessions from the trash for good, and make the database smaller
     Purge {
         /// The URI of a session in the trash; all of them if none is given
         uri: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: StateDir,
     },
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct StateDir {
     /// The state folder [default: the one that sessions are kept in when nothing is said]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -341,7 +341,7 @@ struct Header {
 /// Every other line of an export.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum Line {
+enum ExportLine {
     Session {
         uri: String,
         modified_at: String,
@@ -388,20 +388,20 @@ fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<(
         lines.extend(chat_lines(chat)?);
     }
     for action in actions {
-        lines.push(Line::Envelope(serde_json::from_slice(&envelope_of(&action.line))?));
+        lines.push(ExportLine::Envelope(serde_json::from_slice(&envelope_of(&action.line))?));
     }
     let header = Header { format: FORMAT.to_owned(), version: FORMAT_VERSION };
     writeln!(out, "{}", serde_json::to_string(&header)?)?;
-    lines.push(Line::End { lines: lines.len() });
+    lines.push(ExportLine::End { lines: lines.len() });
     for line in lines {
         writeln!(out, "{}", serde_json::to_string(&line)?)?;
     }
     Ok(())
 }
 
-fn session_line(row: &SessionRow) -> anyhow::Result<Line> {
+fn session_line(row: &SessionRow) -> anyhow::Result<ExportLine> {
     let name = || format!("the session {}", row.uri);
-    Ok(Line::Session {
+    Ok(ExportLine::Session {
         uri: row.uri.clone(),
         modified_at: row.modified_at.clone(),
         summary: serde_json::from_slice(&row.summary).with_context(name)?,
@@ -409,17 +409,18 @@ fn session_line(row: &SessionRow) -> anyhow::Result<Line> {
     })
 }
 
-fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<Line>> {
+fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<ExportLine>> {
     let mut body = up_to_date(chat)?;
     let ended = std::mem::take(&mut body.state.to_mut().turns);
     let running = chat.row.running && body.state.active_turn.is_some();
     let saved = serde_json::from_slice(&body.to_json())?;
-    let mut lines = vec![Line::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
+    let mut lines =
+        vec![ExportLine::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
     for turn in &chat.turns {
-        lines.push(Line::Turn(serde_json::from_slice(turn)?));
+        lines.push(ExportLine::Turn(serde_json::from_slice(turn)?));
     }
     for turn in ended {
-        lines.push(Line::Turn(serde_json::from_slice(&to_sorted_json(&turn))?));
+        lines.push(ExportLine::Turn(serde_json::from_slice(&to_sorted_json(&turn))?));
     }
     Ok(lines)
 }
@@ -470,7 +471,7 @@ fn read_export(export: impl BufRead, head: u64) -> anyhow::Result<SavedSession> 
     for (number, line) in lines.by_ref() {
         let at = || format!("line {}", number + 1);
         let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
-        if let Line::End { lines } = line {
+        if let ExportLine::End { lines } = line {
             ensure!(lines == number - 1, "lines are missing");
             return reading.session.context("there is no session in it");
         }
@@ -486,16 +487,16 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(&mut self, line: Line) -> anyhow::Result<()> {
+    fn take(&mut self, line: ExportLine) -> anyhow::Result<()> {
         match (line, &mut self.session) {
-            (Line::Session { uri, modified_at, summary, saved }, None) => {
+            (ExportLine::Session { uri, modified_at, summary, saved }, None) => {
                 check::<SessionSummary>(&summary)?;
                 let summary = Bytes::from(summary.get().to_owned());
                 let body = session_born_at(self.head, saved.get().as_bytes())?;
                 let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
                 self.session = Some(SavedSession { row, chats: Vec::new(), deaths: 0 });
             }
-            (Line::Chat { uri, running, progress, saved }, Some(session)) => {
+            (ExportLine::Chat { uri, running, progress, saved }, Some(session)) => {
                 let body = chat_born_at(self.head, saved.get().as_bytes())?;
                 let (key, owner) = (ChatKey(0), session.row.key);
                 let row = ChatRow { key, session: owner, uri, running, as_of: self.head, body };
@@ -507,12 +508,12 @@ impl Reading {
                     progress,
                 });
             }
-            (Line::Turn(turn), Some(SavedSession { chats, .. })) => {
+            (ExportLine::Turn(turn), Some(SavedSession { chats, .. })) => {
                 check::<Turn>(&turn)?;
                 let chat = chats.last_mut().context("a turn of no chat")?;
                 chat.turns.push(turn.get().to_owned().into());
             }
-            (Line::Envelope(_), Some(_)) => {}
+            (ExportLine::Envelope(_), Some(_)) => {}
             _ => bail!("it is in the wrong place"),
         }
         Ok(())

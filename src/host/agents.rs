@@ -22,10 +22,10 @@ const LOGIN_NEEDED_MS: u64 = 10_000;
 
 /// All agents; the first one is the default.
 #[derive(Debug)]
-pub(super) struct Agents(Vec<Agent>);
+pub(super) struct Agents(Vec<KnownAgent>);
 
 #[derive(Debug)]
-struct Agent {
+struct KnownAgent {
     /// What its operator says of it.
     operator: AgentDescription,
     /// What it has said of itself.
@@ -48,7 +48,7 @@ struct Kept<T> {
 impl Agents {
     /// Those that a host starts with: as their operator describes them, with what was kept of what they said.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
-        Self(operators.into_iter().map(|operator| Agent::at_start(operator, start)).collect())
+        Self(operators.into_iter().map(|operator| KnownAgent::at_start(operator, start)).collect())
     }
 
     /// The agent of this provider id, as it is used and shown.
@@ -109,16 +109,16 @@ impl Agents {
         }
     }
 
-    fn find(&self, provider: &str) -> Option<&Agent> {
+    fn find(&self, provider: &str) -> Option<&KnownAgent> {
         self.0.iter().find(|agent| agent.operator.info.provider == provider)
     }
 
-    fn find_mut(&mut self, provider: &str) -> Option<&mut Agent> {
+    fn find_mut(&mut self, provider: &str) -> Option<&mut KnownAgent> {
         self.0.iter_mut().find(|agent| agent.operator.info.provider == provider)
     }
 }
 
-impl Agent {
+impl KnownAgent {
     fn at_start(operator: AgentDescription, start: &Start) -> Self {
         let kept = start.said.iter().find(|(provider, _)| *provider == operator.info.provider);
         let said =
@@ -172,7 +172,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
 
 /// What is to be kept of an agent that has said this of itself, besides what was kept of it before; JSON text.
 pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
-    let mut agent = Agent::at_start(operator.clone(), before);
+    let mut agent = KnownAgent::at_start(operator.clone(), before);
     agent.said.learn(news);
     agent.kept()
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::effects::{ConnectionId, Frame, LargeState, Output, Page, Resource};
+use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
 use super::handlers::completions::Meant;
 use super::handlers::connection::Subscribed;
@@ -35,9 +35,12 @@ impl Host {
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
                 let result =
                     |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
-                let with_states = |id, method, States { json, kinds: states }| {
-                    let frame = Frame::Result { id, method, result: json.into(), states };
-                    Output::Frame(connection, frame)
+                let with_states = |id, method, states| match states {
+                    Subscribed::States(States { json, kinds: states }) => {
+                        let frame = Frame::Result { id, method, result: json.into(), states };
+                        Output::Frame(connection, frame)
+                    }
+                    Subscribed::Large(states) => Output::States(connection, id, states),
                 };
                 match answer {
                     Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
@@ -50,7 +53,6 @@ impl Host {
                         step.say(with_states(id, method, states));
                         self.tell_missed(step, connection, missed);
                     }
-                    Ok((_, Answer::Large(state))) => step.say(Output::State(connection, id, state)),
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.ask_client(step, connection, id, relay),
                     Ok((_, Answer::Resource(resource))) => {
@@ -114,10 +116,7 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => Ok(match self.serve_subscribe(step, connection, &params.read()?)? {
-                Subscribed::States(states) => Answer::States(states),
-                Subscribed::Large(state) => Answer::Large(Box::new(state)),
-            }),
+            Method::Subscribe => self.serve_subscribe(step, connection, &params.read()?).map(Answer::States),
             Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
@@ -218,14 +217,12 @@ pub(super) struct States {
 enum Answer {
     /// A result; JSON text.
     Json(Bytes),
-    /// A result with states of channels.
-    States(States),
+    /// A result with states of channels, which is answered when it is written.
+    States(Subscribed),
     /// A session whose coming into being is told after the answer.
     Created(NewSession),
     /// The same, and what a client that is back is told behind it.
-    Returned(States, Missed),
-    /// The state of a channel, which is answered when it is written.
-    Large(Box<LargeState>),
+    Returned(Subscribed, Missed),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
     /// What a client is asked for that serves it, which is answered when that has.

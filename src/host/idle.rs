@@ -66,7 +66,8 @@ impl Host {
     }
 
     fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        for chat in self.chats_of(key) {
+        let chats = self.chats_of(key);
+        for &chat in &chats {
             self.close_conversation(step, chat);
             if let Some(chat) = self.channels.chats.remove(&chat) {
                 self.channels.by_uri.remove(&chat.channel.uri);
@@ -74,6 +75,7 @@ impl Host {
         }
         if let Some(session) = self.channels.sessions.remove(&key) {
             self.channels.by_uri.remove(&session.channel.uri);
+            self.let_go_lately.note(key, session, chats, self.head, self.log.floor());
         }
     }
 

@@ -121,6 +121,7 @@ impl Host {
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         let told = session.told.meta.clone();
         self.channels.sessions.insert(key, session);
+        self.let_go_lately.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {

@@ -4,7 +4,7 @@
 //! notifications are no part of a replay.
 //! Never: reads the store. What happened before memory begins was read of it, with the sessions in which that was.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::notifications::{
     PartialSessionSummary, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
@@ -12,8 +12,8 @@ use ahp_types::notifications::{
 use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
-use super::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output, Past};
-use super::model::SessionKey;
+use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output, Past};
+use super::model::{Session, SessionKey};
 use super::sequence::envelope_of;
 use super::{Host, KeptSummary, Step};
 use crate::wire::rpc::to_sorted_json;
@@ -34,7 +34,52 @@ pub(super) struct Missed {
     followed: Vec<ChannelId>,
 }
 
+/// Sessions that are not in memory any more, for as long as memory knows what happened in them last.
+#[derive(Debug, Default)]
+pub(super) struct LetGo(BTreeMap<SessionKey, LetGoSession>);
+
+#[derive(Debug)]
+struct LetGoSession {
+    kept: KeptSummary,
+    chats: Vec<ChatKey>,
+    /// The sequence's head when it was let go: nothing happened in it since.
+    head: u64,
+}
+
+impl LetGo {
+    /// A session is let go, with these chats. Those are forgotten of which memory knows nothing behind `floor`.
+    pub(super) fn note(
+        &mut self,
+        key: SessionKey,
+        session: Session,
+        chats: Vec<ChatKey>,
+        head: u64,
+        floor: u64,
+    ) {
+        self.0.retain(|_, session| session.head > floor);
+        let kept = KeptSummary { summary: session.told, shown_at: session.shown_at, is_removed: false };
+        self.0.insert(key, LetGoSession { kept, chats, head });
+    }
+
+    /// A session is in memory again.
+    pub(super) fn forget(&mut self, key: SessionKey) {
+        self.0.remove(&key);
+    }
+
+    /// The sessions in which something may have happened behind this cursor, by their chats.
+    fn by_chats(&self, cursor: u64) -> BTreeMap<ChatKey, SessionKey> {
+        let sessions = self.0.iter().filter(|(_, session)| session.head > cursor);
+        sessions.flat_map(|(key, session)| session.chats.iter().map(|chat| (*chat, *key))).collect()
+    }
+}
+
 impl Missed {
+    /// A session that is not in memory is told of as it is kept.
+    fn add_kept(&mut self, kept: &KeptSummary, cursor: u64) {
+        let list = if kept.shown_at > cursor { &mut self.kept_added } else { &mut self.kept_changed };
+        list.push(kept.summary.clone());
+    }
+
     /// The same for a client that goes on with these channels.
     pub(super) fn of_follower(self, followed: Vec<ChannelId>) -> Self {
         Self { followed, ..self }
@@ -53,9 +98,14 @@ impl Host {
         let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
+        let chats_let_go = self.let_go_lately.by_chats(cursor);
+        let mut let_go = BTreeSet::new();
         let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
-            let Some(key) = self.channels.session_of(*target) else { continue };
+            let in_memory = self.channels.session_of(*target);
+            let Some(key) = in_memory.or_else(|| chats_let_go.get(&target.chat()?).copied()) else {
+                continue;
+            };
             match self.channels.sessions.get(&key) {
                 Some(session) if session.ahead => {}
                 Some(session) if session.shown_at > cursor => {
@@ -65,15 +115,23 @@ impl Host {
                     missed.changed.insert(key);
                 }
                 None if is_gone(&key) => missed.removed.extend(channel_of(line)),
+                None if self.let_go_lately.0.contains_key(&key) => {
+                    let_go.insert(key);
+                }
                 None => {}
             }
         }
         let is_absent =
             |key: &SessionKey| !self.channels.sessions.contains_key(key) && !self.disposed.contains(key);
-        let kept = kept.into_iter().filter(|(key, _)| is_absent(key)).filter_map(|(_, kept)| kept);
-        for kept in kept.filter(|kept| !kept.is_removed) {
-            let list = if kept.shown_at > cursor { &mut missed.kept_added } else { &mut missed.kept_changed };
-            list.push(kept.summary);
+        for (key, kept) in &kept {
+            // What memory remembers of it is as young or younger.
+            let is_told = !let_go.contains(key) && is_absent(key);
+            if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_told) {
+                missed.add_kept(kept, cursor);
+            }
+        }
+        for session in let_go.iter().filter_map(|key| self.let_go_lately.0.get(key)) {
+            missed.add_kept(&session.kept, cursor);
         }
         missed
     }

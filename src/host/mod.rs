@@ -160,6 +160,8 @@ pub struct Host {
     failing: Option<effects::Failing>,
     /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
     disposed: HashSet<SessionKey>,
+    /// Sessions that are not in memory any more.
+    let_go_lately: missed::LetGo,
     /// URIs of sessions and chats that cannot be read, each with the reason.
     unreadable: HashMap<String, String>,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -171,7 +173,7 @@ pub struct Host {
     runs: usize,
     last_key: u64,
     summaries: catalogue::Summaries,
-    shutdown: Option<shutdown::State>,
+    shutdown: Option<shutdown::ShuttingDown>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
     /// Connections that clients have lost who are expected back.
@@ -226,6 +228,7 @@ impl Host {
             unsaved,
             failing: None,
             disposed: HashSet::new(),
+            let_go_lately: missed::LetGo::default(),
             unreadable: HashMap::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),

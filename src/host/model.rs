@@ -19,7 +19,7 @@ use super::locale::Language;
 use super::progress::Opening;
 use super::reduce::Conversation;
 use super::selection::Waiting;
-use super::settings::Told;
+use super::settings::SettingsSent;
 
 /// What all channels have.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ pub(super) struct Chat {
     /// The tools of clients that its agent knows of.
     pub(super) tools_told: Vec<ToolDefinition>,
     /// The changes of the session's configuration that its agent was told, and has not heard.
-    pub(super) settings_told: Told,
+    pub(super) settings_told: SettingsSent,
     /// What its agent offers to do in it, if it has said so since it was opened.
     pub(super) commands: Option<Vec<AgentCommand>>,
     /// The turn that runs, from our side.
@@ -203,7 +203,7 @@ impl Chat {
             tokens_told: Tokens::new(),
             directories_told: Vec::new(),
             tools_told: Vec::new(),
-            settings_told: Told::default(),
+            settings_told: SettingsSent::default(),
             commands: None,
             run: None,
             settling: None,

@@ -31,7 +31,7 @@ const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
 /// Who asked for a change, and how: to be answered when it is made.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct PendingAction {
     pub(super) connection: ConnectionId,
     pub(super) channel: String,
     pub(super) action: Box<RawValue>,
@@ -43,7 +43,7 @@ pub(super) struct Asked {
 pub(super) struct Waiting {
     pub(super) change: Change,
     /// None where it follows from a change in the session's own chat, or was made before the process began.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<PendingAction>,
 }
 
 impl Host {
@@ -56,7 +56,7 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         target: ChannelId,
-        asked: Asked,
+        asked: PendingAction,
         change: &Change,
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
@@ -104,7 +104,13 @@ impl Host {
         }
     }
 
-    fn select_when_idle(&mut self, step: &mut Step<'_>, key: ChatKey, change: Change, asked: Option<Asked>) {
+    fn select_when_idle(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        change: Change,
+        asked: Option<PendingAction>,
+    ) {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         if chat.conversation.state().active_turn.is_some() {
             chat.selecting.push(Waiting { change, asked });
@@ -124,13 +130,13 @@ impl Host {
     }
 
     /// Who asked for what changes nothing is told so.
-    fn select(&mut self, step: &mut Step<'_>, key: ChatKey, change: &Change, asked: Option<Asked>) {
+    fn select(&mut self, step: &mut Step<'_>, key: ChatKey, change: &Change, asked: Option<PendingAction>) {
         let before = self.selected_in(key);
         let after = before.clone().with(change);
         if after != before {
             return self.put_into_draft(step, key, &after, asked.map(|asked| asked.origin));
         }
-        if let Some(Asked { connection, channel, action, origin }) = asked {
+        if let Some(PendingAction { connection, channel, action, origin }) = asked {
             if self.connections.contains_key(&connection) {
                 self.answer_action(step, connection, &channel, &action, &origin, None);
             }

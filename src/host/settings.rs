@@ -18,7 +18,7 @@ use super::{Host, Step};
 
 /// What the agent of a chat was told of its session's configuration since it was opened, or is yet to be told.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SettingsSent {
     /// How many changes.
     count: u64,
     /// The settings of which the agent may not have heard, each with the number of its last change.

@@ -16,7 +16,7 @@ use crate::wire::rpc::Incoming;
 
 /// How far a shutdown is.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ShuttingDown {
     /// Turns are cancelled, and no new one begins.
     cancelling: bool,
     /// Something was declined or cut.
@@ -28,7 +28,7 @@ impl Host {
     pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
         let cut = self.shutdown.take().is_some_and(|state| state.cut);
         self.give_up_relays(step);
-        self.shutdown = Some(State { cancelling: how == Shutdown::Cancel, cut, done: false });
+        self.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
         let running = self.running_chats();
         match how {
             Shutdown::Cancel => {

@@ -18,10 +18,11 @@ use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags}
 use rustix::process::geteuid;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, Semaphore};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
 
+use super::half_open::HalfOpen;
 use super::hello::{differences, environment, AnyHello, Hello, Told, LINE_BYTES_MAX, LINK};
 use super::link::{AtEnd, Door, Receipts, Terms};
 use super::log::{Audience, Reader};
@@ -32,9 +33,6 @@ use crate::status::EXIT_STATE;
 
 /// How long a front may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-
-/// So many fronts may be about to say hello; others wait.
-const HELLOS_MAX: usize = 64;
 
 /// What a host lets others join by.
 #[derive(Debug)]
@@ -261,9 +259,9 @@ async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
 }
 
 async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>) {
-    let hellos = Arc::new(Semaphore::new(HELLOS_MAX));
+    // One that has to go comes again.
+    let mut half_open = HalfOpen::default();
     loop {
-        let Ok(permit) = Arc::clone(&hellos).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -274,8 +272,7 @@ async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>
             }
         };
         let knocks = knocks.clone();
-        tokio::spawn(async move {
-            let _permit = permit;
+        half_open.begin(async move {
             match tokio::time::timeout(HELLO_WITHIN, greet(stream)).await {
                 Ok(Ok(Some(knock))) => {
                     if knocks.send(knock).is_err() {

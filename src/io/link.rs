@@ -19,9 +19,9 @@ use tokio::time::Instant;
 use super::codec::Line;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
-use crate::host::effects::{ConnectionId, Frame, LargeState, Shutdown};
+use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
-use crate::wire::rpc::RequestId;
+use crate::versions::Told;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
@@ -240,13 +240,13 @@ impl Drop for Lines {
     }
 }
 
-/// What goes out behind a state that is made text.
+/// What goes out behind a state that is made text. Another one is made text when the one before it is out.
 #[derive(Debug)]
-pub enum Behind {
+pub struct Behind {
     /// This.
-    Frame(Frame),
-    /// An answer with another state, which is made text when the one before it is out.
-    State(RequestId, Box<LargeState>),
+    pub told: Told,
+    /// Its client has asked for it.
+    pub is_answer: bool,
 }
 
 /// One connection.
@@ -308,9 +308,9 @@ pub enum Heard {
 impl Behind {
     /// Its size, in bytes; nearly.
     pub fn bytes(&self) -> usize {
-        match self {
-            Self::Frame(frame) => frame.bytes(),
-            Self::State(_, state) => state.bytes,
+        match &self.told {
+            Told::Line(line) => line.bytes.len(),
+            Told::Unwritten(answer) => answer.bytes,
         }
     }
 }
@@ -341,13 +341,12 @@ impl Link {
         Some(Heard::End(end))
     }
 
-    /// Whether something has to wait behind a state that is made text now; if so, it does.
-    pub fn puts_behind(&mut self, what: impl FnOnce() -> Behind) -> bool {
-        let Some(behind) = &mut self.behind else { return false };
-        let what = what();
+    /// Puts this behind the state that is made text now, if there is one; else gives it back.
+    pub fn put_behind(&mut self, what: Behind) -> Option<Behind> {
+        let Some(behind) = &mut self.behind else { return Some(what) };
         self.outbox.expect(what.bytes());
         behind.push(what);
-        true
+        None
     }
 
     /// The writer says that so many bytes are out.

@@ -3,7 +3,8 @@
 //! Owns: bytes to lines and back ([`codec`]), connections ([`link`]), what waits to be safe ([`keeper`]), to be written
 //! ([`outbox`]) and for the store (`held`, [`readers`]), the threads on the pipes ([`stdio`]) and the tasks on other
 //! streams ([`sockets`]), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in the
-//! words of [`hello`]), what clients see of files ([`resources`]) and of their changes ([`watches`]), large answers (`states`), the watch over those we
+//! words of [`hello`]), who is about to be let in (`half_open`), what clients see of files ([`resources`]) and of their
+//! changes ([`watches`]), large answers (`states`), the watch over those we
 //! depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]), signals ([`signals`]), how many files
 //! may be open ([`descriptors`]), everything that can happen ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
@@ -15,6 +16,7 @@ mod directories;
 pub mod events;
 mod files;
 pub mod fronts;
+mod half_open;
 mod held;
 pub mod hello;
 pub mod keeper;

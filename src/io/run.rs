@@ -49,8 +49,8 @@ use crate::host::{self, Host};
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, Folder};
 use crate::store::{StatePlace, StoreOptions};
-use crate::versions::{Edges, Line};
-use crate::watches::engine::Told;
+use crate::versions::{Edges, Told};
+use crate::watches::engine::Told as Watched;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
@@ -236,7 +236,7 @@ struct Sidecar {
     host: Host,
     edges: Edges,
     /// What is said to a client because of one output; empty in between.
-    told: Vec<Line>,
+    told: Vec<Told>,
     /// What the core is to hear of one message; empty in between.
     fed: Vec<Incoming>,
     agents: Agents,
@@ -454,7 +454,7 @@ impl Sidecar {
                 self.answer(answered.connection, &answered.frame);
             }
             Event::Begun(connection, begun) => self.hear_watches(connection, begun),
-            Event::Changed(Told { watch, changes }) => self.feed(Input::FilesChanged { watch, changes }),
+            Event::Changed(Watched { watch, changes }) => self.feed(Input::FilesChanged { watch, changes }),
             Event::State(made) => self.hear_state(made),
             Event::Link(News::Leaves(connection)) => self.cut_short(connection),
             Event::Knock(knock) => self.hear_knock(knock),
@@ -536,7 +536,7 @@ impl Sidecar {
                 return Ok(exit);
             }
         }
-        for Told { watch, changes } in self.watches.step() {
+        for Watched { watch, changes } in self.watches.step() {
             self.feed(Input::FilesChanged { watch, changes });
         }
         self.settle();

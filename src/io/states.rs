@@ -8,8 +8,8 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use crate::host::effects::{ConnectionId, Frame, LargeState};
-use crate::wire::errors::RpcError;
+use crate::host::effects::ConnectionId;
+use crate::versions::{Line, Unwritten};
 use crate::wire::rpc::RequestId;
 
 /// An answer that was made, and whose it is.
@@ -17,8 +17,10 @@ use crate::wire::rpc::RequestId;
 pub struct Made {
     /// Whose.
     pub connection: ConnectionId,
-    /// The answer.
-    pub answer: Frame,
+    /// The request.
+    pub id: RequestId,
+    /// The answer; none when it could not be made.
+    pub line: Option<Line>,
     /// How many bytes were expected.
     pub expected: usize,
 }
@@ -36,23 +38,23 @@ impl States {
         (Self { made }, receiver)
     }
 
-    /// Begins to make the answer to a request.
-    pub fn make(&self, connection: ConnectionId, id: RequestId, state: LargeState) {
-        let (made, asked, expected) = (self.made.clone(), id.clone(), state.bytes);
-        let failed = |id| Frame::Error { id: Some(id), error: RpcError::internal() };
-        let tell = move |made: &mpsc::UnboundedSender<Made>, answer| {
-            if made.send(Made { connection, answer, expected }).is_err() {
+    /// Begins to write the answer to a request.
+    pub fn make(&self, connection: ConnectionId, answer: Unwritten) {
+        let (made, id, expected) = (self.made.clone(), answer.id.clone(), answer.bytes);
+        let tell = move |made: &mpsc::UnboundedSender<Made>, line| {
+            if made.send(Made { connection, id, line, expected }).is_err() {
                 tracing::debug!("nobody waits for a state any more");
             }
         };
+        let tell_made = tell.clone();
         let work = move || {
             // A panic is logged where it happens.
-            let answer = catch_unwind(AssertUnwindSafe(|| state.answer(asked.clone())));
-            tell(&made, answer.unwrap_or_else(|_| failed(asked)));
+            let line = catch_unwind(AssertUnwindSafe(|| answer.write()));
+            tell_made(&made, line.ok());
         };
         if let Err(error) = thread::Builder::new().name("state".to_owned()).spawn(work) {
             tracing::error!(%error, "no thread to write a state with");
-            tell(&self.made, failed(id));
+            tell(&self.made, None);
         }
     }
 }

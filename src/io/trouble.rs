@@ -32,7 +32,7 @@ impl Trouble {
     /// changed since what is safe.
     pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<Answer> {
         let is_answer = |output: &Output| match output {
-            Output::Frame(_, Frame::Result { .. }) | Output::State(..) => {
+            Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {
                 is_safe || self.is_long || self.is_for_good
             }
             Output::Frame(_, Frame::Error { .. }) | Output::List(..) | Output::Resource(..) => true,
@@ -49,9 +49,9 @@ impl Trouble {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
                 Answer::Refused(connection, frame, method)
             }
-            Output::State(connection, id, _) if !is_safe => {
+            Output::States(connection, id, states) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
-                Answer::Refused(connection, frame, Method::Subscribe)
+                Answer::Refused(connection, frame, states.method)
             }
             output => Answer::Whole(output),
         });

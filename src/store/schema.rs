@@ -29,17 +29,17 @@ const PAGE_BYTES: u32 = 16 << 10;
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// A step from one version to the next.
-enum Step {
+enum Migration {
     Sql(&'static str),
     Code(fn(&Connection) -> Result<(), StoreError>),
 }
 
 /// The steps from each version to the next; the first one is from nothing to version 1.
-const STEPS: &[Step] = &[
-    Step::Sql(VERSION_1),
-    Step::Code(upgrade::to_version_2),
-    Step::Sql(VERSION_3),
-    Step::Code(upgrade::to_version_4),
+const STEPS: &[Migration] = &[
+    Migration::Sql(VERSION_1),
+    Migration::Code(upgrade::to_version_2),
+    Migration::Sql(VERSION_3),
+    Migration::Code(upgrade::to_version_4),
 ];
 
 // In each table what is small stands before what is large, so that it is read without it. The sums are over
@@ -224,12 +224,12 @@ pub(super) fn model(version: usize) -> Result<Connection, StoreError> {
 /// The newest version.
 pub(super) const NEWEST: usize = STEPS.len();
 
-fn migrate_by(steps: &[Step], connection: &Connection) -> Result<usize, StoreError> {
+fn migrate_by(steps: &[Migration], connection: &Connection) -> Result<usize, StoreError> {
     let before = usize::try_from(pragma(connection, "user_version")?).unwrap_or(usize::MAX);
     for step in steps.iter().skip(before) {
         match step {
-            Step::Sql(sql) => connection.execute_batch(sql)?,
-            Step::Code(take) => take(connection)?,
+            Migration::Sql(sql) => connection.execute_batch(sql)?,
+            Migration::Code(take) => take(connection)?,
         }
     }
     if before < steps.len() {
@@ -262,10 +262,11 @@ pub(super) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i6
 mod tests {
     use super::*;
 
-    const FIRST: Step = Step::Sql("CREATE TABLE things (name TEXT); INSERT INTO things VALUES ('old')");
-    const SECOND: Step = Step::Sql("ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7");
-    const THIRD: Step =
-        Step::Code(|connection| Ok(connection.execute_batch("UPDATE things SET size = size + 1")?));
+    const FIRST: Migration =
+        Migration::Sql("CREATE TABLE things (name TEXT); INSERT INTO things VALUES ('old')");
+    const SECOND: Migration = Migration::Sql("ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7");
+    const THIRD: Migration =
+        Migration::Code(|connection| Ok(connection.execute_batch("UPDATE things SET size = size + 1")?));
 
     fn version(connection: &Connection) -> i64 {
         pragma(connection, "user_version").unwrap()
@@ -290,7 +291,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate_by(&[FIRST], &connection).unwrap();
         let transaction = connection.transaction().unwrap();
-        assert!(migrate_by(&[FIRST, SECOND, Step::Sql("nonsense")], &transaction).is_err());
+        assert!(migrate_by(&[FIRST, SECOND, Migration::Sql("nonsense")], &transaction).is_err());
         drop(transaction);
         assert_eq!(version(&connection), 1);
         assert!(connection.prepare("SELECT size FROM things").is_err(), "half a step was kept");

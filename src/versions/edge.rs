@@ -2,12 +2,13 @@
 //!
 //! Owns: which version each connection speaks, its requests that are on their way, what it subscribed to as
 //! it sees it, and the version that each client id spoke last.
-//! What passes through it is `up`, `down` and `answers`.
+//! What passes through it is `up`, `down`, `answers`, and `unwritten` (answers that take long to write).
 //! Never: says what differs between versions (the steps do), and never holds up a connection of the newest
 //! version, whose messages pass as they are.
 
 mod answers;
 mod down;
+mod unwritten;
 mod up;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,14 +17,15 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use self::unwritten::Unwritten;
 use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
 use super::lane::Lane;
 use super::names;
 use super::node::{self, Object};
 use super::quirks::{self, Quirks, Spelling};
 use super::step::{Call, Reply};
-use super::Line;
-use crate::host::effects::{ConnectionId, Record};
+use super::Told;
+use crate::host::effects::{ConnectionId, LargeStates, Record};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -84,11 +86,16 @@ struct Peer {
 
 /// An answer of the core.
 #[derive(Debug)]
-struct Answered {
-    /// The result; JSON text.
-    result: Bytes,
-    /// The kinds of the channels whose states are in it, in their order.
-    states: Vec<ChannelKind>,
+enum Answered {
+    /// One that is written.
+    Written {
+        /// The result; JSON text.
+        result: Bytes,
+        /// The kinds of the channels whose states are in it, in their order.
+        states: Vec<ChannelKind>,
+    },
+    /// One that takes long to write.
+    Large(Box<LargeStates>),
 }
 
 /// A client's request, and the requests that the core gets instead of it.
@@ -111,7 +118,7 @@ struct Batch {
     answers: Vec<Result<Answered, RpcError>>,
     wants: usize,
     /// What the core has told behind its first answer, and the client is to be told behind its own.
-    behind: Vec<Line>,
+    behind: Vec<Told>,
 }
 
 impl Default for Peer {
@@ -168,6 +175,18 @@ impl Peer {
         let is_asked = |batch: &Batch| batch.asked.contains(channel) || batch.besides.contains(channel);
         let mut batches = self.batches.values().filter(|batch| !batch.given_up.contains(channel));
         self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
+    }
+
+    /// What of it an answer is translated with, elsewhere and later.
+    fn apart(&self) -> Self {
+        Self {
+            dialect: self.dialect,
+            answer: self.answer.clone(),
+            client_id: self.client_id.clone(),
+            root: self.root.clone(),
+            shown: self.shown.clone(),
+            ..Self::default()
+        }
     }
 
     fn root_down(&self, uri: &str) -> String {
@@ -274,12 +293,6 @@ impl Edges {
     /// Remembers which version a client spoke last.
     pub fn remember(&mut self, client_id: String, dialect: Dialect) {
         self.clients.insert(client_id, dialect);
-    }
-
-    /// Whether a connection speaks a version whose messages are made of the states that it is told: what its clients are
-    /// told has one order then, the same for all of them.
-    pub fn follows_states(&self, connection: ConnectionId) -> bool {
-        self.peers.get(&connection).is_some_and(|peer| peer.dialect.needs_states())
     }
 
     /// What is to be kept of what was heard: must be safe before the answer goes out.

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use ahp_types::actions::StateAction;
-use ahp_types::state::{ChatState, SessionStatus};
+use ahp_types::state::{ChatState, SessionStatus, SnapshotState};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
@@ -41,6 +41,72 @@ pub struct Lane {
     directories: HashMap<String, Vec<Value>>,
     /// The action that was translated last, which the next connection gets too.
     last: Option<Spoken>,
+}
+
+/// A channel's state as the core tells it.
+#[derive(Debug)]
+pub struct Found {
+    /// Of what kind the channel is.
+    pub kind: ChannelKind,
+    /// Which channel.
+    pub channel: String,
+    /// The state.
+    pub state: State,
+    /// What the list says of it, when it is a session and its version wants to know.
+    pub summary: Option<Object>,
+    /// The last action that it knows of.
+    pub from_seq: Value,
+}
+
+/// A state, read from JSON text or to be made such.
+#[derive(Debug)]
+pub enum State {
+    /// As text says it.
+    Said(Object),
+    /// As the core means it. It may be large.
+    Meant(SnapshotState),
+}
+
+impl Found {
+    /// The provider, if it is a session.
+    pub fn provider(&self) -> Option<&str> {
+        match &self.state {
+            State::Said(state) => node::text(state, "provider"),
+            State::Meant(SnapshotState::Session(session)) => Some(&session.provider),
+            State::Meant(_) => None,
+        }
+    }
+
+    /// The same, as the steps take it down.
+    pub fn into_shot(self) -> Shot {
+        Shot {
+            kind: self.kind,
+            resource: self.channel.clone(),
+            channel: self.channel,
+            state: self.state.into_object(),
+            summary: self.summary,
+            from_seq: self.from_seq,
+        }
+    }
+}
+
+impl State {
+    fn into_object(self) -> Object {
+        match self {
+            Self::Said(state) => state,
+            state @ Self::Meant(_) => state.to_object(),
+        }
+    }
+
+    fn to_object(&self) -> Object {
+        match self {
+            Self::Said(state) => state.clone(),
+            Self::Meant(state) => match serde_json::to_value(state) {
+                Ok(Value::Object(state)) => state,
+                _ => Object::new(),
+            },
+        }
+    }
 }
 
 /// A sequenced action, translated.
@@ -168,33 +234,53 @@ impl Lane {
     }
 
     /// Takes states up that are about to be told.
-    pub fn learn(&mut self, shots: &[Shot]) {
+    pub fn learn(&mut self, found: &[Found]) {
         if !self.dialect.needs_states() {
             return;
         }
-        for shot in shots {
-            match shot.kind {
-                ChannelKind::Chat => {}
-                ChannelKind::Session => {
-                    let status = shot.state.get("status").and_then(Value::as_u64).unwrap_or_default();
-                    let list =
-                        |name| shot.state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-                    self.active.insert(shot.channel.clone(), list("activeClients"));
-                    self.directories.insert(shot.channel.clone(), list("workingDirectories"));
-                    self.mark(shot.channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
-                    continue;
+        for Found { kind, channel, state, .. } in found {
+            match (kind, state) {
+                (ChannelKind::Chat, State::Meant(SnapshotState::Chat(state))) => {
+                    self.learn_chat(channel, state)
                 }
-                _ => continue,
-            }
-            match serde_json::from_value(Value::Object(shot.state.clone())) {
-                // Others may hold more of its turns: they are all kept up to date.
-                Ok(ChatState { turns, turns_next_cursor: Some(_), .. })
-                    if self.chat(&shot.channel).is_some_and(|known| known.turns.len() >= turns.len()) => {}
-                Ok(state) => {
-                    self.chats.insert(shot.channel.clone(), Conversation::new(state));
+                (ChannelKind::Chat, state) => {
+                    match serde_json::from_value(Value::Object(state.to_object())) {
+                        Ok(state) => self.learn_chat(channel, &state),
+                        Err(error) => tracing::error!(%error, channel, "a state cannot be read back"),
+                    }
                 }
-                Err(error) => tracing::error!(%error, shot.channel, "a state cannot be read back"),
+                (ChannelKind::Session, state) => {
+                    let state = state.to_object();
+                    let status = state.get("status").and_then(Value::as_u64).unwrap_or_default();
+                    let list = |name| state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+                    self.active.insert(channel.clone(), list("activeClients"));
+                    self.directories.insert(channel.clone(), list("workingDirectories"));
+                    self.mark(channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
+                }
+                _ => {}
             }
+        }
+    }
+
+    fn learn_chat(&mut self, channel: &str, state: &ChatState) {
+        // Others may hold more of its turns: they are all kept up to date.
+        let is_part = state.turns_next_cursor.is_some();
+        if is_part && self.chat(channel).is_some_and(|known| known.turns.len() >= state.turns.len()) {
+            return;
+        }
+        self.chats.insert(channel.to_owned(), Conversation::new(state.clone()));
+    }
+
+    /// What one answer is to be translated with, elsewhere and later: all that is known now, but for the chats.
+    pub fn apart(&self) -> Self {
+        Self {
+            dialect: self.dialect,
+            names: self.names.clone(),
+            chats: HashMap::new(),
+            read: self.read.clone(),
+            active: self.active.clone(),
+            directories: self.directories.clone(),
+            last: None,
         }
     }
 

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use edge::Edges;
+pub use edge::{Edges, Unwritten};
 
 use crate::host::effects::PartKey;
 
@@ -50,6 +50,31 @@ pub struct Line {
     pub delta: Option<PartKey>,
     /// For how long it may be held back to be merged, if the client has said so.
     pub delay: Option<Duration>,
+}
+
+/// What goes out to a client.
+#[derive(Debug)]
+pub enum Told {
+    /// This.
+    Line(Line),
+    /// An answer that takes long to write.
+    Unwritten(Box<Unwritten>),
+}
+
+impl Told {
+    /// Its line, which is written now if it was not.
+    pub fn now(self) -> Line {
+        match self {
+            Self::Line(line) => line,
+            Self::Unwritten(unwritten) => unwritten.write(),
+        }
+    }
+}
+
+impl From<Bytes> for Told {
+    fn from(bytes: Bytes) -> Self {
+        Self::Line(Line::of(bytes))
+    }
 }
 
 impl Line {

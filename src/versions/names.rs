@@ -16,7 +16,7 @@ const SCHEME: &str = "ahp-session";
 const GUESSES_MAX: usize = 256;
 
 /// The spellings of the sessions that were told of.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Names {
     /// The providers that there are, the default one first.
     providers: Vec<String>,

@@ -92,7 +92,7 @@ pub fn with_files(message: Incoming) -> Incoming {
 }
 
 /// The answer to `initialize`, without the folder to begin in.
-pub fn without_default_directory(line: &mut Line) {
+fn without_default_directory(line: &mut Line) {
     if memmem::find(&line.bytes, b"\"defaultDirectory\":").is_none() {
         return;
     }
@@ -179,8 +179,20 @@ fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) ->
 const SCHEME: &str = "ahp-session:";
 const ENCODED_SCHEME: &str = "YWhwLXNlc3Npb246";
 
+impl Quirks {
+    /// Says a line as a client with these quirks is to be told it.
+    pub fn apply(self, line: &mut Line, spelling: &mut Spelling) {
+        if self.remote_files {
+            without_default_directory(line);
+        }
+        if self.sessions_by_provider {
+            spelling.respell(line);
+        }
+    }
+}
+
 /// Which provider sessions are of, for [`Quirk::SessionsByProvider`].
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Spelling {
     providers: BTreeMap<String, String>,
     /// The same as clients say it that are back, of sessions that were not told of since the process began.

@@ -18,7 +18,8 @@ pub enum Aside {
     SeesNoQuestions,
     /// `initialize`, `reconnect`: the client answers no requests of the host.
     AnswersNothing,
-    /// `reconnect`: the states are for the edge; the client goes on with those that it has.
+    /// `reconnect`: the snapshots are for the version edge alone. The client keeps the states that it has, so the windows
+    /// of its subscriptions stay as they are.
     OnlyLooks,
     /// `listSessions`: just these sessions, as far as they are in memory.
     Only(Vec<String>),

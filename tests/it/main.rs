@@ -25,6 +25,7 @@ mod guard;
 mod home;
 mod judges;
 mod keeping;
+mod large_states;
 mod laws;
 mod layouts;
 mod leaving;

@@ -422,6 +422,21 @@ fn what_keeps_a_host_from_starting_is_told_by_its_window() {
 }
 
 #[test]
+fn connections_that_say_nothing_keep_no_window_out() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "first");
+    // More than may be about to join, and for longer than a window waits.
+    let silent: Vec<UnixStream> =
+        (0..600).map(|_| UnixStream::connect(folder.join("host.sock")).unwrap()).collect();
+    let mut second = Window::open(&folder, "second");
+    first.make_session();
+    second.follow();
+    assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
+    drop(silent);
+    check_nothing_is_left(&folder);
+}
+
+#[test]
 fn windows_come_and_go_at_every_moment() {
     let (_outer, folder) = state();
     let mut all = Vec::new();

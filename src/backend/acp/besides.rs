@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 pub const KIND: &str = "acp.kind";
 /// The places in files that a tool call is about.
 pub const LOCATIONS: &str = "acp.locations";
-/// What of a call's content has no place, by its index.
+/// Members of a tool call's content that the protocol has no member for, by the index of the content.
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
 pub const META: &str = "acp.meta";

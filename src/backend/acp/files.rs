@@ -55,7 +55,7 @@ pub struct Files {
 
 /// Something that was asked for.
 #[derive(Debug)]
-pub enum Asked {
+pub enum FileRequest {
     /// Read a file.
     Read(AgentRequest, ReadTextFileRequest),
     /// Write one.
@@ -85,7 +85,7 @@ pub enum Done {
         /// Whether it was.
         result: Result<(), Failed>,
         /// The call that it is shown as, and the change.
-        shown: Option<(String, Change)>,
+        shown: Option<(String, FileChange)>,
     },
     /// A command can be started.
     Found(AgentRequest, Result<Box<Launch>, Failed>),
@@ -97,7 +97,7 @@ pub struct Unknown;
 
 /// A change of a file.
 #[derive(Debug)]
-pub struct Change {
+pub struct FileChange {
     /// The file.
     pub path: PathBuf,
     /// What was in it, if it was there; unknown when that was no text, or too long.
@@ -113,7 +113,7 @@ struct Job {
 
 enum Work {
     In(Vec<PathBuf>),
-    Do(Asked),
+    Do(FileRequest),
 }
 
 impl Files {
@@ -142,11 +142,11 @@ impl Files {
     ///
     /// # Errors
     /// When it is too much.
-    pub fn ask(&self, asked: Asked) -> Result<(), (AgentRequest, Failed)> {
+    pub fn ask(&self, asked: FileRequest) -> Result<(), (AgentRequest, Failed)> {
         let bytes = match &asked {
-            Asked::Read(_, read) => read.path.as_os_str().len(),
-            Asked::Write { write, .. } => write.content.len(),
-            Asked::Find(_, launch) => launch.bytes(),
+            FileRequest::Read(_, read) => read.path.as_os_str().len(),
+            FileRequest::Write { write, .. } => write.content.len(),
+            FileRequest::Find(_, launch) => launch.bytes(),
         };
         let room = u32::try_from(1 + bytes / PIECE_BYTES)
             .ok()
@@ -157,9 +157,10 @@ impl Files {
                 self.queue(Work::Do(asked), Some(room));
                 Ok(())
             }
-            (None, Asked::Read(id, _) | Asked::Write { request: id, .. } | Asked::Find(id, _)) => {
-                Err((id, (INVALID_PARAMS, format!("a text has at most {TEXT_BYTES_MAX} bytes"))))
-            }
+            (
+                None,
+                FileRequest::Read(id, _) | FileRequest::Write { request: id, .. } | FileRequest::Find(id, _),
+            ) => Err((id, (INVALID_PARAMS, format!("a text has at most {TEXT_BYTES_MAX} bytes")))),
         }
     }
 
@@ -209,7 +210,7 @@ async fn work(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::Sender<Done>,
     }
 }
 
-impl Asked {
+impl FileRequest {
     /// What comes of it when it could not even be tried.
     fn failed(&self) -> (AgentRequest, fn(AgentRequest, Failed) -> Done) {
         match self {
@@ -222,15 +223,15 @@ impl Asked {
     }
 }
 
-fn carry_out(folders: &Folders, asked: Asked) -> Done {
+fn carry_out(folders: &Folders, asked: FileRequest) -> Done {
     match asked {
-        Asked::Read(request, read) => {
+        FileRequest::Read(request, read) => {
             let text = folders.open(&read.path).map_err(|refusal| failure(&read.path, refusal));
             let text = text
                 .and_then(|file| lines(file, read.line, read.limit).map_err(|why| about(&read.path, why)));
             Done::Read(request, text)
         }
-        Asked::Write { request, write, call, cancelled } => {
+        FileRequest::Write { request, write, call, cancelled } => {
             let WriteTextFileRequest { path, content, .. } = write;
             let before = if call.is_some() { text_of(folders, &path) } else { Err(Unknown) };
             let result = if cancelled.is_cancelled() {
@@ -238,10 +239,10 @@ fn carry_out(folders: &Folders, asked: Asked) -> Done {
             } else {
                 folders.write(&path, content.as_bytes()).map_err(|why| failure(&path, why))
             };
-            let shown = call.map(|call| (call, Change { path, before, after: content }));
+            let shown = call.map(|call| (call, FileChange { path, before, after: content }));
             Done::Written { request, result, shown }
         }
-        Asked::Find(request, launch) => Done::Found(request, launch.find(folders).map(Box::new)),
+        FileRequest::Find(request, launch) => Done::Found(request, launch.find(folders).map(Box::new)),
     }
 }
 
@@ -354,7 +355,7 @@ mod tests {
     async fn written(files: &mut Files, path: &Path, cancelled: &CancellationToken) -> Result<(), Failed> {
         let write = WriteTextFileRequest::new("s", path, "text");
         let request = AgentRequest::test();
-        let asked = Asked::Write { request, write, call: None, cancelled: cancelled.clone() };
+        let asked = FileRequest::Write { request, write, call: None, cancelled: cancelled.clone() };
         files.ask(asked).unwrap();
         let Some(Done::Written { result, .. }) = files.done().await else { panic!("it was not written") };
         result

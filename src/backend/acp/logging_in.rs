@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::agent::Running;
 use super::conversation::{asked_too_early, page_to_open};
-use super::login::{Asked, Login, Required, Step};
+use super::login::{Login, LoginRequest, NextStep, Required};
 use super::peer::{Ear, Failure, Said};
 use crate::backend::Reports;
 use crate::host::effects::{Event, Tokens};
@@ -41,11 +41,11 @@ impl Running {
         match self.login.next(tokens) {
             // Somebody may have logged in to it elsewhere.
             None => Ok(true),
-            Some(Step::StartAnew) => {
+            Some(NextStep::StartAnew) => {
                 self.end("it was started anew, to be logged in");
                 Ok(false)
             }
-            Some(Step::Ask(asked)) => {
+            Some(NextStep::Ask(asked)) => {
                 tell(reports, &format!("Waiting for the login: {}", asked.name())).await;
                 let mut attempt = Attempt::begin(self.connection.listen(), &self.login, *asked);
                 let answer = timeout(LIMIT, attempt.answer(reports)).await;
@@ -75,12 +75,12 @@ struct Attempt<'a> {
     ear: Ear,
     request: u64,
     login: &'a Login,
-    asked: Asked,
+    asked: LoginRequest,
     is_answered: bool,
 }
 
 impl<'a> Attempt<'a> {
-    fn begin(ear: Ear, login: &'a Login, asked: Asked) -> Self {
+    fn begin(ear: Ear, login: &'a Login, asked: LoginRequest) -> Self {
         let request = ear.request("authenticate", &asked.params());
         Self { ear, request, login, asked, is_answered: false }
     }

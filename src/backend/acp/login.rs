@@ -80,21 +80,21 @@ enum TokenIs {
 
 /// What is to be done next so that an agent is logged in.
 #[derive(Debug, PartialEq)]
-pub enum Step {
+pub enum NextStep {
     /// It is to be started with another environment.
     StartAnew,
     /// It is to be asked to log in in this way.
-    Ask(Box<Asked>),
+    Ask(Box<LoginRequest>),
 }
 
 /// In which way an agent is asked to log in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct LoginRequest {
     way: Way,
     key: Option<Token>,
 }
 
-impl Asked {
+impl LoginRequest {
     /// The parameters of `authenticate`. There may be a key in them.
     pub fn params(&self) -> Value {
         let mut params = json!({ "methodId": self.way.id });
@@ -117,13 +117,13 @@ pub struct Login {
     ways: Vec<Way>,
     /// The variables that it was started with.
     environment: BTreeMap<String, Token>,
-    state: Mutex<State>,
+    state: Mutex<LoginState>,
     /// Held by the one who logs in, so that others wait for that.
     pub at_work: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LoginState {
     is_needed: bool,
     /// What it was asked for, by the ids of the ways.
     tried: BTreeMap<String, Token>,
@@ -255,11 +255,11 @@ pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
 impl Login {
     /// The login of an agent that has just been started with these variables.
     pub fn new(ways: Vec<Way>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
-        let state = State { secrets: secrets.into(), ..State::default() };
+        let state = LoginState { secrets: secrets.into(), ..LoginState::default() };
         Self { ways, environment, state: Mutex::new(state), ..Self::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoginState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -279,22 +279,22 @@ impl Login {
     }
 
     /// What is to be done about it; each only once.
-    pub fn next(&self, tokens: &Tokens) -> Option<Step> {
+    pub fn next(&self, tokens: &Tokens) -> Option<NextStep> {
         let mut state = self.state();
         let (way, token) = self.step(tokens, &state)?;
         if matches!(way.token, TokenIs::Variable(_)) {
-            return Some(Step::StartAnew);
+            return Some(NextStep::StartAnew);
         }
         state.tried.insert(way.id.clone(), token.clone());
         state.secrets.push_back(Secret::keep(token.secret()));
         let surplus = state.secrets.len().saturating_sub(SECRETS_MAX);
         state.secrets.drain(..surplus);
         let key = matches!(way.token, TokenIs::Key { .. }).then(|| token.clone());
-        Some(Step::Ask(Box::new(Asked { way: way.clone(), key })))
+        Some(NextStep::Ask(Box::new(LoginRequest { way: way.clone(), key })))
     }
 
     /// It was asked for something, and that was withdrawn: it can be asked again.
-    pub fn is_untried(&self, asked: &Asked) {
+    pub fn is_untried(&self, asked: &LoginRequest) {
         self.state().tried.remove(&asked.way.id);
     }
 
@@ -303,7 +303,7 @@ impl Login {
         advice(&self.ways)
     }
 
-    fn step<'a>(&'a self, tokens: &'a Tokens, state: &State) -> Option<(&'a Way, &'a Token)> {
+    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a Way, &'a Token)> {
         let meant = environment(&self.ways, tokens);
         let held = self.ways.iter().filter_map(|way| Some((way, tokens.get(&way.resource.resource)?)));
         held.into_iter().find(|(way, token)| match &way.token {
@@ -370,13 +370,13 @@ mod tests {
         let login =
             Login::new(ways.clone(), environment(&ways, &token("acp-login:/a/key", "old")), Vec::new());
         let ask = |tokens: &Tokens| match login.next(tokens) {
-            Some(Step::Ask(asked)) => Some(*asked),
+            Some(NextStep::Ask(asked)) => Some(*asked),
             _ => None,
         };
         assert_eq!(login.next(&Tokens::new()), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "old")), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "with\0nothing")), None);
-        assert_eq!(login.next(&token("acp-login:/a/key", "new")), Some(Step::StartAnew));
+        assert_eq!(login.next(&token("acp-login:/a/key", "new")), Some(NextStep::StartAnew));
         let go = token("acp-login:/a/x", "go");
         let asked = ask(&go).unwrap();
         assert_eq!(asked.params(), json!({ "methodId": "x" }));
@@ -395,7 +395,7 @@ mod tests {
             (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
         ] {
             let login = Login::new(ways("a", &hello, quirks), BTreeMap::new(), Vec::new());
-            let Some(Step::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
+            let Some(NextStep::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
             assert_eq!(asked.params(), json!({ "methodId": "k", "_meta": meta }));
             assert!(!format!("{asked:?}").contains("\"s\""), "{asked:?}");
         }

@@ -19,7 +19,7 @@ use agent_client_protocol_schema::v1::{CreateTerminalRequest, ToolCallContent};
 use serde_json::{json, Value};
 use tokio::time::{sleep_until, Instant};
 
-use self::command::Held;
+use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
 use self::screen::{Changes, Screen, Stage};
 use super::files::Failed;
@@ -53,7 +53,7 @@ pub struct Terminals {
 struct Terminal {
     screen: Arc<Screen>,
     /// None when it was killed.
-    held: Option<Held>,
+    held: Option<KillSwitch>,
     run: RunId,
 }
 
@@ -170,7 +170,7 @@ impl Terminals {
         let terminal = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
         let held = terminal.held.take();
         self.waiting.push((request.clone(), Arc::clone(&terminal.screen), Wait::End));
-        held.into_iter().for_each(Held::kill);
+        held.into_iter().for_each(KillSwitch::kill);
         Ok(())
     }
 
@@ -182,14 +182,14 @@ impl Terminals {
         let Terminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
         screen.release();
         self.waiting.push((request.clone(), screen, Wait::End));
-        held.into_iter().for_each(Held::kill);
+        held.into_iter().for_each(KillSwitch::kill);
         Ok(())
     }
 
     /// Ends what a turn has started. The terminals stay.
     pub fn kill_those_of(&mut self, run: RunId) {
         let of_it = self.open.values_mut().filter(|terminal| terminal.run == run);
-        of_it.filter_map(|terminal| terminal.held.take()).for_each(Held::kill);
+        of_it.filter_map(|terminal| terminal.held.take()).for_each(KillSwitch::kill);
     }
 
     /// Nobody wants to have this request answered any more.

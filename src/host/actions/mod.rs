@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use super::channels::{called, client_actions, Kind};
 use super::effects::{ChannelId, ChatKey, ConnectionId};
 use super::model::TitleBy;
-use super::selection::Asked;
+use super::selection::PendingAction;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -101,7 +101,7 @@ impl Host {
             }
             (_, Some(failing)) => Err(format!("nothing can be kept now: {}", failing.reason)),
             (Some(target), None) => {
-                let asked = Asked {
+                let asked = PendingAction {
                     connection,
                     channel: params.channel.clone(),
                     action: params.action.clone(),
@@ -128,7 +128,7 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         target: ChannelId,
-        asked: Asked,
+        asked: PendingAction,
         aside: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
         if let Some(Aside::Selects { change, for_all_chats }) = aside {

@@ -12,7 +12,7 @@ use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
 use crate::host::model::{Channel, Chat, Session, Subscription};
-use crate::host::selection::Asked;
+use crate::host::selection::PendingAction;
 use crate::host::windows::{cursor_before, Loading, StateIsNeeded};
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
@@ -91,7 +91,7 @@ impl Kind for Chat {
     fn read_action(
         host: &Host,
         key: ChatKey,
-        asked: &Asked,
+        asked: &PendingAction,
         aside: Option<&Aside>,
     ) -> Result<StateAction, Refusal> {
         read_action::<Self>(&asked.action, |name, members| {

@@ -27,7 +27,7 @@ use ahp_types::state::SnapshotState;
 use super::actions::{read_action, ClientAction, Refusal, Verdict};
 use super::effects::{ActionLine, ChannelId, SessionKey};
 use super::model::{Channel, Chat, Session, Subscription};
-use super::selection::Asked;
+use super::selection::PendingAction;
 use super::windows::{Loading, StateIsNeeded};
 use super::{Config, Host, Step};
 use crate::wire::asides::Aside;
@@ -95,7 +95,7 @@ pub(super) trait Kind: Sized {
     fn read_action(
         _host: &Host,
         _key: Self::Key,
-        asked: &Asked,
+        asked: &PendingAction,
         _aside: Option<&Aside>,
     ) -> Result<StateAction, Refusal> {
         read_action::<Self>(&asked.action, |_, _| ())
@@ -382,7 +382,7 @@ impl Host {
     pub(super) fn read_action(
         &self,
         id: ChannelId,
-        asked: &Asked,
+        asked: &PendingAction,
         aside: Option<&Aside>,
     ) -> Result<StateAction, Refusal> {
         by_kind!(id.kind, K => K::read_action(self, id.key.into(), asked, aside))

@@ -11,7 +11,7 @@ use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
 use crate::host::effects::SessionKey;
 use crate::host::model::{Channel, Session};
-use crate::host::selection::Asked;
+use crate::host::selection::PendingAction;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -76,7 +76,7 @@ impl Kind for Session {
     fn read_action(
         host: &Host,
         key: SessionKey,
-        asked: &Asked,
+        asked: &PendingAction,
         aside: Option<&Aside>,
     ) -> Result<StateAction, Refusal> {
         let client_id = &asked.origin.client_id;

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use ahp_types::commands::{
     ContentEncoding, ResourceCopyParams, ResourceDeleteParams, ResourceMkdirParams, ResourceMoveParams,
-    ResourceRequestParams, ResourceWriteParams, SubscribeResult,
+    ResourceRequestParams, ResourceWriteParams,
 };
+use ahp_types::common::JsonObject;
 use ahp_types::state::{ResourceChangeType, Snapshot};
 use bytes::Bytes;
 
@@ -22,7 +23,7 @@ use super::{Findings, LoadedSession};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{to_sorted_json, Incoming, RequestId};
+use crate::wire::rpc::{sorted, Incoming, RequestId};
 use crate::wire::watches::Watched;
 
 pub use agents::*;
@@ -109,7 +110,8 @@ pub enum Input {
     Timer(Timer),
     /// No client can say anything any more.
     Shutdown(Shutdown),
-    /// Everything that was waiting has been taken in: what was held back to be merged is told.
+    /// The last input of a batch was handled: summaries that were held back, so that several changes are told as one, are
+    /// sent.
     Settled,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
@@ -206,9 +208,9 @@ pub enum Output {
         /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
         cut: bool,
     },
-    /// Answer a request with a state that is so large that it takes long to make JSON text of it: that is made where
+    /// Answer a request with states that are so large that it takes long to make JSON text of them: that is made where
     /// nobody waits for it but this connection, to which all that comes behind this is sent behind it.
-    State(ConnectionId, RequestId, Box<LargeState>),
+    States(ConnectionId, RequestId, Box<LargeStates>),
     /// Nothing more is sent to a connection: its client is gone.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
@@ -256,28 +258,44 @@ impl Output {
     pub fn frame_bytes(&self) -> usize {
         match self {
             Self::Frame(_, frame) => frame.bytes(),
-            Self::State(_, _, state) => state.bytes,
+            Self::States(_, _, states) => states.bytes,
             _ => 0,
         }
     }
 }
 
-/// The state of a channel that is large.
+/// A result with the states of channels, which are large.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LargeState {
-    /// The state, and where it stands in the sequence.
-    pub snapshot: Snapshot,
-    /// The kind of the channel.
-    pub kind: ChannelKind,
-    /// The size of its JSON text in bytes; nearly.
+pub struct LargeStates {
+    /// What is answered.
+    pub method: Method,
+    /// What the result says besides.
+    pub besides: JsonObject,
+    /// The states, and where each stands in the sequence.
+    pub snapshots: Vec<Snapshot>,
+    /// The kinds of the channels, in the order of their states.
+    pub kinds: Vec<ChannelKind>,
+    /// The size of the JSON text of the states in bytes; nearly.
     pub bytes: usize,
 }
 
-impl LargeState {
-    /// The answer to the `subscribe` of this id, which takes long to make.
+impl LargeStates {
+    /// The answer to the request of this id, which takes long to make.
     pub fn answer(self, id: RequestId) -> Frame {
-        let result = to_sorted_json(&SubscribeResult { snapshot: Some(self.snapshot) });
-        Frame::Result { id, method: Method::Subscribe, result: result.into(), states: vec![self.kind] }
+        let (method, states) = (self.method, self.kinds.clone());
+        Frame::Result { id, method, result: self.json().into(), states }
+    }
+
+    /// The result, as JSON text.
+    pub fn json(self) -> Vec<u8> {
+        let mut result = self.besides;
+        let mut snapshots = self.snapshots.into_iter().map(|it| serde_json::to_value(it).unwrap_or_default());
+        if self.method == Method::Subscribe {
+            result.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));
+        } else {
+            result.insert("snapshots".to_owned(), snapshots.collect());
+        }
+        sorted(result)
     }
 }
 

@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ahp_types::commands::{InitializeResult, SubscribeParams, SubscribeResult, UnsubscribeParams};
-use ahp_types::state::Snapshot;
-use serde_json::json;
+use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
+use ahp_types::common::JsonObject;
+use serde_json::Value;
 
 use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
-use crate::host::effects::{ConnectionId, LargeState, Past};
+use crate::host::effects::{ConnectionId, LargeStates, Past};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
@@ -22,19 +22,30 @@ use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::{InitializeParams, ReconnectParams};
-use crate::wire::rpc::{sorted, to_json, to_sorted_json};
+use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
+use crate::wire::rpc::to_json;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
-/// A state from this size on, in bytes, is large: it takes longer to write than others should wait.
+/// States from this size on, in bytes, are large: they take longer to write than others should wait.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// What answers a `subscribe`.
+/// What answers a request that subscribes.
 pub(in crate::host) enum Subscribed {
     /// This.
     States(States),
     /// This, when it is written.
-    Large(LargeState),
+    Large(Box<LargeStates>),
+}
+
+impl From<LargeStates> for Subscribed {
+    /// What is not large is written at once.
+    fn from(states: LargeStates) -> Self {
+        if states.bytes >= LARGE_BYTES {
+            return Self::Large(Box::new(states));
+        }
+        let kinds = states.kinds.clone();
+        Self::States(States { json: states.json(), kinds })
+    }
 }
 
 impl Host {
@@ -43,7 +54,7 @@ impl Host {
         &mut self,
         connection: ConnectionId,
         params: &InitializeParams,
-    ) -> Result<States, RpcError> {
+    ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
@@ -59,14 +70,14 @@ impl Host {
             ),
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
-        let (snapshots, kinds) = self.take_up(connection, wanted);
+        let mut states = self.take_up(connection, Method::Initialize, wanted);
         let client = self.connections.get(&connection);
-        let mut result = serde_json::to_value(InitializeResult {
+        let result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
             server_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX),
             server_info: Some(self.config.server_info.clone()),
             meta: None,
-            snapshots,
+            snapshots: Vec::new(),
             default_directory: client.and_then(|client| client.default_directory.clone()),
             completion_trigger_characters: Some(self.completion_triggers()),
             terminal_command_prefix: None,
@@ -74,10 +85,11 @@ impl Host {
             automations: None,
         })
         .unwrap_or_default();
-        if let Some(members) = result.as_object_mut() {
+        if let Value::Object(mut members) = result {
             members.remove("protocolVersion");
+            states.besides = members;
         }
-        Ok(States { json: sorted(result), kinds })
+        Ok(states.into())
     }
 
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
@@ -89,7 +101,7 @@ impl Host {
         connection: ConnectionId,
         params: &ReconnectParams,
         aside: Option<&Aside>,
-    ) -> Result<(States, Missed), RpcError> {
+    ) -> Result<(Subscribed, Missed), RpcError> {
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -127,10 +139,11 @@ impl Host {
             tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
             let missed = missed.unwrap_or_default().of_follower(wanted.clone());
             self.go_on(connection, wanted);
-            return Ok((States { json: result, kinds: Vec::new() }, missed));
+            let states = States { json: result, kinds: Vec::new() };
+            return Ok((Subscribed::States(states), missed));
         }
         tracing::info!(client = params.client_id, "a client is back: snapshots");
-        let (snapshots, kinds) = self.take_up(connection, &params.subscriptions);
+        let mut states = self.take_up(connection, Method::Reconnect, &params.subscriptions);
         let followed = match aside {
             Some(Aside::OnlyLooks) => {
                 self.go_on(connection, wanted);
@@ -138,8 +151,8 @@ impl Host {
             }
             _ => wanted,
         };
-        let result = to_sorted_json(&json!({ "type": "snapshot", "snapshots": snapshots }));
-        Ok((States { json: result, kinds }, Missed::default().of_follower(followed)))
+        states.besides.insert("type".to_owned(), "snapshot".into());
+        Ok((states.into(), Missed::default().of_follower(followed)))
     }
 
     /// Subscribes to channels of which the client has states already, with windows that nobody knows.
@@ -208,18 +221,20 @@ impl Host {
         let how = Subscription::asked_for(params)?;
         let first_turn = self.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
-        let snapshot = self.snapshot(target, first_turn);
-        let chat = target.chat().and_then(|key| self.channels.chats.known(key));
-        let bytes = chat.map_or(0, |chat| chat.saved.turn_bytes + chat.conversation.turn_bytes());
-        Ok(match snapshot {
-            Some(snapshot) if bytes >= LARGE_BYTES => {
-                Subscribed::Large(LargeState { snapshot, kind: target.kind, bytes })
-            }
-            snapshot => {
-                let kinds = snapshot.iter().map(|_| target.kind).collect();
-                Subscribed::States(States { json: to_sorted_json(&SubscribeResult { snapshot }), kinds })
-            }
-        })
+        Ok(self.states_of(Method::Subscribe, &[target], first_turn).into())
+    }
+
+    /// The states of these channels, from this turn on, as this method answers them.
+    fn states_of(&mut self, method: Method, targets: &[ChannelId], first_turn: usize) -> LargeStates {
+        let (mut snapshots, mut kinds, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for &target in targets {
+            let Some(snapshot) = self.snapshot(target, first_turn) else { continue };
+            snapshots.push(snapshot);
+            kinds.push(target.kind);
+            let chat = target.chat().and_then(|key| self.channels.chats.known(key));
+            bytes += chat.map_or(0, |chat| chat.saved.turn_bytes + chat.conversation.turn_bytes());
+        }
+        LargeStates { method, besides: JsonObject::default(), snapshots, kinds, bytes }
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
@@ -266,11 +281,10 @@ impl Host {
         Ok(before)
     }
 
-    /// Subscribes to those channels that exist; returns their states, and the kind of each.
-    fn take_up(&mut self, connection: ConnectionId, uris: &[String]) -> (Vec<Snapshot>, Vec<ChannelKind>) {
+    /// Subscribes to those channels that exist; returns their states, as this method answers them.
+    fn take_up(&mut self, connection: ConnectionId, method: Method, uris: &[String]) -> LargeStates {
         let (targets, _) = self.resolve(uris);
-        let states = targets.iter().filter_map(|&target| Some((self.snapshot(target, 0)?, target.kind)));
-        let states = states.unzip();
+        let states = self.states_of(method, &targets, 0);
         for target in targets {
             self.subscribe(connection, target, Subscription::default());
         }

@@ -11,8 +11,6 @@ pub mod handshake;
 pub mod notice;
 pub mod websocket;
 
-use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,15 +19,12 @@ use std::time::Duration;
 
 use anyhow::{bail, Context};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
 
 use self::access::{Access, Token};
 use self::address::{Address, Listener};
 use self::announce::Announced;
+use super::half_open::HalfOpen;
 use super::link::{Door, Terms};
-
-/// So many connections may be about to be let in. When one more comes, the one that has taken longest has to go.
-const HALF_OPEN_MAX: usize = 128;
 
 /// How long to wait when no more files can be opened: a connection that ends gives one back.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -185,28 +180,5 @@ fn keep_alive(stream: &TcpStream) {
     }
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "small messages may be late");
-    }
-}
-
-/// Handshakes that are not done.
-#[derive(Debug, Default)]
-struct HalfOpen(VecDeque<JoinHandle<()>>);
-
-impl HalfOpen {
-    fn begin(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
-        self.0.retain(|handshake| !handshake.is_finished());
-        while self.0.len() >= HALF_OPEN_MAX {
-            if let Some(oldest) = self.0.pop_front() {
-                tracing::debug!("too many clients are about to be let in: the first one has to go");
-                oldest.abort();
-            }
-        }
-        self.0.push_back(tokio::spawn(handshake));
-    }
-}
-
-impl Drop for HalfOpen {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
     }
 }

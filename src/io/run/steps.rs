@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use super::leaving::{patience, NOT_TOLD};
 use super::{Exit, Sidecar};
-use crate::host::effects::{ConnectionId, Frame, Input, LargeState, Output, Timer};
+use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
 use crate::io::link::Behind;
 use crate::io::readers::{listing, Asked};
 use crate::io::states::Made;
+use crate::versions::Told;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
@@ -20,21 +21,42 @@ impl Sidecar {
     /// Sends a frame, as the connection's version says it.
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         // What was on its way to a connection that is lost is not told.
-        let Some(link) = self.links.get_mut(connection) else { return };
-        if link.puts_behind(|| Behind::Frame(frame.clone())) {
-            return;
+        if self.links.get_mut(connection).is_some() {
+            self.edges.tell(connection, frame, &mut self.told);
+            self.send(connection, is_answer(frame), false);
         }
-        self.edges.down(connection, frame, &mut self.told);
-        for line in self.told.drain(..) {
-            if is_answer(frame) {
-                link.outbox.note_answer(line.bytes.len());
+    }
+
+    /// Sends what a client is told, in its order; `ahead` of text of agents that waits to be written, if it may.
+    fn send(&mut self, connection: ConnectionId, is_answer: bool, ahead: bool) {
+        let mut told = std::mem::take(&mut self.told);
+        for told in told.drain(..) {
+            self.send_one(connection, Behind { told, is_answer }, ahead);
+        }
+        self.told = told;
+    }
+
+    fn send_one(&mut self, connection: ConnectionId, what: Behind, ahead: bool) {
+        let Some(link) = self.links.get_mut(connection) else { return };
+        let Some(Behind { told, is_answer }) = link.put_behind(what) else { return };
+        let line = match told {
+            Told::Unwritten(answer) if !self.options.deterministic => {
+                link.behind = Some(Vec::new());
+                link.outbox.expect(answer.bytes);
+                link.answers_due += 1;
+                return self.states.make(connection, *answer);
             }
-            match (line.delta, line.delay) {
-                (Some(part), Some(delay)) => {
-                    link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
-                }
-                _ => link.outbox.push(line.bytes, line.delta),
+            told => told.now(),
+        };
+        if is_answer {
+            link.outbox.note_answer(line.bytes.len());
+        }
+        match (line.delta, line.delay) {
+            _ if ahead => link.outbox.push_ahead(line.bytes),
+            (Some(part), Some(delay)) => {
+                link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
             }
+            _ => link.outbox.push(line.bytes, line.delta),
         }
     }
 
@@ -95,23 +117,21 @@ impl Sidecar {
     /// Carries out what stands alone: now, and before text of agents that waits to be written.
     fn carry_out_ahead(&mut self, output: Output) {
         let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
-        let Some(link) = self.links.get_mut(connection) else { return };
-        if link.behind.is_some() {
-            return self.tell(connection, &frame);
-        }
-        self.edges.down(connection, &frame, &mut self.told);
-        for line in self.told.drain(..) {
-            if is_answer(&frame) {
-                link.outbox.note_answer(line.bytes.len());
-            }
-            link.outbox.push_ahead(line.bytes);
+        if self.links.get_mut(connection).is_some() {
+            self.edges.tell(connection, &frame, &mut self.told);
+            self.send(connection, is_answer(&frame), true);
         }
     }
 
     pub(super) fn carry_out(&mut self, output: Output) {
         match output {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
-            Output::State(connection, id, state) => self.answer_with(connection, id, state),
+            Output::States(connection, id, states) => {
+                if self.links.get_mut(connection).is_some() {
+                    self.edges.tell_states(connection, id, *states, &mut self.told);
+                    self.send(connection, true, false);
+                }
+            }
             // Taken by the keeper.
             Output::Record(_) => {}
             Output::Departed { connection, cut } => {
@@ -153,38 +173,24 @@ impl Sidecar {
         }
     }
 
-    /// Answers a request with a large state when it is text.
-    fn answer_with(&mut self, connection: ConnectionId, id: RequestId, state: Box<LargeState>) {
-        // Where the edge follows states, its clients are all told the same in the same order.
-        if self.options.deterministic || self.edges.follows_states(connection) {
-            return self.tell(connection, &state.answer(id));
-        }
-        let Some(link) = self.links.get_mut(connection) else { return };
-        if link.behind.is_some() {
-            link.puts_behind(|| Behind::State(id, state));
-            return;
-        }
-        link.behind = Some(Vec::new());
-        link.outbox.expect(state.bytes);
-        self.expect_answer(connection);
-        self.states.make(connection, id, *state);
-    }
-
-    /// A large state was made text: it goes out, and what waits behind it.
+    /// An answer with large states was written: it goes out, and what waits behind it.
     pub(super) fn hear_state(&mut self, made: Made) {
-        let Made { connection, answer, expected } = made;
+        let Made { connection, id, line, expected } = made;
         let Some(link) = self.links.get_mut(connection) else { return };
         link.outbox.expected_come(expected);
         let behind = link.behind.take().unwrap_or_default();
-        self.answer(connection, &answer);
+        self.answer_has_come(connection);
+        match line {
+            Some(line) => {
+                self.send_one(connection, Behind { told: Told::Line(line), is_answer: true }, false)
+            }
+            None => self.tell(connection, &Frame::Error { id: Some(id), error: RpcError::internal() }),
+        }
         for what in behind {
             if let Some(link) = self.links.get_mut(connection) {
                 link.outbox.expected_come(what.bytes());
             }
-            match what {
-                Behind::Frame(frame) => self.tell(connection, &frame),
-                Behind::State(id, state) => self.answer_with(connection, id, state),
-            }
+            self.send_one(connection, what, false);
         }
     }
 
@@ -278,7 +284,7 @@ fn survives(run: impl FnOnce()) -> bool {
 /// Whether a request of this connection is answered among these outputs.
 fn answers(outputs: &[Output], from: ConnectionId, request: &RequestId) -> bool {
     outputs.iter().any(|output| match output {
-        Output::Frame(to, Frame::Result { id, .. }) | Output::State(to, id, _) => {
+        Output::Frame(to, Frame::Result { id, .. }) | Output::States(to, id, _) => {
             (*to, id) == (from, request)
         }
         Output::Frame(to, Frame::Error { id: Some(id), .. }) => (*to, id) == (from, request),

@@ -9,6 +9,7 @@ mod idle;
 mod kinds;
 mod large;
 mod listing;
+mod returning;
 mod sharing;
 mod stalling;
 mod syncing;

@@ -9,32 +9,65 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{Answered, Batch, Edges, Peer};
-use crate::host::effects::{ConnectionId, Frame};
+use super::{Answered, Batch, Edges, Peer, Unwritten};
+use crate::host::effects::{ConnectionId, Frame, LargeStates};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
-use crate::versions::quirks;
 use crate::versions::step::Notice;
-use crate::versions::Line;
+use crate::versions::{Line, Told};
 use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted};
+use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted, RequestId};
 use crate::wire::uris;
 
 impl Edges {
-    /// Translates a frame down, to the lines that go out.
+    /// Translates a frame down, to the lines that go out, all of which are written now.
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
-        let before = lines.len();
-        self.translate_down(connection, frame, lines);
-        let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
-        if has.remote_files {
-            lines[before..].iter_mut().for_each(quirks::without_default_directory);
+        let mut told = Vec::new();
+        self.tell(connection, frame, &mut told);
+        lines.extend(told.into_iter().map(Told::now));
+    }
+
+    /// Translates a frame down, to what goes out, in this order. What takes long to write is not written.
+    pub fn tell(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Told>) {
+        let before = told.len();
+        self.translate_down(connection, frame, told);
+        self.apply_quirks(connection, &mut told[before..]);
+    }
+
+    /// Translates the answer to a request down that has large states in it.
+    pub fn tell_states(
+        &mut self,
+        connection: ConnectionId,
+        id: RequestId,
+        states: LargeStates,
+        told: &mut Vec<Told>,
+    ) {
+        let before = told.len();
+        if let Some(inner) = id.inner_number() {
+            self.hear_answer(connection, inner, Ok(Answered::Large(Box::new(states))), told);
+        } else {
+            let peer = self.peers.entry(connection).or_default();
+            peer.open |= matches!(states.method, Method::Initialize | Method::Reconnect);
+            told.push(Told::Unwritten(Box::new(Unwritten::plain(id, states, peer.answer.clone()))));
         }
-        if has.sessions_by_provider {
-            lines[before..].iter_mut().for_each(|line| self.spelling.respell(line));
+        self.apply_quirks(connection, &mut told[before..]);
+    }
+
+    /// Says what a client is told as one with its quirks is to be told it.
+    fn apply_quirks(&mut self, connection: ConnectionId, told: &mut [Told]) {
+        let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
+        if !has.remote_files && !has.sessions_by_provider {
+            return;
+        }
+        for told in told {
+            match told {
+                Told::Line(line) => has.apply(line, &mut self.spelling),
+                Told::Unwritten(unwritten) => unwritten.apply_quirks(has, &mut self.spelling),
+            }
         }
     }
 
-    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
+    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Told>) {
         let peer = self.peers.entry(connection).or_default();
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
@@ -43,47 +76,46 @@ impl Edges {
         if let Some(inner) = inner {
             let answer = match frame {
                 Frame::Result { result, states, .. } => {
-                    Ok(Answered { result: result.clone(), states: states.clone() })
+                    Ok(Answered::Written { result: result.clone(), states: states.clone() })
                 }
                 Frame::Error { error, .. } => Err(error.clone()),
                 _ => return,
             };
-            return self.hear_answer(connection, inner, answer, lines);
+            return self.hear_answer(connection, inner, answer, told);
         }
         if matches!(frame, Frame::Result { method: Method::Initialize | Method::Reconnect, .. }) {
             peer.open = true;
         }
         if peer.is_plain() {
-            lines.push(plain(frame, &peer.answer));
+            told.push(Told::Line(plain(frame, &peer.answer)));
             return;
         }
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return };
         match frame {
             Frame::Action(action) | Frame::Delta(action, _) => {
                 let spoken = lane.speak(action);
-                let before = lines.len();
-                for line in &spoken.lines {
-                    if peer.is_shown(&line.shown_on) {
-                        lines.push(with_root(&line.line, &line.shown_on, &peer.root));
-                    }
-                }
-                if let Frame::Delta(_, delay_ms) = frame {
-                    for line in &mut lines[before..] {
-                        line.delay = Some(Duration::from_millis(*delay_ms)).filter(|_| line.delta.is_some());
-                    }
+                let before = told.len();
+                let delay = match frame {
+                    Frame::Delta(_, delay_ms) => Some(Duration::from_millis(*delay_ms)),
+                    _ => None,
+                };
+                for line in spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on)) {
+                    let mut line = with_root(&line.line, &line.shown_on, &peer.root);
+                    line.delay = delay.filter(|_| line.delta.is_some());
+                    told.push(Told::Line(line));
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
                 if let Some(origin) = own {
                     let said = take_said(&mut peer.said, origin.client_seq);
-                    if let (Some(said), true) = (said, lines.len() == before) {
-                        lines.push(echo(lane, peer.root.clone(), said, action.server_seq, &origin, None));
+                    if let (Some(said), true) = (said, told.len() == before) {
+                        told.push(echo(lane, peer.root.clone(), said, action.server_seq, &origin, None));
                     }
                 }
             }
             Frame::Answer(line) => {
-                let mut told = Vec::new();
-                answer_alone(lane, peer, line, &mut told);
-                behind_return(peer).unwrap_or(lines).append(&mut told);
+                let mut alone = Vec::new();
+                answer_alone(lane, peer, line, &mut alone);
+                behind_return(peer).unwrap_or(told).append(&mut alone);
             }
             Frame::Notification { method, params } => {
                 let Ok(mut params) = serde_json::from_slice::<Object>(params) else { return };
@@ -93,31 +125,31 @@ impl Edges {
                 let notice = Notice { method: (*method).to_owned(), params };
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut scene) {
-                    let line = Line::of(notification_line(&notice.method, &sorted(notice.params)));
-                    behind_return(peer).unwrap_or(lines).push(line);
+                    let line = notification_line(&notice.method, &sorted(notice.params));
+                    behind_return(peer).unwrap_or(told).push(line.into());
                 }
             }
             Frame::Error { id, error } => {
                 let mut error = error.clone();
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 chain.error_down(&mut error, &mut scene);
-                lines.push(Line::of(error_line(id.as_ref(), &error)));
+                told.push(error_line(id.as_ref(), &error).into());
             }
-            Frame::Result { id, result, .. } => lines.push(Line::of(result_line(id, result))),
+            Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
             // What clients are asked for is the same in all versions whose clients answer.
-            Frame::Request { .. } => lines.push(plain(frame, &peer.answer)),
+            Frame::Request { .. } => told.push(Told::Line(plain(frame, &peer.answer))),
         }
     }
 }
 
 /// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all of them are there.
-fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Line>> {
+fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Told>> {
     let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
 
 /// The line of a frame of the newest version.
-fn plain(frame: &Frame, version: &Value) -> Line {
+pub(super) fn plain(frame: &Frame, version: &Value) -> Line {
     match frame {
         Frame::Action(action) => Line { delta: action.delta, ..Line::of(action.line.clone()) },
         Frame::Delta(action, delay_ms) => Line {
@@ -139,10 +171,10 @@ fn plain(frame: &Frame, version: &Value) -> Line {
 }
 
 /// What one client alone is told: what became of its action, or older turns that it asked for.
-fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, lines: &mut Vec<Line>) {
+fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, told: &mut Vec<Told>) {
     let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
     let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
-    let before = lines.len();
+    let before = told.len();
     // What was refused may be anything, and goes back as it came.
     if said.is_none() || rejection_reason.is_none() {
         let Some(envelope) = lane::read::<Envelope>(line) else { return };
@@ -151,12 +183,12 @@ fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, lines: &mut Vec<
             lane.apply(line);
         }
         for (_, envelope) in lane.envelopes(envelope, false) {
-            lines.push(Line::of(notification_line("action", &sorted(envelope))));
+            told.push(notification_line("action", &sorted(envelope)).into());
         }
     }
-    if let (Some(origin), Some(said), true) = (origin, said, lines.len() == before) {
+    if let (Some(origin), Some(said), true) = (origin, said, told.len() == before) {
         let reason = rejection_reason.as_deref();
-        lines.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
+        told.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
     }
 }
 
@@ -179,7 +211,7 @@ fn echo(
     server_seq: u64,
     origin: &Origin,
     reason: Option<&str>,
-) -> Line {
+) -> Told {
     let mut envelope = Object::new();
     for member in ["channel", "action"] {
         envelope.extend(said.get(member).map(|value| (member.to_owned(), value.clone())));
@@ -199,7 +231,7 @@ fn echo(
     chain.envelope_down(&mut envelope, false);
     let notice = Notice { method: "action".to_owned(), params: envelope };
     let params = chain.notice_down(notice, &mut scene).map(|notice| notice.params).unwrap_or_default();
-    Line::of(notification_line("action", &sorted(params)))
+    notification_line("action", &sorted(params)).into()
 }
 
 pub(super) fn take_said(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {

@@ -878,7 +878,7 @@ impl World {
                 seen.origins.extend(envelope.origin.map(|origin| (origin.client_id, origin.client_seq)));
             }
             Output::Record(_) => {}
-            Output::State(connection, id, state) => {
+            Output::States(connection, id, state) => {
                 let frame = state.clone().answer(id.clone());
                 self.take_frame(*connection, &frame, seen)?;
             }

@@ -27,13 +27,13 @@ pub(super) const METHOD: &str = "elicitation/create";
 /// The questions of a turn that are open, by the ids that clients know.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    open: BTreeMap<String, Open>,
+    open: BTreeMap<String, OpenQuestion>,
     /// How many there were.
     count: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenQuestion {
     request: AgentRequest,
     wanted: Wanted,
 }
@@ -52,7 +52,7 @@ enum Wanted {
 /// What is asked. Not the schema's type, which does not know the order of fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct Elicitation {
     mode: String,
     message: String,
     url: Option<String>,
@@ -138,12 +138,12 @@ impl Conversation {
         let Some(run) = self.run.as_mut().filter(|run| run.goes_on()) else {
             return self.ear.answer(&request, Ok(cancelled()));
         };
-        let asked = serde_json::from_str::<Asked>(params.get()).map_err(|error| error.to_string());
-        match asked.and_then(Asked::put) {
+        let asked = serde_json::from_str::<Elicitation>(params.get()).map_err(|error| error.to_string());
+        match asked.and_then(Elicitation::put) {
             Ok((Asking { message, url, questions }, wanted)) => {
                 run.questions.count += 1;
                 let id = format!("question-{}", run.questions.count);
-                run.questions.open.insert(id.clone(), Open { request, wanted });
+                run.questions.open.insert(id.clone(), OpenQuestion { request, wanted });
                 self.tell(TurnEvent::Question { id, message, url, questions });
             }
             Err(error) => {
@@ -194,7 +194,7 @@ impl Conversation {
 
 /// The page that a request has the user open, and why, if it is such a request.
 pub(in crate::backend::acp) fn page_to_open(method: &str, params: &RawValue) -> Option<(String, String)> {
-    let asked: Asked = serde_json::from_str(params.get()).ok().filter(|_| method == METHOD)?;
+    let asked: Elicitation = serde_json::from_str(params.get()).ok().filter(|_| method == METHOD)?;
     let url = asked.url.filter(|_| asked.mode == "url")?;
     Some((asked.message, url))
 }
@@ -211,7 +211,7 @@ struct Asking {
     questions: Vec<ChatInputQuestion>,
 }
 
-impl Asked {
+impl Elicitation {
     /// How it is put to the user, and what is to be answered.
     fn put(self) -> Result<(Asking, Wanted), String> {
         match self.mode.as_str() {

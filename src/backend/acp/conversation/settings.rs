@@ -31,7 +31,7 @@ pub(super) struct Settings {
     options: Options,
     /// What else is asked for. What the agent has not taken when all was tried is given up.
     wanted: JsonObject,
-    asked: Option<Asked>,
+    asked: Option<PendingSetting>,
     /// What was tried, and why it was refused if it was.
     tried: BTreeMap<String, Option<String>>,
     /// What is asked for is news to the session's other conversations.
@@ -45,13 +45,13 @@ pub(super) struct Settings {
     /// What the agent has not taken, for the user to see in the next turn.
     refused: Vec<String>,
     /// The conversation is not open before this is done.
-    opening: Option<Opening>,
-    held: Option<Held>,
+    opening: Option<OpeningSettings>,
+    held: Option<WaitingTurn>,
 }
 
-/// A request that has not been answered.
+/// A change of a setting that the agent was asked for, and has not answered.
 #[derive(Debug)]
-struct Asked {
+struct PendingSetting {
     request: u64,
     id: String,
     value: Value,
@@ -63,14 +63,14 @@ struct Asked {
 }
 
 #[derive(Debug)]
-struct Opening {
+struct OpeningSettings {
     had_a_name: bool,
     _use: Use,
 }
 
-/// A turn that waits.
+/// A turn that waits until the settings are what they should be.
 #[derive(Debug)]
-struct Held {
+struct WaitingTurn {
     run: RunId,
     command: Command,
     _use: Use,
@@ -200,7 +200,7 @@ impl Conversation {
         let capabilities = Some(self.running.abilities());
         self.describe(SelfDescription { config: defaults, capabilities, ..SelfDescription::default() });
         self.settings.wanted = config;
-        self.settings.opening = Some(Opening { had_a_name, _use: used });
+        self.settings.opening = Some(OpeningSettings { had_a_name, _use: used });
         // One that is being stopped already is heard to have ended.
         self.settle();
     }
@@ -232,7 +232,7 @@ impl Conversation {
                     return Ok(command);
                 }
                 let Some(used) = self.running.begin_use() else { return Err(Next::Leave) };
-                self.settings.held = Some(Held { run, command, _use: used });
+                self.settings.held = Some(WaitingTurn { run, command, _use: used });
                 return Err(self.settle());
             }
             _ => {}
@@ -278,7 +278,7 @@ impl Conversation {
             let until = Instant::now() + self.agent.spec.start_limit;
             let patience = Patience::default();
             self.settings.asked =
-                Some(Asked { request, id, value, until, patience, overtaken: false, _use: used });
+                Some(PendingSetting { request, id, value, until, patience, overtaken: false, _use: used });
             return Next::Hear;
         }
         self.all_is_tried();

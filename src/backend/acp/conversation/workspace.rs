@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
 use crate::backend::acp::calls::Said;
-use crate::backend::acp::files::{Asked, Change, Done, Failed, Unknown};
+use crate::backend::acp::files::{Done, Failed, FileChange, FileRequest, Unknown};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
@@ -76,17 +76,17 @@ impl Conversation {
         params: &RawValue,
     ) -> Result<(), Failed> {
         match method {
-            "fs/read_text_file" => self.ask_of_files(Asked::Read(request.clone(), parsed(params)?)),
+            "fs/read_text_file" => self.ask_of_files(FileRequest::Read(request.clone(), parsed(params)?)),
             "fs/write_text_file" => {
                 let (_, cancelled) = self.running_turn()?;
                 let write: WriteTextFileRequest = parsed(params)?;
                 let call = (!self.calls.any_open()).then(|| self.show_write(&write.path));
-                self.ask_of_files(Asked::Write { request: request.clone(), write, call, cancelled })
+                self.ask_of_files(FileRequest::Write { request: request.clone(), write, call, cancelled })
             }
             "terminal/create" => {
                 self.running_turn()?;
                 let launch = self.terminals.launch(parsed(params)?, &self.agent.commands)?;
-                self.ask_of_files(Asked::Find(request.clone(), Box::new(launch)))
+                self.ask_of_files(FileRequest::Find(request.clone(), Box::new(launch)))
             }
             "terminal/output" => {
                 let asked: TerminalOutputRequest = parsed(params)?;
@@ -110,7 +110,7 @@ impl Conversation {
         }
     }
 
-    fn ask_of_files(&mut self, asked: Asked) -> Result<(), Failed> {
+    fn ask_of_files(&mut self, asked: FileRequest) -> Result<(), Failed> {
         self.files.ask(asked).map_err(|(_, failed)| failed)
     }
 
@@ -193,8 +193,8 @@ impl Conversation {
         id
     }
 
-    fn show_written(&mut self, call: &str, change: Change, failed: Option<&Failed>) {
-        let Change { path, before, after } = change;
+    fn show_written(&mut self, call: &str, change: FileChange, failed: Option<&Failed>) {
+        let FileChange { path, before, after } = change;
         let (status, content) = match (failed, before) {
             (None, Ok(before)) => {
                 let diff = Diff::new(path, after).old_text(before);

@@ -121,11 +121,11 @@ pub struct Commands {
     running: watch::Sender<usize>,
 }
 
-/// Somebody holds a command; it is ended with this.
+/// Ends a command that runs: when it is told to, and when it is dropped.
 #[derive(Debug)]
-pub struct Held(DropGuard);
+pub struct KillSwitch(DropGuard);
 
-impl Held {
+impl KillSwitch {
     /// Ends the command.
     pub fn kill(self) {
         drop(self.0);
@@ -177,7 +177,7 @@ impl Commands {
     ///
     /// # Errors
     /// When its guard cannot be started.
-    pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<Held> {
+    pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<KillSwitch> {
         let (reader, writer) = io::pipe()?;
         let (ours, theirs) = Socket::pair()?;
         ours.set_nonblocking(true)?;
@@ -195,7 +195,7 @@ impl Commands {
         let counted = Counted::new(&self.running);
         let attended = attend(guard, UnixStream::from_std(ours)?, output, screen, stop.clone(), counted);
         tokio::spawn(attended);
-        Ok(Held(stop.drop_guard()))
+        Ok(KillSwitch(stop.drop_guard()))
     }
 }
 

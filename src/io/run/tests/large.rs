@@ -3,12 +3,39 @@
 //! Owns: that nothing overtakes it on its connection, and that nobody else waits for it.
 //! Never: measures how long anything takes.
 
-use serde_json::json;
+use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
 use super::{turn, Client, World, SESSION};
 use crate::io::states::Made;
 use crate::wire::uris::default_chat_of;
+
+/// One for each way in which an answer is made.
+const VERSIONS: &[&str] = &["1.0.0", "0.9.0", "0.8.0", "0.3.0"];
+
+/// What a client of this version subscribes to for what is said in the session.
+fn opening(version: &str) -> Value {
+    let has_chats = version > "0.3.0";
+    let channel = if has_chats { default_chat_of(SESSION) } else { SESSION.to_owned() };
+    json!({ "channel": channel, "resource": channel })
+}
+
+/// The actions that a client was told.
+fn actions_in(told: Vec<Value>) -> Vec<Value> {
+    told.into_iter().filter(|told| told["method"] == "action").collect()
+}
+
+/// The answer to this request, when it is there.
+async fn answer(world: &mut World, client: &mut Client, id: u64) -> Value {
+    let mut answer = Value::Null;
+    world
+        .until(|_| {
+            answer = client.looks().into_iter().find(|told| told["id"] == id).unwrap_or_default();
+            !answer.is_null()
+        })
+        .await;
+    answer
+}
 
 /// From now on what is made comes only when it is let.
 fn hold_back(world: &mut World) -> mpsc::UnboundedReceiver<Made> {
@@ -22,18 +49,18 @@ async fn with_a_large_chat() -> (World, Client) {
     let chat = default_chat_of(SESSION);
     world.ask(&mut acts, "createSession", json!({ "channel": SESSION })).await;
     world.ask(&mut acts, "subscribe", json!({ "channel": chat })).await;
-    acts.dispatches(&chat, turn("large", "/stream 3 500000"));
+    acts.dispatches(&chat, turn("large", "/stream 3 400000"));
     world.until(|_| super::actions(&acts.looks()).contains(&"chat/turnComplete")).await;
     (world, acts)
 }
 
 #[tokio::test]
 async fn nothing_overtakes_a_large_state_and_nobody_else_waits_for_it() {
-    for version in ["1.0.0", "0.9.0"] {
+    for version in VERSIONS {
         let (mut world, mut acts) = with_a_large_chat().await;
         let mut opens = world.client("opens", version).await;
         let made = hold_back(&mut world);
-        let asked = opens.asks("subscribe", json!({ "channel": default_chat_of(SESSION) }));
+        let asked = opens.asks("subscribe", opening(version));
         world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
         opens.looks();
 
@@ -57,22 +84,76 @@ async fn nothing_overtakes_a_large_state_and_nobody_else_waits_for_it() {
         assert!(place(asked) < first_action && place(asked) < place(pinged), "{version}");
         let state = &told[place(asked)]["result"]["snapshot"];
         let mut actions = told.iter().filter(|told| told["method"] == "action");
-        let is_behind =
-            |told: &serde_json::Value| told["params"]["serverSeq"].as_u64() > state["fromSeq"].as_u64();
+        let is_behind = |told: &Value| told["params"]["serverSeq"].as_u64() > state["fromSeq"].as_u64();
         assert!(state["state"].is_object() && actions.all(is_behind), "{version}");
     }
 }
 
-/// The clients of such a version share what is known of the states: told again, later, an action would change them twice.
+/// The clients of such a version share what is known of the states: an action changes them once, whoever waits.
 #[tokio::test]
-async fn where_actions_are_made_of_states_a_large_state_is_told_in_its_place() {
-    for (version, channel) in [("0.8.0", default_chat_of(SESSION)), ("0.3.0", SESSION.to_owned())] {
-        let (mut world, _acts) = with_a_large_chat().await;
+async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_large_state() {
+    for version in ["0.8.0", "0.3.0"] {
+        let (mut world, mut acts) = with_a_large_chat().await;
+        let mut follows = world.client("follows", version).await;
+        let asked = follows.asks("subscribe", opening(version));
+        answer(&mut world, &mut follows, asked).await;
         let mut opens = world.client("opens", version).await;
-        let _made = hold_back(&mut world);
-        let asked = opens.asks("subscribe", json!({ "channel": channel }));
+        let made = hold_back(&mut world);
+        opens.asks("subscribe", opening(version));
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        opens.looks();
+        follows.looks();
+        let chat = default_chat_of(SESSION);
+        for (turn_id, text) in [("more", "/say more"), ("fails", "/error no"), ("last", "/say last")] {
+            acts.dispatches(&chat, turn(turn_id, text));
+            let ends = |name: &&str| ["chat/turnComplete", "chat/error"].contains(name);
+            world.until(|_| super::actions(&acts.looks()).iter().any(ends)).await;
+        }
         world.settle().await;
-        assert!(opens.answers().contains(&asked), "{version}");
+        world.events.states = made;
+        let expected = actions_in(follows.looks());
+        assert!(expected.len() > 5, "{version}: {expected:?}");
+        let mut told = Vec::new();
+        world
+            .until(|_| {
+                told.extend(actions_in(opens.looks()));
+                told.len() >= expected.len()
+            })
+            .await;
+        assert_eq!(told, expected, "{version}");
+    }
+}
+
+/// What a client begins with, or comes back with, may be large too.
+#[tokio::test]
+async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {
+    for version in VERSIONS {
+        let (mut world, mut acts) = with_a_large_chat().await;
+        let mut comes = world.open(false);
+        let made = hold_back(&mut world);
+        let channel = opening(version)["channel"].clone();
+        let params =
+            json!({ "clientId": "comes", "protocolVersions": [version], "initialSubscriptions": [channel] });
+        let asked = comes.asks("initialize", params);
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        world.ask(&mut acts, "ping", json!({ "channel": "ahp-root://" })).await;
+        assert!(comes.looks().is_empty(), "{version}");
+        world.events.states = made;
+        let welcomed = answer(&mut world, &mut comes, asked).await;
+        assert_eq!(welcomed["result"]["protocolVersion"], *version);
+        let has_states = |told: &Value| told["result"]["snapshots"][0]["state"]["turns"][0]["id"] == "large";
+        assert!(has_states(&welcomed), "{version}");
+
+        let mut returns = world.open(false);
+        let made = hold_back(&mut world);
+        let params =
+            json!({ "clientId": "comes", "lastSeenServerSeq": 1_000_000, "subscriptions": [channel] });
+        let asked = returns.asks("reconnect", params);
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        world.ask(&mut acts, "ping", json!({ "channel": "ahp-root://" })).await;
+        assert!(returns.looks().is_empty(), "{version}");
+        world.events.states = made;
+        assert!(has_states(&answer(&mut world, &mut returns, asked).await), "{version}");
     }
 }
 

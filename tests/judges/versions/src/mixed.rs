@@ -239,7 +239,7 @@ impl Stage {
         match output {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
             Output::Record(_) => {}
-            Output::State(connection, id, state) => self.tell(connection, &state.answer(id)),
+            Output::States(connection, id, state) => self.tell(connection, &state.answer(id)),
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(&page);
                 let result = listing(&listed);

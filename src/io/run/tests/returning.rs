@@ -1,0 +1,55 @@
+//! What a client is told that is back while the host has gone on.
+//!
+//! Owns: that sessions which memory has let go meanwhile are no exception.
+//! Never: starts a host again.
+
+use serde_json::json;
+
+use super::{actions, folder, turn, World, SESSION};
+use crate::wire::uris::default_chat_of;
+
+#[tokio::test]
+async fn what_became_of_sessions_that_are_not_in_memory_is_told() {
+    let folder = folder();
+    let mut world = World::on(folder.path()).await;
+    let mut maker = world.client("maker", "1.0.0").await;
+    let [named, new] = [SESSION, "ahp-session:/new"];
+    for session in [named, "ahp-session:/same"] {
+        world.ask(&mut maker, "createSession", json!({ "channel": session })).await;
+    }
+    let mut away = world.open(false);
+    let params = json!({ "clientId": "away", "protocolVersions": ["1.0.0"] });
+    let welcome = world.ask(&mut away, "initialize", params).await;
+    let cursor = welcome["result"]["serverSeq"].as_u64().expect("a number");
+    away.lines = None;
+    maker.dispatches(named, json!({ "type": "session/titleChanged", "title": "another" }));
+    world.ask(&mut maker, "createSession", json!({ "channel": new })).await;
+    let chat = default_chat_of(new);
+    world.ask(&mut maker, "subscribe", json!({ "channel": chat })).await;
+    maker.dispatches(&chat, turn("t", "/say words"));
+    world.until(|_| actions(&maker.looks()).contains(&"chat/turnComplete")).await;
+    world.ask(&mut maker, "unsubscribe", json!({ "channel": chat })).await;
+    world.make_many(&mut maker, "other").await;
+    world.settle().await;
+    assert!(!world.remembers(named) && !world.remembers(new) && !world.remembers("ahp-session:/same"));
+
+    let mut back = world.open(false);
+    let params = json!({ "clientId": "away", "lastSeenServerSeq": cursor, "subscriptions": ["ahp-root://"] });
+    back.asks("reconnect", params);
+    world.settle().await;
+    let told = back.looks();
+    assert_eq!(told[0]["result"]["type"], "replay", "{told:?}");
+    let about = |method: &str, uri: &str| {
+        let of = |told: &&serde_json::Value| {
+            told["params"]["session"] == uri || told["params"]["summary"]["resource"] == uri
+        };
+        told.iter().filter(|told| told["method"] == method).find(of).map(|told| told["params"].clone())
+    };
+    let changed = about("root/sessionSummaryChanged", named).expect("it has changed");
+    assert_eq!(changed["changes"]["title"], "another");
+    assert!(about("root/sessionAdded", new).is_some(), "it was added");
+    assert!(
+        about("root/sessionAdded", named).is_none() && about("root/sessionSummaryChanged", new).is_none()
+    );
+    assert!(!told.iter().any(|told| told.to_string().contains("ahp-session:/same")));
+}

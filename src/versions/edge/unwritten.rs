@@ -1,0 +1,356 @@
+//! Answers that take long to write: because of the states in them, or of all that was missed.
+//!
+//! Owns: what such an answer is made of, and its line, which can be made anywhere and at any time: what was known when it
+//! was to be told goes with it.
+//! Never: changes what is known of a connection, or of what its version's clients are told; that was done before.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use ahp_types::state::SnapshotState;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{json, Value};
+
+use super::answers::{lane_name, Asked};
+use super::down::plain;
+use super::{Answered, Peer};
+use crate::host::effects::LargeStates;
+use crate::versions::lane::{Envelope, Found, Lane, State};
+use crate::versions::node::{self, Object};
+use crate::versions::quirks::{Quirks, Spelling};
+use crate::versions::step::{Reply, Shot};
+use crate::versions::Line;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{error_line, result_line, sorted, RequestId};
+
+/// Text from this size on, in bytes, takes longer to translate than others should wait.
+const LARGE_BYTES: usize = 1 << 20;
+
+/// An answer that takes long to write.
+pub struct Unwritten {
+    /// The request.
+    pub id: RequestId,
+    /// The size of its line in bytes; nearly.
+    pub bytes: usize,
+    /// The sessions whose states are in it, each with its provider.
+    sessions: Vec<(String, String)>,
+    write: Box<dyn FnOnce() -> Line + Send>,
+}
+
+impl fmt::Debug for Unwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unwritten").field("id", &self.id).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Unwritten {
+    /// One for a client of the newest version, which was answered this version.
+    pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
+        let (request, bytes) = (id.clone(), states.bytes);
+        let snapshots = states.snapshots.iter();
+        let sessions =
+            snapshots.filter_map(|it| Some((it.resource.clone(), provider_of(&it.state)?))).collect();
+        let write = Box::new(move || plain(&states.answer(request), &version));
+        Self { id, bytes, sessions, write }
+    }
+
+    /// One that is translated as this is known.
+    pub(super) fn translated(parts: Parts, bytes: usize, mut lane: Lane, peer: Peer) -> Self {
+        let id = parts.id.clone();
+        let of_sessions = |found: &Found| Some((found.channel.clone(), found.provider()?.to_owned()));
+        let sessions = parts.found.iter().filter_map(of_sessions).collect();
+        let write = Box::new(move || {
+            if parts.result.is_replay() {
+                lane.learn(&parts.found);
+            }
+            Line::of(parts.write(&mut lane, &peer))
+        });
+        Self { id, bytes, sessions, write }
+    }
+
+    /// It is for a client with these quirks.
+    pub(super) fn apply_quirks(&mut self, has: Quirks, spelling: &mut Spelling) {
+        for (session, provider) in &self.sessions {
+            spelling.note(session, provider);
+        }
+        let mut known = spelling.clone();
+        let write = std::mem::replace(&mut self.write, Box::new(|| Line::of(Bytes::new())));
+        self.write = Box::new(move || {
+            let mut line = write();
+            has.apply(&mut line, &mut known);
+            line
+        });
+    }
+
+    /// Its line.
+    pub fn write(self) -> Line {
+        (self.write)()
+    }
+}
+
+fn provider_of(state: &SnapshotState) -> Option<String> {
+    match state {
+        SnapshotState::Session(session) => Some(session.provider.clone()),
+        _ => None,
+    }
+}
+
+/// A result of the core.
+#[derive(Debug)]
+pub(super) enum Body {
+    Read(Value),
+    /// It takes long to read.
+    Text(Bytes),
+}
+
+impl Body {
+    /// Whether it may tell what was missed.
+    fn is_replay(&self) -> bool {
+        match self {
+            Self::Read(value) => value.get("actions").is_some(),
+            Self::Text(_) => true,
+        }
+    }
+
+    fn into_value(self) -> Value {
+        match self {
+            Self::Read(value) => value,
+            Self::Text(text) => serde_json::from_slice(&text).unwrap_or_default(),
+        }
+    }
+}
+
+/// An answer of the core, as far as it was read.
+#[derive(Debug)]
+pub(super) struct Heard {
+    /// The result; without the states that are in `found`.
+    pub(super) result: Body,
+    pub(super) found: Vec<Found>,
+    /// The size of what takes long to write, in bytes; nearly.
+    pub(super) large_bytes: usize,
+}
+
+impl Heard {
+    /// Reads an answer to this method, as far as that does not take long.
+    pub(super) fn of(answered: Answered, method: &str) -> Self {
+        match answered {
+            Answered::Large(states) => {
+                let found = states.snapshots.into_iter().zip(states.kinds).map(|(snapshot, kind)| Found {
+                    kind,
+                    channel: snapshot.resource,
+                    state: State::Meant(snapshot.state),
+                    summary: None,
+                    from_seq: snapshot.from_seq.into(),
+                });
+                let result = Body::Read(Value::Object(states.besides));
+                Self { result, found: found.collect(), large_bytes: states.bytes }
+            }
+            // What sessions a list names is learned before anything else is told.
+            Answered::Written { result, states }
+                if result.len() >= LARGE_BYTES
+                    && states.is_empty()
+                    && method != Method::ListSessions.name() =>
+            {
+                let large_bytes = result.len();
+                Self { result: Body::Text(result), found: Vec::new(), large_bytes }
+            }
+            Answered::Written { result, states } => {
+                let mut result: Value = serde_json::from_slice(&result).unwrap_or_default();
+                let mut snapshots = Vec::new();
+                if !states.is_empty() {
+                    snapshots.extend(result.get_mut("snapshot").map(Value::take));
+                    let several = result.get_mut("snapshots").and_then(Value::as_array_mut);
+                    snapshots.extend(several.into_iter().flat_map(std::mem::take));
+                }
+                let found = snapshots.into_iter().zip(states).filter_map(|(mut snapshot, kind)| {
+                    Some(Found {
+                        kind,
+                        channel: snapshot.get("resource")?.as_str()?.to_owned(),
+                        from_seq: snapshot.get("fromSeq")?.clone(),
+                        state: match snapshot.get_mut("state")?.take() {
+                            Value::Object(state) => State::Said(state),
+                            _ => return None,
+                        },
+                        summary: None,
+                    })
+                });
+                let found = found.collect();
+                Self { result: Body::Read(result), found, large_bytes: 0 }
+            }
+        }
+    }
+
+    /// The result, if it was read.
+    pub(super) fn value(&self) -> Option<&Value> {
+        match &self.result {
+            Body::Read(value) => Some(value),
+            Body::Text(_) => None,
+        }
+    }
+
+    /// The channels that it says are not there.
+    pub(super) fn missing(&self) -> BTreeSet<String> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Missing {
+            missing: BTreeSet<String>,
+        }
+        let missing = match &self.result {
+            Body::Read(value) => Missing::deserialize(value),
+            Body::Text(text) => serde_json::from_slice(text),
+        };
+        missing.unwrap_or_default().missing
+    }
+}
+
+/// What the answer to a client's request is made of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The request.
+    pub(super) id: RequestId,
+    /// The method, as the core calls it.
+    pub(super) method: String,
+    pub(super) reply: Reply,
+    /// What is asked for, if the method subscribes.
+    pub(super) asked: Option<Asked>,
+    /// The core's result, without its states.
+    pub(super) result: Body,
+    /// The channels that are not there.
+    pub(super) missing: BTreeSet<String>,
+    /// The states.
+    pub(super) found: Vec<Found>,
+}
+
+impl Parts {
+    /// Translates it, to its line.
+    pub(super) fn write(self, lane: &mut Lane, peer: &Peer) -> Bytes {
+        let id = self.id.clone();
+        match self.translate(lane, peer) {
+            Ok(result) => result_line(&id, &sorted(result)),
+            Err(mut error) => {
+                let (chain, mut scene) = lane.scene("", &peer.client_id);
+                chain.error_down(&mut error, &mut scene);
+                error_line(Some(&id), &error)
+            }
+        }
+    }
+
+    fn translate(self, lane: &mut Lane, peer: &Peer) -> Result<Value, RpcError> {
+        let Self { method, reply, asked, result, missing, found, .. } = self;
+        let result = result.into_value();
+        let shots: Vec<Shot> = found.into_iter().map(Found::into_shot).collect();
+        let (method, mut result) = match (&reply, &asked) {
+            (Reply::Turns { before, limit }, _) => {
+                ("fetchTurns", page_of_turns(shots, before.as_deref(), *limit)?)
+            }
+            (Reply::Same, Some(asked)) => {
+                (method.as_str(), with_states(lane, peer, &method, asked, result, &missing, shots))
+            }
+            (Reply::Same, None) => (method.as_str(), result),
+        };
+        let (chain, mut scene) = lane.scene("", &peer.client_id);
+        chain.result_down(method, &mut result, &mut scene);
+        Ok(result)
+    }
+}
+
+/// The result of a method that subscribes: its states or actions translated, what was asked for besides taken out.
+fn with_states(
+    lane: &mut Lane,
+    peer: &Peer,
+    method: &str,
+    asked: &Asked,
+    mut result: Value,
+    missing: &BTreeSet<String>,
+    mut shots: Vec<Shot>,
+) -> Value {
+    let replayed = replay(lane, peer, &result);
+    if let (Some(actions), Value::Object(result)) = (replayed, &mut result) {
+        result.insert("actions".to_owned(), json!(actions));
+        result.insert("missing".to_owned(), json!(names_of_missing(lane, peer, asked, missing)));
+        return Value::Object(std::mem::take(result));
+    }
+    let (chain, mut scene) = lane.scene("", &peer.client_id);
+    chain.shots_down(&mut shots, &mut scene);
+    shots.retain(|shot| asked.channels.contains(&shot.channel));
+    let snapshots: Vec<Value> = shots
+        .into_iter()
+        .map(|shot| {
+            let resource = peer.root_down(&shot.resource);
+            let mut snapshot = Object::new();
+            snapshot.insert("resource".to_owned(), resource.into());
+            snapshot.insert("state".to_owned(), Value::Object(shot.state));
+            snapshot.insert("fromSeq".to_owned(), shot.from_seq);
+            Value::Object(snapshot)
+        })
+        .collect();
+    match method {
+        "subscribe" => match snapshots.into_iter().next() {
+            Some(snapshot) => json!({ "snapshot": snapshot }),
+            // Its version has no state of this kind.
+            None => json!({}),
+        },
+        "reconnect" => json!({ "type": "snapshot", "snapshots": Value::Array(snapshots) }),
+        _ => {
+            result["snapshots"] = Value::Array(snapshots);
+            result["protocolVersion"] = peer.answer.clone();
+            result
+        }
+    }
+}
+
+/// What a client asked for and does not get, in its words; one that may mean several channels gets any.
+fn names_of_missing(lane: &mut Lane, peer: &Peer, asked: &Asked, missing: &BTreeSet<String>) -> Vec<String> {
+    let (gone, there): (Vec<&String>, Vec<&String>) =
+        asked.channels.iter().partition(|uri| missing.contains(*uri));
+    let mut known: BTreeSet<String> = there.into_iter().map(|uri| lane_name(lane, peer, uri)).collect();
+    gone.into_iter().map(|uri| lane_name(lane, peer, uri)).filter(|name| known.insert(name.clone())).collect()
+}
+
+/// The actions of a replay, translated; none when it is no replay, or not all that happened can be told so.
+fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
+    let mut told = Vec::new();
+    for envelope in result.get("actions")?.as_array()? {
+        let envelope: Envelope = serde_json::from_value(envelope.clone()).ok()?;
+        let name = node::text(&envelope.action, "type").unwrap_or_default();
+        if !peer.dialect.can_replay(name) {
+            return None;
+        }
+        let all = lane.envelopes(envelope, true);
+        told.extend(all.into_iter().filter(|(shown_on, _)| peer.is_shown(shown_on)).map(
+            |(_, mut envelope)| {
+                if let Some(Value::String(channel)) = envelope.get_mut("channel") {
+                    *channel = peer.root_down(channel);
+                }
+                envelope
+            },
+        ));
+    }
+    Some(told)
+}
+
+/// Some of a chat's turns that are over, oldest first.
+fn page_of_turns(
+    mut shots: Vec<Shot>,
+    before: Option<&str>,
+    limit: Option<usize>,
+) -> Result<Value, RpcError> {
+    let turns = shots.first_mut().and_then(|shot| shot.state.get_mut("turns")).map(Value::take);
+    let mut turns = match turns {
+        Some(Value::Array(turns)) => turns,
+        _ => Vec::new(),
+    };
+    let end = match before {
+        None => turns.len(),
+        Some(before) => {
+            let at = turns.iter().position(|turn| turn.get("id").and_then(Value::as_str) == Some(before));
+            at.ok_or_else(|| RpcError::invalid_params(format_args!("`before`: no turn `{before}`")))?
+        }
+    };
+    let start = limit.map_or(0, |limit| end.saturating_sub(limit));
+    turns.truncate(end);
+    turns.drain(..start);
+    Ok(json!({ "turns": Value::Array(turns), "hasMore": start > 0 }))
+}

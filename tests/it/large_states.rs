@@ -1,0 +1,160 @@
+//! Answers with large states, which are not written where everything else is heard.
+//!
+//! Owns: that such an answer says the same as one that is written at once, to clients of every version.
+//! Never: runs a thread; where it is written is not looked at.
+
+use ahp_sidecar::host::effects::{
+    Command, ConnectionId, Event, Frame, Input, Output, RunId, TextKind, TurnEnd, TurnEvent,
+};
+use ahp_sidecar::versions::{dialect::Dialect, Edges, Told};
+use ahp_sidecar::wire::rpc::Incoming;
+use serde_json::{json, Value};
+
+use crate::support::core::{opened, said, Core, CHAT, SESSION};
+
+const ACTS: ConnectionId = ConnectionId(1);
+const READS: ConnectionId = ConnectionId(2);
+
+/// Two ways to tell the client the same.
+struct Ways {
+    host: Core,
+    /// Large states are written later.
+    later: Edges,
+    /// They are written as text first, which is translated.
+    at_once: Edges,
+    /// Messages name their channel by `channel`.
+    names_channels: bool,
+    /// The number of the last action before the turn that is large.
+    before: u64,
+    last: u64,
+}
+
+impl Ways {
+    /// A host with a large chat.
+    fn new(names_channels: bool) -> Self {
+        let mut host = Core::new();
+        for connection in [ACTS, READS] {
+            host.feed(Input::Opened { connection, default_directory: None });
+        }
+        let mut say = |id: u64, method: &str, params: Value| {
+            host.feed(said(ACTS, json!({ "id": id, "method": method, "params": params })))
+        };
+        say(1, "initialize", json!({ "clientId": "acts", "protocolVersions": ["1.0.0"] }));
+        let chat = opened(&say(2, "createSession", json!({ "channel": SESSION, "provider": "script" })));
+        let there = say(3, "subscribe", json!({ "channel": CHAT }));
+        let before = there.iter().find_map(|output| match output {
+            Output::Frame(_, Frame::Result { result, .. }) => {
+                let result: Value = serde_json::from_slice(result).unwrap();
+                result["snapshot"]["fromSeq"].as_u64()
+            }
+            _ => None,
+        });
+        let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
+        let action = json!({ "type": "chat/turnStarted", "turnId": "t", "message": message });
+        let mut outputs =
+            say(4, "dispatchAction", json!({ "channel": CHAT, "clientSeq": 1, "action": action }));
+        outputs.extend(host.feed(Input::Agent(chat, Event::Opened)));
+        let run = outputs.iter().find_map(|output| match output {
+            Output::Agent(_, command) => match **command {
+                Command::StartTurn { run, .. } => Some(run),
+                _ => None,
+            },
+            _ => None,
+        });
+        let run: RunId = run.expect("a turn");
+        let text = TurnEvent::Part(TextKind::Markdown, "large ".repeat((1 << 20) / 6 + 1));
+        for event in [text, TurnEvent::Ended(TurnEnd::Complete)] {
+            host.feed_and_save(Input::Agent(chat, Event::Turn(run, event)));
+        }
+        let edges = || Edges::new(vec!["script".to_owned()]);
+        Self { host, later: edges(), at_once: edges(), names_channels, before: before.unwrap(), last: 0 }
+    }
+
+    /// What the client is told when it asks this, in both ways; and whether anything of it was not written at once.
+    fn ask(&mut self, method: &str, mut params: Value) -> (Vec<Value>, Vec<Value>, bool) {
+        self.last += 1;
+        if !self.names_channels {
+            params.as_object_mut().unwrap().remove("channel");
+        }
+        let message = json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params });
+        let (mut fed, mut same, mut later, mut at_once) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let incoming = || Incoming::parse(&message.to_string().into());
+        self.later.up(READS, incoming(), &mut fed);
+        self.at_once.up(READS, incoming(), &mut same);
+        for message in fed {
+            for output in self.host.feed(Input::said(READS, message)) {
+                match output {
+                    Output::Frame(READS, frame) => {
+                        self.later.tell(READS, &frame, &mut later);
+                        self.at_once.down(READS, &frame, &mut at_once);
+                    }
+                    Output::States(READS, id, states) => {
+                        self.at_once.down(READS, &states.clone().answer(id.clone()), &mut at_once);
+                        self.later.tell_states(READS, id, *states, &mut later);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let is_later = later.iter().any(|told| matches!(told, Told::Unwritten(_)));
+        let read = |line: ahp_sidecar::versions::Line| serde_json::from_slice(&line.bytes).unwrap();
+        (
+            later.into_iter().map(Told::now).map(read).collect(),
+            at_once.into_iter().map(read).collect(),
+            is_later,
+        )
+    }
+
+    /// The answer to this, which is not written at once.
+    fn ask_large(&mut self, method: &str, params: Value) -> Value {
+        let (later, at_once, is_later) = self.ask(method, params);
+        assert!(later == at_once, "{method}: {} and {}", shortened(&later), shortened(&at_once));
+        assert!(is_later, "{method}: {}", shortened(&later));
+        later.into_iter().find(|told| told["id"] == self.last).unwrap()
+    }
+}
+
+fn shortened(told: &[Value]) -> String {
+    json!(told).to_string().replace("large ", "").chars().take(2000).collect()
+}
+
+#[test]
+fn a_large_state_says_the_same_wherever_it_is_written() {
+    for (dialect, client) in [
+        (Dialect::V1_0_0, "other"),
+        (Dialect::V0_9_0, "vscode-editor-window"),
+        (Dialect::V0_8_0, "other"),
+        (Dialect::V0_4_0, "other"),
+        (Dialect::V0_3_0, "other"),
+        (Dialect::V0_1_0, "other"),
+    ] {
+        let version = dialect.name();
+        let channel = if dialect.has_turns_in_sessions() { SESSION } else { CHAT };
+        let channel = if dialect.names_channels() { channel } else { "script:/s" };
+        let mut ways = Ways::new(dialect.names_channels());
+        let hello = json!({ "channel": "ahp-root://", "clientId": "reads", "protocolVersions": [version],
+            "clientInfo": { "name": client }, "initialSubscriptions": [channel] });
+        let welcome = ways.ask_large("initialize", hello);
+        assert_eq!(welcome["result"]["protocolVersion"], version);
+        let there = ways.ask_large("subscribe", json!({ "channel": channel, "resource": channel }));
+        let turns = &there["result"]["snapshot"]["state"]["turns"];
+        assert_eq!(
+            turns.as_array().map(Vec::len),
+            Some(1),
+            "{version}: {}",
+            shortened(std::slice::from_ref(&there))
+        );
+        for (seen, kind) in [(-1, "snapshot"), (i64::try_from(ways.before).unwrap(), "replay")] {
+            let back = json!({ "channel": "ahp-root://", "clientId": "reads", "lastSeenServerSeq": seen,
+                "subscriptions": [channel] });
+            // The newest version's replay is text that goes out as it is.
+            let is_text = dialect == Dialect::NEWEST && kind == "replay";
+            let back = if is_text {
+                ways.ask("reconnect", back).0.remove(0)
+            } else {
+                ways.ask_large("reconnect", back)
+            };
+            assert_eq!(back["result"]["type"], kind, "{version}: {}", shortened(std::slice::from_ref(&back)));
+        }
+    }
+}
