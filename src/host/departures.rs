@@ -39,6 +39,7 @@ impl Host {
     ) {
         let Some(client) = self.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
+        self.give_up_relays_of(step, connection);
         let expected = expected.filter(|within| !within.is_zero());
         if let Some(departure) = self.departures.get_mut(&connection) {
             // It waited for its turns, and does not any more.

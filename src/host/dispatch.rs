@@ -11,6 +11,7 @@ use super::handlers::completions::Meant;
 use super::handlers::connection::Subscribed;
 use super::missed::Missed;
 use super::model::Connection;
+use super::relays::Relay;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -53,6 +54,7 @@ impl Host {
                         self.tell_missed(step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
+                    Ok((_, Answer::Relay(relay))) => self.ask_client(step, connection, id, relay),
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
                     }
@@ -75,7 +77,7 @@ impl Host {
                 tracing::debug!(%error, "a line was no message");
                 step.say(Output::Frame(connection, Frame::Error { id, error }));
             }
-            Incoming::Response => tracing::debug!("an answer to nothing was ignored"),
+            Incoming::Response(reply) => self.client_replies(step, connection, reply),
         }
     }
 
@@ -166,7 +168,10 @@ impl Host {
             | Method::ResourceMkdir
             | Method::ResourceMove
             | Method::ResourceCopy
-            | Method::ResourceDelete => self.resource(method, params).map(Answer::Resource),
+            | Method::ResourceDelete => match self.relay(method, params)? {
+                Some(relay) => Ok(Answer::Relay(relay)),
+                None => self.resource(method, params).map(Answer::Resource),
+            },
             Method::DispatchAction => {
                 self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
             }
@@ -185,6 +190,7 @@ impl Host {
 
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.give_up_relays_of(step, connection);
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
@@ -219,6 +225,8 @@ enum Answer {
     Returned(Subscribed, Missed),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
+    /// What a client is asked for that serves it, which is answered when that has.
+    Relay(Relay),
     /// What is in a file or folder, which is answered when it has been read.
     Resource(Resource),
 }

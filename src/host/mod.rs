@@ -17,7 +17,8 @@
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
-//! `departures` (the end of one client among others), `watches` (files that are watched), and [`log`] (the replay window).
+//! `departures` (the end of one client among others), `watches` (files that are watched), `relays` (files that clients
+//! serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -50,6 +51,7 @@ mod origins;
 mod pending;
 mod progress;
 pub mod reduce;
+mod relays;
 mod reports;
 pub mod rows;
 mod save;
@@ -176,6 +178,9 @@ pub struct Host {
     departures: BTreeMap<ConnectionId, departures::Departure>,
     /// Connections that clients have lost who are expected back.
     expected: BTreeSet<ConnectionId>,
+    /// What clients are asked, by the numbers of the requests.
+    awaited: BTreeMap<u64, relays::Awaited>,
+    last_asked: u64,
     /// Who follows watches may be others than before.
     watches_changed: bool,
 }
@@ -234,6 +239,8 @@ impl Host {
             shutdown: None,
             departures: BTreeMap::new(),
             expected: BTreeSet::new(),
+            awaited: BTreeMap::new(),
+            last_asked: 0,
             agents,
             watches_changed: false,
             config,
@@ -270,6 +277,7 @@ impl Host {
                 self.unfollowed_for_long(step, session, number);
             }
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
+            Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),

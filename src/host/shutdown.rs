@@ -27,6 +27,7 @@ pub(super) struct ShuttingDown {
 impl Host {
     pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
         let cut = self.shutdown.take().is_some_and(|state| state.cut);
+        self.give_up_relays(step);
         self.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
         let running = self.running_chats();
         match how {
@@ -115,10 +116,13 @@ impl Host {
         let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
         match params.aside() {
             Some(Aside::SeesNoQuestions) => {
-                client.sees_no_questions = true;
+                (client.sees_no_questions, client.answers_nothing) = (true, true);
                 self.decline_all_unseen(step);
             }
-            None if begins => client.sees_no_questions = false,
+            Some(Aside::AnswersNothing) => {
+                (client.sees_no_questions, client.answers_nothing) = (false, true);
+            }
+            None if begins => (client.sees_no_questions, client.answers_nothing) = (false, false),
             _ => {}
         }
     }

@@ -131,6 +131,11 @@ impl Dialect {
         }
     }
 
+    /// Its clients answer requests of the host, be it with an error.
+    pub fn answers_requests(self) -> bool {
+        self >= Self::V0_5_2
+    }
+
     /// Some of its messages can only be made by who knows the state that they change.
     pub fn needs_states(self) -> bool {
         self <= Self::V0_8_0

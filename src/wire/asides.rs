@@ -16,6 +16,8 @@ pub const SELECTED: &str = "selected";
 pub enum Aside {
     /// `initialize`, `reconnect`: the client cannot be shown questions, so it cannot answer any.
     SeesNoQuestions,
+    /// `initialize`, `reconnect`: the client answers no requests of the host.
+    AnswersNothing,
     /// `reconnect`: the snapshots are for the version edge alone. The client keeps the states that it has, so the windows
     /// of its subscriptions stay as they are.
     OnlyLooks,

@@ -5,7 +5,7 @@
 
 use ahp_types::errors::{ahp_error_codes as ahp, json_rpc_error_codes as rpc};
 use ahp_types::state::ProtectedResourceMetadata;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
 use super::methods::NOT_SERVED;
@@ -13,7 +13,7 @@ use super::text;
 use super::uris::ROOT;
 
 /// An error answer of JSON-RPC: what went wrong with one request, told to its sender.
-#[derive(Debug, Clone, PartialEq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct RpcError {
     /// A JSON-RPC or AHP error code.
@@ -21,7 +21,7 @@ pub struct RpcError {
     /// One sentence for the developer of the client.
     pub message: String,
     /// Typed detail that the specification defines for some codes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
@@ -122,6 +122,16 @@ impl RpcError {
     /// Something is there that is not to be replaced.
     pub fn there_already(uri: &str) -> Self {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is there already"))
+    }
+
+    /// What a client says that was asked for this: as it says it where that means something to others, too.
+    pub fn of_client(uri: &str, error: Self) -> Self {
+        let known =
+            [rpc::INVALID_PARAMS, ahp::NOT_FOUND, ahp::PERMISSION_DENIED, ahp::ALREADY_EXISTS, ahp::CONFLICT];
+        if !known.contains(&error.code) {
+            return Self::unavailable(format_args!("`{uri}`: its client says: {}", error.message));
+        }
+        Self { data: error.data, ..Self::new(error.code, error.message) }
     }
 
     /// A file is not of the version any more that was to be changed.

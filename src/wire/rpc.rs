@@ -109,6 +109,17 @@ pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     })
 }
 
+/// An answer of a client, as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// What it answers.
+    pub id: Option<RequestId>,
+    /// The result; JSON text.
+    pub result: Option<Bytes>,
+    /// The error; JSON text.
+    pub error: Option<Bytes>,
+}
+
 /// What one line says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming {
@@ -128,8 +139,8 @@ pub enum Incoming {
         /// Its params, unread.
         params: Params,
     },
-    /// An answer to something that we did not ask.
-    Response,
+    /// An answer to something that was asked of the client, or not.
+    Response(Reply),
     /// Not a message; the error is to be told.
     Malformed {
         /// The id, when there is one that can be echoed.
@@ -173,7 +184,8 @@ struct Envelope<'a> {
     id: Option<&'a RawValue>,
     method: Option<&'a RawValue>,
     params: Option<&'a RawValue>,
-    answer: bool,
+    result: Option<&'a RawValue>,
+    error: Option<&'a RawValue>,
 }
 
 impl Envelope<'_> {
@@ -190,13 +202,16 @@ impl Envelope<'_> {
                 Ok(method) => method,
                 Err(_) => return malformed(id, "`method` must be a string"),
             },
-            None if self.answer => return Incoming::Response,
+            None if self.result.is_some() || self.error.is_some() => {
+                let (result, error) = (self.result.map(slice), self.error.map(slice));
+                return Incoming::Response(Reply { id, result, error });
+            }
             None => return malformed(id, "a message needs a `method`"),
         };
         if self.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
             return malformed(id, "`jsonrpc` must be \"2.0\"");
         }
-        if self.answer {
+        if self.result.is_some() || self.error.is_some() {
             return malformed(id, "a message has either a `method` or a `result` or `error`");
         }
         let params = Params { json: self.params.map(slice), aside: None };
@@ -226,8 +241,9 @@ impl<'de> Deserialize<'de> for Envelope<'de> {
                         "id" => envelope.id = Some(map.next_value()?),
                         "method" => envelope.method = Some(map.next_value()?),
                         "params" => envelope.params = Some(map.next_value()?),
-                        other => {
-                            envelope.answer |= matches!(other, "result" | "error");
+                        "result" => envelope.result = Some(map.next_value()?),
+                        "error" => envelope.error = Some(map.next_value()?),
+                        _ => {
                             map.next_value::<IgnoredAny>()?;
                         }
                     }
@@ -290,6 +306,15 @@ pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Bytes {
     line.extend_from_slice(id.map_or(b"null", RequestId::as_json));
     line.extend_from_slice(b",\"error\":");
     line.extend_from_slice(&to_json(error));
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
+
+/// A line that asks a client for something, with `params` (JSON text).
+pub fn request_line(number: u64, method: &str, params: &[u8]) -> Bytes {
+    let mut line =
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{number},\"method\":\"{method}\",\"params\":").into_bytes();
+    line.extend_from_slice(params);
     line.extend_from_slice(b"}\n");
     line.into()
 }
@@ -399,8 +424,14 @@ mod tests {
 
     #[test]
     fn a_response_is_known_as_one() {
-        assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"result":null}"#), Incoming::Response);
-        assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#), Incoming::Response);
+        let reply = |result: Option<&'static str>, error: Option<&'static str>| {
+            let (result, error) = (result.map(Bytes::from), error.map(Bytes::from));
+            Incoming::Response(Reply { id: Some(RequestId("1".into())), result, error })
+        };
+        assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"result":null}"#), reply(Some("null"), None));
+        let error = r#"{"code":1,"message":""}"#;
+        let line = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#;
+        assert_eq!(parse(line), reply(None, Some(error)));
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Transport for Pipes {
     }
 }
 
-async fn connect(arguments: &[&str]) -> (Child, Client) {
+pub async fn connect(arguments: &[&str]) -> (Child, Client) {
     let mut command = Command::from(sidecar());
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();

@@ -185,6 +185,8 @@ pub enum Timer {
     Recovered(SessionKey),
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
+    /// A client was asked this, and has had the time to answer.
+    Asked(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
     Watch(WatchKey, u64),
     /// The time of an active client to come back, counted among all such times, is up.
@@ -326,6 +328,15 @@ pub enum Frame {
     /// An action for one client alone, which is no change: refused, or acknowledged because it changed nothing,
     /// or turns that are loaded. A whole line.
     Answer(Bytes),
+    /// A request to the client; `params` is JSON text.
+    Request {
+        /// Its id, which no other request has.
+        number: u64,
+        /// Its method.
+        method: &'static str,
+        /// Its params.
+        params: Bytes,
+    },
     /// A protocol notification; `params` is JSON text.
     Notification {
         /// Its method.
@@ -347,7 +358,7 @@ impl Frame {
             Self::Action(action) | Self::Delta(action, _) => action.line.len(),
             Self::Answer(line) => line.len(),
             Self::Result { result, .. } => result.len(),
-            Self::Notification { params, .. } => params.len(),
+            Self::Notification { params, .. } | Self::Request { params, .. } => params.len(),
             Self::Error { .. } => 0,
         }
     }

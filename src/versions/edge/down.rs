@@ -16,7 +16,7 @@ use crate::versions::node::Object;
 use crate::versions::step::Notice;
 use crate::versions::{Line, Told};
 use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, notification_line, result_line, sorted, RequestId};
+use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted, RequestId};
 use crate::wire::uris;
 
 impl Edges {
@@ -136,6 +136,8 @@ impl Edges {
                 told.push(error_line(id.as_ref(), &error).into());
             }
             Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
+            // What clients are asked for is the same in all versions whose clients answer.
+            Frame::Request { .. } => told.push(Told::Line(plain(frame, &peer.answer))),
         }
     }
 }
@@ -156,6 +158,7 @@ pub(super) fn plain(frame: &Frame, version: &Value) -> Line {
             ..Line::of(action.line.clone())
         },
         Frame::Answer(line) => Line::of(line.clone()),
+        Frame::Request { number, method, params } => Line::of(request_line(*number, method, params)),
         Frame::Notification { method, params } => Line::of(notification_line(method, params)),
         Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),
         Frame::Result { id, method: Method::Initialize, result, .. } => {

@@ -101,6 +101,9 @@ impl Edges {
         if listed.is_some() && dialect.notifies_everybody() && !asked.iter().any(|uri| uri == uris::ROOT) {
             besides.push(uris::ROOT.to_owned());
         }
+        if listed.is_some() && !dialect.answers_requests() {
+            call.aside = call.aside.or(Some(Aside::AnswersNothing));
+        }
         let mut requests: Vec<Request> = Vec::new();
         if let Some(member) = listed {
             let all: Vec<&String> = asked.iter().chain(&besides).collect();

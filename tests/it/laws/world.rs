@@ -959,6 +959,7 @@ impl World {
                     "not subscribed to the root channel"
                 );
             }
+            Frame::Request { .. } => ensure!(false, "no client serves anything: {line:?}"),
             Frame::Result { .. } | Frame::Error { .. } => seen.answers.push((to, lines::parse(&line)?)),
         }
         let now = self.begin + Duration::from_millis(self.monotonic_ms);

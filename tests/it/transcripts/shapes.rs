@@ -9,8 +9,9 @@ use std::fmt::Debug;
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
     AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchTurnsResult, InitializeResult,
-    ListSessionsResult, MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListResult,
-    ResourceReadResult, ResourceResolveResult, SessionConfigCompletionsResult, SubscribeResult,
+    ListSessionsResult, MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListParams,
+    ResourceListResult, ResourceMoveParams, ResourceReadParams, ResourceReadResult, ResourceResolveParams,
+    ResourceResolveResult, ResourceWriteParams, SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
@@ -62,6 +63,18 @@ fn note_request(asked: &mut HashMap<String, String>, line: &[u8]) {
     }
 }
 
+/// What the host asks of clients.
+fn check_request(method: &str, params: &Value) -> Result<(), String> {
+    match method {
+        "resourceRead" => same::<ResourceReadParams>(params).map(drop),
+        "resourceList" => same::<ResourceListParams>(params).map(drop),
+        "resourceResolve" => same::<ResourceResolveParams>(params).map(drop),
+        "resourceWrite" => same::<ResourceWriteParams>(params).map(drop),
+        "resourceMove" => same::<ResourceMoveParams>(params).map(drop),
+        _ => Err("the host asks for nothing else".to_owned()),
+    }
+}
+
 fn check_line(line: &str, asked: &HashMap<String, String>) -> Result<(), String> {
     let message: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let members: HashMap<String, Box<RawValue>> =
@@ -73,7 +86,9 @@ fn check_line(line: &str, asked: &HashMap<String, String>) -> Result<(), String>
         *id = json!(0);
     }
     match same::<JsonRpcMessage>(&with_plain_id)? {
-        JsonRpcMessage::Request(_) => Err("the host asks for nothing".to_owned()),
+        JsonRpcMessage::Request(request) => {
+            check_request(&request.method, &request.params.ok_or("no params")?)
+        }
         JsonRpcMessage::Notification(notification) => {
             let params = notification.params.ok_or("no params")?;
             check_notification(&notification.method, &params)

@@ -1,0 +1,209 @@
+//! Files that clients serve: what somebody asks of them is asked of the client that has them.
+//!
+//! Owns: which client serves a URI, the requests that are on their way to clients, by ids of the host's own, and the end of
+//! each: the client's answer, or an error when it answers nothing in time, nothing that can be read, or is gone.
+//! Never: waits for a client, or decides what it lets others see: each client does that itself.
+//!
+//! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those that it has published as
+//! customizations, with all that is below them. Whoever comes first with the same id or URI is asked.
+
+use std::time::Duration;
+
+use ahp_types::commands::{
+    ResourceCopyParams, ResourceListResult, ResourceMoveParams, ResourceReadResult, ResourceResolveResult,
+};
+use bytes::Bytes;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::effects::{ConnectionId, Frame, Output, Timer};
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{read_json, to_sorted_json, Params, Reply, RequestId};
+use crate::wire::uris::ROOT;
+
+/// A client must answer within this time.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// So many requests to one client are on their way.
+const ASKED_MAX: usize = 16;
+
+/// The schemes that are nobody's but the host's, or that nobody serves.
+const NO_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
+
+/// A request that a client is to answer.
+#[derive(Debug)]
+pub(super) struct Relay {
+    /// Who is asked.
+    asked: ConnectionId,
+    method: Method,
+    uri: String,
+    /// Its params; JSON text.
+    params: Bytes,
+}
+
+/// A request that a client was asked, and that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    relay: Relay,
+    /// Whose request it is.
+    by: ConnectionId,
+    id: RequestId,
+}
+
+impl Host {
+    /// Whether a request about a file or folder is one for a client.
+    ///
+    /// # Errors
+    /// When the client that it is for cannot be asked.
+    pub(super) fn relay(&self, method: Method, params: &Params) -> Result<Option<Relay>, RpcError> {
+        #[derive(Deserialize)]
+        struct Names {
+            uri: Option<String>,
+            source: Option<String>,
+        }
+        // Changes in what clients serve are not watched.
+        if method == Method::CreateResourceWatch {
+            return Ok(None);
+        }
+        let Ok(Names { uri, source }) = params.read() else { return Ok(None) };
+        let two = matches!(method, Method::ResourceMove | Method::ResourceCopy);
+        let Some(uri) = (if two { source } else { uri }) else { return Ok(None) };
+        let destination = match method {
+            Method::ResourceMove => Some(params.read::<ResourceMoveParams>()?.destination),
+            Method::ResourceCopy => Some(params.read::<ResourceCopyParams>()?.destination),
+            _ => None,
+        };
+        let asked = self.who_serves(&uri);
+        let also = destination.as_deref().map_or(asked, |destination| self.who_serves(destination));
+        if asked != also {
+            return Err(RpcError::invalid_params(format_args!(
+                "`{uri}` and its destination are not in one place"
+            )));
+        }
+        let Some(asked) = asked else { return Ok(None) };
+        let on_its_way = self.awaited.values().filter(|awaited| awaited.relay.asked == asked);
+        if on_its_way.count() >= ASKED_MAX {
+            return Err(RpcError::unavailable(format_args!("`{uri}`: its client has too much to answer")));
+        }
+        let mut params: Map<String, Value> = params.read()?;
+        params.insert("channel".to_owned(), ROOT.into());
+        let params = to_sorted_json(&params).into();
+        Ok(Some(Relay { asked, method, uri, params }))
+    }
+
+    /// The connection of the client that serves a URI; none when nobody does.
+    fn who_serves(&self, uri: &str) -> Option<ConnectionId> {
+        let (scheme, rest) = uri.split_once(':')?;
+        if NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme)) {
+            return None;
+        }
+        let can_be_asked = |connection: &ConnectionId| {
+            let answers = self.connections.get(connection).is_some_and(|client| !client.answers_nothing);
+            answers && !self.departures.contains_key(connection)
+        };
+        let mut clients = self.connections.iter().filter(|(connection, _)| can_be_asked(connection));
+        let authority =
+            rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
+        // URI libraries write an authority in small letters.
+        let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy().to_lowercase());
+        let is_named = |id: &str| named.as_deref() == Some(&id.to_lowercase());
+        let publishers: Vec<&str> = self.publishers_of(uri).collect();
+        let serves = |id: &String| is_named(id) || publishers.contains(&id.as_str());
+        let found = clients.find(|(_, client)| client.client_id.as_ref().is_some_and(serves));
+        found.map(|(connection, _)| *connection)
+    }
+
+    /// The active clients that have published this, or something that it is below.
+    fn publishers_of<'a>(&'a self, uri: &'a str) -> impl Iterator<Item = &'a str> {
+        let is_below = move |published: &str| {
+            let rest = uri.strip_prefix(published.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let sessions = self.channels.sessions.values();
+        let active = sessions.flat_map(|session| &session.state.active_clients);
+        let has_published = active.filter(move |client| {
+            client.customizations.iter().flatten().any(|published| is_below(&published.uri))
+        });
+        has_published.map(|client| client.client_id.as_str())
+    }
+
+    /// Asks a client for what somebody wants from it.
+    pub(super) fn ask_client(&mut self, step: &mut Step<'_>, by: ConnectionId, id: RequestId, relay: Relay) {
+        self.last_asked += 1;
+        let number = self.last_asked;
+        let (method, params) = (relay.method.name(), relay.params.clone());
+        step.say(Output::Frame(relay.asked, Frame::Request { number, method, params }));
+        step.say(Output::Timer(Timer::Asked(number), ANSWER_WITHIN));
+        self.awaited.insert(number, Awaited { relay, by, id });
+    }
+
+    /// A client has answered something.
+    pub(super) fn client_replies(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: Reply) {
+        let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
+        let is_asked =
+            |number: &u64| self.awaited.get(number).is_some_and(|awaited| awaited.relay.asked == connection);
+        let Some(number) = number.filter(is_asked) else {
+            return tracing::debug!("an answer to nothing was ignored");
+        };
+        let Some(Awaited { relay, by, id }) = self.awaited.remove(&number) else { return };
+        step.say(Output::Frame(by, answer(relay, id, reply)));
+    }
+
+    /// The time of a client to answer is up.
+    pub(super) fn answer_is_overdue(&mut self, step: &mut Step<'_>, number: u64) {
+        self.give_up(step, "its client does not answer", |other, _| other == number);
+    }
+
+    /// A client can say nothing any more: nothing waits for it, and it waits for nothing.
+    pub(super) fn give_up_relays_of(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.give_up(step, "its client is gone", |_, awaited| awaited.relay.asked == connection);
+        self.give_up(step, "who asks for it is gone", |_, awaited| awaited.by == connection);
+    }
+
+    /// Nobody can say anything any more.
+    pub(super) fn give_up_relays(&mut self, step: &mut Step<'_>) {
+        self.give_up(step, "its client is gone", |_, _| true);
+    }
+
+    fn give_up(&mut self, step: &mut Step<'_>, why: &str, is_over: impl Fn(u64, &Awaited) -> bool) {
+        let over = self.awaited.iter().filter(|(number, awaited)| is_over(**number, awaited));
+        for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let Some(Awaited { relay, by, id }) = self.awaited.remove(&number) else { continue };
+            let error = RpcError::unavailable(format_args!("`{}`: {why}", relay.uri));
+            step.say(Output::Frame(by, Frame::Error { id: Some(id), error }));
+        }
+    }
+}
+
+/// What somebody is answered whose request a client has answered so.
+fn answer(relay: Relay, id: RequestId, reply: Reply) -> Frame {
+    let Relay { method, uri, .. } = relay;
+    let failed = |error| Frame::Error { id: Some(id.clone()), error };
+    let error = reply.error.filter(|error| error != "null");
+    match (reply.result, error) {
+        (Some(result), None) => match check(method, &result) {
+            Ok(()) => Frame::result(id, method, result),
+            Err(why) => failed(RpcError::unavailable(format_args!(
+                "`{uri}`: what its client has answered cannot be read: {why}"
+            ))),
+        },
+        (_, Some(error)) => match read_json::<RpcError>(&error) {
+            Ok(error) => failed(RpcError::of_client(&uri, error)),
+            Err(_) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+        },
+        (None, None) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+    }
+}
+
+/// Whether a result is what the method answers.
+fn check(method: Method, result: &Bytes) -> Result<(), String> {
+    match method {
+        Method::ResourceRead => read_json::<ResourceReadResult>(result).map(drop),
+        Method::ResourceList => read_json::<ResourceListResult>(result).map(drop),
+        Method::ResourceResolve => read_json::<ResourceResolveResult>(result).map(drop),
+        _ => read_json::<Map<String, Value>>(result).map(drop),
+    }
+}

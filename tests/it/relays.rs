@@ -1,0 +1,119 @@
+//! Files that clients serve: what a transcript of one client cannot show.
+//!
+//! Owns: who is asked, how many requests to one client are on their way, and what becomes of them when it says nothing, or
+//! is gone. In the core alone, where time is told.
+//! Never: repeats what the transcripts show.
+
+use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output, Shutdown, Timer};
+use serde_json::{json, Value};
+
+use crate::support::core::{said, Core};
+
+const ASKS: ConnectionId = ConnectionId(1);
+const SERVES: ConnectionId = ConnectionId(2);
+
+fn opened() -> Core {
+    let mut core = Core::new();
+    for connection in [ASKS, SERVES] {
+        open(&mut core, connection, &format!("client-{}", connection.0));
+    }
+    core
+}
+
+fn open(core: &mut Core, connection: ConnectionId, client: &str) {
+    core.feed(Input::Opened { connection, default_directory: None });
+    core.feed(said(connection, json!({ "id": 0, "method": "initialize", "params": { "clientId": client } })));
+}
+
+fn read(core: &mut Core, who: ConnectionId, id: u64, uri: &str) -> Vec<Output> {
+    let params = json!({ "channel": "ahp-root://", "uri": uri });
+    core.feed(said(who, json!({ "id": id, "method": "resourceRead", "params": params })))
+}
+
+/// Who is asked what, under which number.
+fn asked(outputs: &[Output]) -> Option<(ConnectionId, u64)> {
+    outputs.iter().find_map(|output| match output {
+        Output::Frame(connection, Frame::Request { number, method: "resourceRead", .. }) => {
+            Some((*connection, *number))
+        }
+        _ => None,
+    })
+}
+
+/// The answers: to whom, to which request, and the data or the code.
+fn answers(outputs: &[Output]) -> Vec<(ConnectionId, String, Value)> {
+    let mut all = Vec::new();
+    for output in outputs {
+        let Output::Frame(to, frame) = output else { continue };
+        let (id, what) = match frame {
+            Frame::Result { id, result, .. } => {
+                (Some(id), serde_json::from_slice::<Value>(result).unwrap()["data"].take())
+            }
+            Frame::Error { id, error } => (id.as_ref(), error.code.into()),
+            _ => continue,
+        };
+        all.push((*to, String::from_utf8(id.unwrap().as_json().to_vec()).unwrap(), what));
+    }
+    all
+}
+
+fn reply(core: &mut Core, who: ConnectionId, number: u64) -> Vec<Output> {
+    core.feed(said(who, json!({ "id": number, "result": { "data": "x", "encoding": "utf-8" } })))
+}
+
+#[test]
+fn who_serves_is_asked_and_who_asks_is_answered() {
+    let mut core = opened();
+    let (to, number) = asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).unwrap();
+    assert_eq!(to, SERVES);
+    assert_eq!(answers(&reply(&mut core, ASKS, number)), [], "it was not asked");
+    assert_eq!(answers(&reply(&mut core, SERVES, number)), [(ASKS, "7".to_owned(), json!("x"))]);
+    assert_eq!(answers(&reply(&mut core, SERVES, number)), [], "it has answered");
+    let (to, _) = asked(&read(&mut core, SERVES, 8, "virtual://client-1/a")).unwrap();
+    assert_eq!(to, ASKS);
+}
+
+#[test]
+fn who_says_nothing_in_time_is_answered_for() {
+    let mut core = opened();
+    let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");
+    let (_, number) = asked(&outputs).unwrap();
+    assert!(outputs
+        .iter()
+        .any(|output| matches!(output, Output::Timer(Timer::Asked(it), _) if *it == number)));
+    let (_, other) = asked(&read(&mut core, ASKS, 8, "virtual://client-2/b")).unwrap();
+    let outputs = core.feed(Input::Timer(Timer::Asked(number)));
+    assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
+    assert_eq!(answers(&reply(&mut core, SERVES, number)), [], "too late");
+    assert_eq!(answers(&reply(&mut core, SERVES, other)), [(ASKS, "8".to_owned(), json!("x"))]);
+    assert_eq!(answers(&core.feed(Input::Timer(Timer::Asked(other)))), []);
+}
+
+#[test]
+fn nothing_waits_for_who_is_gone() {
+    let ended = |connection| Input::Ended { connection, how: Shutdown::Cancel, expected: None };
+    for end in [Input::Closed(SERVES), ended(SERVES), ended(ASKS), Input::Shutdown(Shutdown::Cancel)] {
+        let mut core = opened();
+        read(&mut core, ASKS, 7, "virtual://client-2/a");
+        let outputs = core.feed(end);
+        assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
+    }
+    let mut core = opened();
+    core.feed(ended(SERVES));
+    let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");
+    let is_refused = |output: &Output| matches!(output, Output::Resource(..));
+    assert!(asked(&outputs).is_none() && outputs.iter().any(is_refused), "as any scheme that nobody serves");
+}
+
+#[test]
+fn a_client_is_asked_so_much_at_a_time() {
+    let mut core = opened();
+    for id in 0..16 {
+        assert!(asked(&read(&mut core, ASKS, id, "virtual://client-2/a")).is_some());
+    }
+    let outputs = read(&mut core, ASKS, 16, "virtual://client-2/a");
+    assert_eq!(answers(&outputs), [(ASKS, "16".to_owned(), json!(-32603))]);
+    assert!(asked(&read(&mut core, SERVES, 17, "virtual://client-1/a")).is_some(), "another one");
+    reply(&mut core, SERVES, 3);
+    assert!(asked(&read(&mut core, ASKS, 18, "virtual://client-2/a")).is_some());
+}
