@@ -638,10 +638,13 @@ fn a_damaged_row_is_the_trouble_of_its_session_alone() {
     assert_eq!(after, (before.0 + 1, before.1 + 1, before.2 + 1), "something was deleted");
 }
 
+/// Sessions that nobody uses may take a megabyte in memory: some sixty of them in which nothing was said.
+const FORGETFUL: [&str; 3] = ["--deterministic", "--memory-budget", "1000000"];
+
 #[test]
 fn idle_sessions_leave_memory_and_come_back_whole() {
     let folder = TempDir::new().unwrap();
-    let mut client = Client::of(Process::start_on(folder.path(), &["--deterministic"]));
+    let mut client = Client::of(Process::start_on(folder.path(), &FORGETFUL));
     let name = |number: usize| format!("ahp-session:/{number}");
     let chat = chat_of(&name(0));
     client.create(&name(0));
@@ -683,7 +686,7 @@ fn idle_sessions_leave_memory_and_come_back_whole() {
 #[test]
 fn a_session_of_several_chats_leaves_memory_as_a_whole_and_not_while_one_works() {
     let folder = TempDir::new().unwrap();
-    let mut client = Client::of(Process::start_on(folder.path(), &["--deterministic"]));
+    let mut client = Client::of(Process::start_on(folder.path(), &FORGETFUL));
     let session = |number: usize| format!("ahp-session:/{number}");
     let chat = |number: usize| format!("ahp-chat:/{number}");
     for (number, script) in [(0, "/say kept"), (1, "/hang")] {
