@@ -45,5 +45,7 @@ test-agents: ## real agents from npm behind the host, against a scripted model: 
 
 test-vscode: ## the real VS Code (npm's code-server) in a headless Chromium, against the host: SCENES of tests/vscode/scenes.py, all
 	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
-		$(CARGO) build --quiet && python3 -B tests/vscode/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/vscode $(TARGET)/agents $(SCENES); \
+		$(CARGO) build --quiet && \
+		$(CARGO) build --quiet --locked --manifest-path tests/vscode/official/Cargo.toml --target-dir $(TARGET)/judges && \
+		python3 -B tests/vscode/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/judges/debug/official $(TARGET)/vscode $(TARGET)/agents $(SCENES); \
 	else echo "skipped: node, npm or python3 is not installed"; fi

@@ -215,11 +215,6 @@ class Client:
     def dispatch(self, channel, **action):
         self.say(method="dispatchAction", params={"channel": channel, "clientSeq": 1, "action": action})
 
-    def create(self, session, provider, directory):
-        """Makes a session; gives back its chat, followed."""
-        self.ask("createSession", channel=session, provider=provider, workingDirectories=["file://" + directory])
-        return self.follow(session)
-
     def follow(self, session):
         """Gives back the session's chat, followed."""
         chat = "ahp-chat://default/" + base64.urlsafe_b64encode(session.encode()).decode().rstrip("=")
@@ -242,10 +237,6 @@ class Client:
         self.dispatch(chat, type="chat/toolCallConfirmed", turnId=turn["id"], toolCallId=call["toolCallId"],
                       approved=True, confirmed="user-action")
 
-    def begin(self, chat, turn, text):
-        self.dispatch(chat, type="chat/turnStarted", turnId=turn, startedAt="2026-01-01T00:00:00Z",
-                      message={"text": text, "origin": {"kind": "user"}})
-
     def until(self, kind):
         """Hears until an action of this kind; gives it back."""
         while True:
@@ -257,3 +248,24 @@ class Client:
 
     def close(self):
         self.socket.close()
+
+
+class Official:
+    """The official Rust client, which has made a session and begun a turn in it."""
+
+    def __init__(self, program, host, session, provider, directory, text):
+        url = f"ws://127.0.0.1:{host.port}/?tkn={host.token}"
+        self.process = subprocess.Popen([program, url, session, provider, directory, text], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def until(self, kind):
+        """Hears until an action of this kind; gives it back."""
+        for line in self.process.stdout:
+            action = json.loads(line)
+            if action["type"] == kind:
+                return action
+        raise AssertionError(f"the official client has ended before {kind}")
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()

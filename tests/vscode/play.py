@@ -14,7 +14,7 @@ from playwright.sync_api import Error, sync_playwright
 from server import Server  # makes the modules of tests/agents known
 from agents import AGENTS
 from client import configured
-from host import Client, Host
+from host import Client, Host, Official
 from scenes import SCENES
 from workbench import Window
 
@@ -27,8 +27,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 class Stage:
     """What a scene has: the host, windows, and clients of another kind."""
 
-    def __init__(self, host, browser, url, repository):
-        self.host, self.browser, self.url, self.repository = host, browser, url, repository
+    def __init__(self, host, browser, url, repository, program):
+        self.host, self.browser, self.url, self.repository, self.program = host, browser, url, repository, program
         self.windows, self.over = [], contextlib.ExitStack()
 
     def window(self, agent=None):
@@ -39,6 +39,12 @@ class Stage:
         if agent:
             window.choose(agent)
         return window
+
+    def official(self, session, provider, text):
+        """The official client, which makes a session and begins a turn in it."""
+        official = Official(self.program, self.host, session, provider, self.repository, text)
+        self.over.callback(official.close)
+        return official
 
     def client(self):
         client = Client(self.host)
@@ -99,7 +105,7 @@ def main():
         over.callback(browser.close)
         for name in names or SCENES:
             began = time.monotonic()
-            wrong = play(name, Stage(host, browser, server.url, repository), os.path.join(folder, "pictures"))
+            wrong = play(name, Stage(host, browser, server.url, repository, installed["official"]), os.path.join(folder, "pictures"))
             print(f"{name}: {'FAILED' if wrong else 'ok'} ({time.monotonic() - began:.1f} s)", flush=True)
             if wrong:
                 print(wrong, flush=True)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Drives the real VS Code against the host: no network but for npm, PyPI and Debian's packages, no account.
 
-    run.py HOST FOLDER AGENTS [SCENE...]
+    run.py HOST OFFICIAL FOLDER AGENTS [SCENE...]
 
-HOST is the program; FOLDER is where VS Code's server is installed and keeps what it keeps, AGENTS where real agents
+HOST is the program; OFFICIAL is the official client (see official/); FOLDER is where VS Code's server is installed and keeps what it keeps, AGENTS where real agents
 are installed; SCENEs choose among those of scenes.py. What was said and logged is in FOLDER/run afterwards, with
 pictures of where each scene ended; a scene that fails says what was on the screen.
 Skips, with a word, when something is not to be had.
@@ -23,13 +23,13 @@ REAL = "opencode"
 
 
 def main():
-    program, folder, agents, *scenes = sys.argv[1:]
-    program, folder, agents = map(os.path.abspath, (program, folder, agents))
+    program, official, folder, agents, *scenes = sys.argv[1:]
+    program, official, folder, agents = map(os.path.abspath, (program, official, folder, agents))
     try:
         path = node_path(os.path.join(agents, "npm"))
         installed = {
             "chromium": chromium(), "path": path, "server": code_server(os.path.join(folder, "code-server"), path),
-            "real": REAL, "binaries": install(os.path.join(agents, "npm", REAL), AGENTS[REAL].packages, path),
+            "official": official, "real": REAL, "binaries": install(os.path.join(agents, "npm", REAL), AGENTS[REAL].packages, path),
         }
         python = libraries(os.path.join(folder, "python"))
     except Missing as missing:

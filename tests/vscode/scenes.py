@@ -290,9 +290,8 @@ def two_windows_on_one_session(stage):
 @scene
 def a_session_of_another_client_is_shown(stage):
     window = stage.window()
-    client = stage.client()
-    chat = client.create("ahp-session:/made-elsewhere", "script", stage.repository)
-    client.begin(chat, "t1", "/say made elsewhere\n/ask here\n/say answered here")
+    client = stage.official("ahp-session:/made-elsewhere", "script",
+                            "/say made elsewhere\n/ask here\n/say answered here")
     window.open("made elsewhere")
     window.responds("made elsewhere")
     window.press("Allow once")
