@@ -261,7 +261,7 @@ pub struct Link {
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
     pub held: Option<Box<HeldMessage>>,
-    /// So many answers are made elsewhere, and have not come.
+    /// So many answers are made elsewhere, and have not come; a state that is made text is counted by `outbox`.
     pub answers_due: usize,
     /// What is to go out behind a state that is made text now, if one is.
     pub behind: Option<Vec<Behind>>,

@@ -43,7 +43,6 @@ impl Sidecar {
             Told::Unwritten(answer) if !self.options.deterministic => {
                 link.behind = Some(Vec::new());
                 link.outbox.expect(answer.bytes);
-                link.answers_due += 1;
                 return self.states.make(connection, *answer);
             }
             told => told.now(),
@@ -179,7 +178,6 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         link.outbox.expected_come(expected);
         let behind = link.behind.take().unwrap_or_default();
-        self.answer_has_come(connection);
         match line {
             Some(line) => {
                 self.send_one(connection, Behind { told: Told::Line(line), is_answer: true }, false)
