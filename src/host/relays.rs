@@ -5,7 +5,8 @@
 //! Never: waits for a client, or decides what it lets others see: each client does that itself.
 //!
 //! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those that it has published as
-//! customizations, with all that is below them. Whoever comes first with the same id or URI is asked.
+//! customizations, with all that is below them. A client that
+//! has come again is asked on its newest connection: the one before may be dead without anybody knowing it yet.
 
 use std::time::Duration;
 
@@ -97,23 +98,32 @@ impl Host {
     /// The connection of the client that serves a URI; none when nobody does.
     fn who_serves(&self, uri: &str) -> Option<ConnectionId> {
         let (scheme, rest) = uri.split_once(':')?;
-        if NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme)) {
+        let is_one = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
+        if !is_one || NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme)) {
             return None;
         }
         let can_be_asked = |connection: &ConnectionId| {
             let answers = self.connections.get(connection).is_some_and(|client| !client.answers_nothing);
             answers && !self.departures.contains_key(connection)
         };
-        let mut clients = self.connections.iter().filter(|(connection, _)| can_be_asked(connection));
         let authority =
             rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
-        // URI libraries write an authority in small letters.
-        let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy().to_lowercase());
-        let is_named = |id: &str| named.as_deref() == Some(&id.to_lowercase());
+        let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
         let publishers: Vec<&str> = self.publishers_of(uri).collect();
-        let serves = |id: &String| is_named(id) || publishers.contains(&id.as_str());
-        let found = clients.find(|(_, client)| client.client_id.as_ref().is_some_and(serves));
-        found.map(|(connection, _)| *connection)
+        // URI libraries write an authority in small letters; an id that is written so is meant before others.
+        let serves = |id: &str| {
+            let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
+            let ways = [
+                is_named(|named, id| named.to_lowercase() == id.to_lowercase()),
+                publishers.contains(&id),
+                is_named(|named, id| named == id),
+            ];
+            ways.iter().rposition(|way| *way)
+        };
+        let clients = self.connections.iter().filter(|(connection, _)| can_be_asked(connection));
+        let ranked = clients
+            .filter_map(|(connection, client)| Some((serves(client.client_id.as_deref()?)?, *connection)));
+        ranked.max().map(|(_, connection)| connection)
     }
 
     /// The active clients that have published this, or something that it is below.

@@ -45,8 +45,9 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
         relayed_drips.push(drip_directly(&[RELAY])?);
         bridged_drips.push(drip_through_the_bridge(None)?);
         let folder = super::stored::folder()?;
-        kept_drips.push(drip_directly(&[RELAY, &folder.path().to_string_lossy()])?);
         stored_drips.push(drip_through_the_bridge(Some(folder.path()))?);
+        let folder = super::stored::folder()?;
+        kept_drips.push(drip_directly(&[RELAY, &folder.path().to_string_lossy()])?);
     }
     let (direct, bridged) = (median(direct), median(bridged));
     table.row("chunks a second, from an ACP agent's pipe", per_second(CHUNKS, direct), "", "")?;

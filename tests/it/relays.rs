@@ -74,6 +74,27 @@ fn who_serves_is_asked_and_who_asks_is_answered() {
 }
 
 #[test]
+fn the_client_that_is_meant_is_asked_where_it_came_last() {
+    let mut core = opened();
+    let [mixed, small, again] = [3, 4, 5].map(ConnectionId);
+    open(&mut core, mixed, "Mixed");
+    open(&mut core, small, "mixed");
+    open(&mut core, again, "client-2");
+    for (uri, who) in [
+        ("virtual://Mixed/a", mixed),
+        ("virtual://mixed/a", small),
+        ("virtual://client-2/a", again),
+        ("virtual://CLIENT-1/a", ASKS),
+    ] {
+        let (to, _) = asked(&read(&mut core, ASKS, 7, uri)).unwrap();
+        assert_eq!(to, who, "{uri}");
+    }
+    for uri in ["://mixed/a", "1://mixed/a"] {
+        assert_eq!(asked(&read(&mut core, ASKS, 8, uri)), None, "{uri}");
+    }
+}
+
+#[test]
 fn who_says_nothing_in_time_is_answered_for() {
     let mut core = opened();
     let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");
