@@ -22,7 +22,7 @@ const LARGE_BYTES: usize = 1 << 20;
 impl Chat {
     /// What it takes in memory, nearly, in bytes: its state as JSON text.
     fn memory_bytes(&self) -> usize {
-        self.saved.row_bytes + self.saved.turn_bytes + self.conversation.turn_bytes()
+        self.saved.row_bytes + self.turns_bytes()
     }
 }
 
@@ -48,7 +48,7 @@ impl Host {
         }
         (self.idle_due, self.idle_looked_for) = (false, self.uses);
         let sessions = self.channels.sessions.iter();
-        let idle = sessions.filter(|(_, session)| self.is_idle(session));
+        let idle = sessions.filter(|(key, session)| self.is_idle(session) && !self.summaries.mentions(**key));
         let mut idle: Vec<(u64, SessionKey, usize)> =
             idle.map(|(key, session)| (session.used, *key, self.memory_bytes(session))).collect();
         let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
@@ -58,10 +58,8 @@ impl Host {
             if bytes <= self.config.memory_budget {
                 break;
             }
-            if !self.summaries.mentions(key) {
-                bytes -= its_bytes;
-                self.let_go(step, key);
-            }
+            bytes -= its_bytes;
+            self.let_go(step, key);
         }
     }
 
@@ -95,8 +93,6 @@ impl Host {
     }
 
     fn its_chats<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Chat> {
-        let keys =
-            session.state.chats.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat());
-        keys.filter_map(|key| self.channels.chats.known(key))
+        self.channels.chats_of(session).filter_map(|key| self.channels.chats.known(key))
     }
 }

@@ -223,6 +223,11 @@ impl Chat {
 }
 
 impl Chat {
+    /// The size of all its turns as JSON text, in bytes, nearly.
+    pub(super) fn turns_bytes(&self) -> usize {
+        self.saved.turn_bytes + self.conversation.turn_bytes()
+    }
+
     /// Whether the agent can go on with what it was doing in this chat when it, or the host, had ended.
     pub(super) fn can_be_taken_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.resumes)

@@ -5,8 +5,8 @@
 //! Never: waits for a client, or decides what it lets others see: each client does that itself.
 //!
 //! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those that it has published as
-//! customizations, with all that is below them. A client that
-//! has come again is asked on its newest connection: the one before may be dead without anybody knowing it yet.
+//! customizations, with all that is below them. A client that has come again is asked on its newest connection: the one before
+//! may be dead without anybody knowing it yet.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::SnapshotState;
 
 use super::actions::{read_action, ClientAction, Refusal, Verdict};
-use super::effects::{ActionLine, ChannelId, SessionKey};
+use super::effects::{ActionLine, ChannelId, ChatKey, SessionKey};
 use super::model::{Channel, Chat, Session, Subscription};
 use super::selection::PendingAction;
 use super::windows::{Loading, StateIsNeeded};
@@ -372,6 +372,11 @@ impl Channels {
     }
 
     /// The session that a channel is or belongs to.
+    /// The chats of a session, in the order of its catalogue.
+    pub(super) fn chats_of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = ChatKey> + 'a {
+        session.state.chats.iter().filter_map(|row| self.by_uri.get(&row.resource)?.chat())
+    }
+
     pub(super) fn session_of(&self, id: ChannelId) -> Option<SessionKey> {
         by_kind!(id.kind, K => K::session_of(self, id.key.into()))
     }

@@ -282,13 +282,8 @@ impl Host {
 
     /// The chats of a session, in the order of its catalogue.
     pub(in crate::host) fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
-        let rows = self
-            .channels
-            .sessions
-            .known(key)
-            .map(|session| session.state.chats.as_slice())
-            .unwrap_or_default();
-        rows.iter().filter_map(|row| self.channels.by_uri.get(&row.resource)?.chat()).collect()
+        let session = self.channels.sessions.known(key);
+        session.map(|session| self.channels.chats_of(session).collect()).unwrap_or_default()
     }
 
     pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>) {

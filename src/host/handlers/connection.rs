@@ -15,7 +15,7 @@ use crate::host::dispatch::States;
 use crate::host::effects::{ConnectionId, LargeStates, Past};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
-use crate::host::model::{ChannelId, Subscription, Window};
+use crate::host::model::{ChannelId, Chat, Subscription, Window};
 use crate::host::sequence::envelope_of;
 use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
@@ -232,7 +232,7 @@ impl Host {
             snapshots.push(snapshot);
             kinds.push(target.kind);
             let chat = target.chat().and_then(|key| self.channels.chats.known(key));
-            bytes += chat.map_or(0, |chat| chat.saved.turn_bytes + chat.conversation.turn_bytes());
+            bytes += chat.map_or(0, Chat::turns_bytes);
         }
         LargeStates { method, besides: JsonObject::default(), snapshots, kinds, bytes }
     }
