@@ -27,6 +27,7 @@ use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
 };
+use crate::host::history::CompletedTurn;
 use steps::Gate;
 
 /// The provider id.
@@ -280,7 +281,7 @@ impl Agent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let history = open.history.into_iter().flat_map(|turn| {
+        let history = open.history.iter().filter_map(CompletedTurn::read).flat_map(|turn| {
             let attached = open.attached.get(&turn.id).into_iter().flatten().map(attached_text);
             attached.chain([turn.message.text]).collect::<Vec<_>>()
         });

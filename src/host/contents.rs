@@ -17,6 +17,7 @@ use memchr::memmem;
 use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
+use super::history::CompletedTurn;
 use super::Host;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
@@ -87,15 +88,8 @@ impl Sides for Vec<ResponsePart> {
     }
 }
 
-impl Sides for Vec<Turn> {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
-        self.iter_mut().for_each(|turn| turn.response_parts.sides(each));
-    }
-}
-
 impl Sides for ChatState {
     fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
-        self.turns.sides(each);
         self.active_turn.iter_mut().for_each(|turn| turn.response_parts.sides(each));
     }
 }
@@ -126,7 +120,7 @@ fn id_of(inline: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
 }
 
-/// A state as clients are told it.
+/// A state as clients are told it, without its completed turns.
 pub(super) fn tell_state(state: &mut SnapshotState) {
     match state {
         SnapshotState::Chat(state) => {
@@ -138,9 +132,27 @@ pub(super) fn tell_state(state: &mut SnapshotState) {
     }
 }
 
-/// Turns of a chat as clients are told them.
-pub(super) fn tell_turns(chat: &str, turns: &mut Vec<Turn>) {
-    turns.sides(&mut |side, of| tell(chat, side, of));
+/// Completed turns of a chat as clients are told them: a JSON array.
+pub(super) fn told_turns(chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
+    let mut text = b"[".to_vec();
+    for turn in turns {
+        if text.len() > 1 {
+            text.push(b',');
+        }
+        text.extend_from_slice(&told_turn(chat, turn.text()));
+    }
+    text.push(b']');
+    text
+}
+
+/// A completed turn of a chat (JSON text), as clients are told it.
+pub(super) fn told_turn(chat: &str, text: &Bytes) -> Bytes {
+    if memmem::find(text, INLINE.as_bytes()).is_none() {
+        return text.clone();
+    }
+    let Ok(mut turn) = serde_json::from_slice::<Turn>(text) else { return text.clone() };
+    turn.response_parts.sides(&mut |side, of| tell(chat, side, of));
+    to_sorted_json(&turn).into()
 }
 
 /// An action on this channel as clients are told it, where that is not how it is kept.
@@ -222,20 +234,20 @@ impl Host {
         if let Some(content) = chat.previews.get(&id) {
             return Ok(Some(content.clone()));
         }
-        let state = chat.conversation.state();
-        let active = state.active_turn.iter().map(|turn| &turn.response_parts);
+        let conversation = &chat.conversation;
+        let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
+        let completed = conversation.history().turns().iter().rev();
+        let completed = completed.filter(|turn| memmem::find(turn.text(), INLINE.as_bytes()).is_some());
+        let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
         let mut found = None;
-        for parts in active.chain(state.turns.iter().rev().map(|turn| &turn.response_parts)) {
-            for part in parts {
-                let ResponsePart::ToolCall(part) = part else { continue };
-                part.tool_call.clone().sides(&mut |_, of| {
-                    if of.content.uri.starts_with(INLINE) && id_of(&of.content.uri) == id {
-                        found = Some(std::mem::take(&mut of.content.uri));
-                    }
-                });
-                if found.is_some() {
-                    return Ok(found);
+        for mut parts in active.chain(completed) {
+            parts.sides(&mut |_, of| {
+                if of.content.uri.starts_with(INLINE) && id_of(&of.content.uri) == id {
+                    found = Some(std::mem::take(&mut of.content.uri));
                 }
+            });
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Err(RpcError::resource_not_found(uri))

@@ -8,10 +8,8 @@
 //! does not know, so the row is saved again only when they have grown much larger than it, or are many.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use ahp_types::actions::StateAction;
-use bytes::Bytes;
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
@@ -19,7 +17,7 @@ use super::model::{Chat, SessionKey};
 use super::rows::{ChatBody, SessionBody};
 use super::{ChatKey, Host, Step};
 use crate::wire::names::Named;
-use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::rpc::to_json;
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
@@ -44,7 +42,7 @@ impl Host {
         saved.behind_bytes += bytes;
         match action {
             StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
-                saved.turns_kept = saved.turns_kept.min(chat.conversation.state().turns.len());
+                saved.turns_kept = saved.turns_kept.min(chat.conversation.history().len());
                 saved.row_due = true;
             }
             StateAction::ChatTurnStarted(_) => saved.row_due = true,
@@ -166,43 +164,34 @@ fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
     if !std::mem::replace(&mut saved.context, true) {
-        for (place, turn) in chat.context.iter().enumerate() {
-            step.say(Output::Record(Record::Turn(key, place as u64, to_sorted_json(turn).into())));
+        for (turn, place) in chat.context.iter().zip(0..) {
+            step.say(Output::Record(Record::Turn(key, place, turn.text().clone())));
         }
     }
     if saved.turns_kept < saved.turns {
         step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
         saved.turns = saved.turns_kept;
     }
-    let turns = &chat.conversation.state().turns;
-    for (place, turn) in turns.iter().enumerate().skip(saved.turns) {
-        let (place, turn) = ((context_turns + place) as u64, Bytes::from(to_sorted_json(turn)));
-        saved.turn_bytes += turn.len();
-        step.say(Output::Record(Record::Turn(key, place, turn)));
+    let history = chat.conversation.history();
+    for (turn, place) in history.since(saved.turns).iter().zip(context_turns + saved.turns..) {
+        step.say(Output::Record(Record::Turn(key, place as u64, turn.text().clone())));
     }
-    (saved.turns, saved.turns_kept) = (turns.len(), turns.len());
-    let there: BTreeSet<&String> = turns.iter().map(|turn| &turn.id).collect();
-    let active = chat.conversation.state().active_turn.as_ref().map(|turn| &turn.id);
-    let removed = chat.turn_ids.iter().filter(|id| !there.contains(id) && Some(*id) != active);
-    let removed_turns = removed.cloned().collect();
-    let born_at = chat.channel.born_at;
-    let body = chat.conversation.with_head(|state| {
-        let body = ChatBody {
-            state: Cow::Borrowed(state),
-            born_at,
-            title_by: chat.title_by,
-            removed_turns,
-            consumed: chat.consumed.iter().cloned().collect(),
-            selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
-            following: chat.following.clone(),
-            progress: chat.progress.clone(),
-            context_turns,
-            attached: Cow::Borrowed(&chat.attached),
-            handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
-            resumes: chat.handle.as_ref().is_some_and(|handle| handle.resumes),
-        };
-        body.to_json()
-    });
+    (saved.turns, saved.turns_kept) = (history.len(), history.len());
+    let body = ChatBody {
+        state: Cow::Borrowed(chat.conversation.state()),
+        born_at: chat.channel.born_at,
+        title_by: chat.title_by,
+        removed_turns: Cow::Borrowed(&chat.removed_turns),
+        consumed: chat.consumed.iter().cloned().collect(),
+        selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
+        following: chat.following.clone(),
+        progress: chat.progress.clone(),
+        context_turns,
+        attached: Cow::Borrowed(&chat.attached),
+        handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+        resumes: chat.handle.as_ref().is_some_and(|handle| handle.resumes),
+    };
+    let body = body.to_json();
     chat.saved.row_due = false;
     chat.saved.behind_bytes = 0;
     chat.saved.row_bytes = body.len();

@@ -5,14 +5,15 @@
 //! Never: decides whether an action should happen.
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction};
-use ahp_types::state::Snapshot;
+use ahp_types::actions::{ActionOrigin, StateAction};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::contents::{tell_state, tell_turns, told_action};
+use super::contents::{tell_state, told_action, told_turns};
 use super::effects::ChannelId;
+use super::effects::ToldState;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
+use super::history::CompletedTurn;
 use super::model::Subscription;
 use super::{Host, Step};
 use crate::wire::channels::ChannelKind;
@@ -148,11 +149,12 @@ impl Host {
     }
 
     /// The channel's state now; a chat's with its turns from this one on.
-    pub(super) fn snapshot(&mut self, target: ChannelId, first_turn: usize) -> Option<Snapshot> {
-        let mut state = self.channels.state(target, first_turn)?;
+    pub(super) fn told_state(&self, target: ChannelId, first_turn: usize) -> Option<ToldState> {
+        let (mut state, turns) = self.channels.state(target, first_turn)?;
         tell_state(&mut state);
-        let resource = self.channels.get(target)?.uri.clone();
-        Some(Snapshot { resource, state, from_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX) })
+        let channel = self.channels.get(target)?.uri.clone();
+        let from_seq = i64::try_from(self.told_head()).unwrap_or(i64::MAX);
+        Some(ToldState { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
     }
 
     /// Delivers a channel to a connection from now on, like this.
@@ -214,10 +216,20 @@ fn action_json(action: &StateAction) -> Vec<u8> {
     }
 }
 
-/// The line that tells a client alone of turns that are loaded.
-pub(super) fn loading_line(channel: &str, mut action: ChatTurnsLoadedAction, server_seq: u64) -> Bytes {
-    tell_turns(channel, &mut action.turns);
-    let json = action_json(&StateAction::ChatTurnsLoaded(action));
+/// The line that tells a client alone of turns that are loaded, and where more are.
+pub(super) fn loading_line(
+    channel: &str,
+    turns: &[CompletedTurn],
+    next_cursor: Option<&str>,
+    server_seq: u64,
+) -> Bytes {
+    let mut json = b"{\"turns\":".to_vec();
+    json.extend_from_slice(&told_turns(channel, turns));
+    if let Some(cursor) = next_cursor {
+        json.extend_from_slice(b",\"turnsNextCursor\":");
+        json.extend_from_slice(&to_json(cursor));
+    }
+    json.extend_from_slice(b",\"type\":\"chat/turnsLoaded\"}");
     envelope_line(channel, &json, server_seq, None, None)
 }
 

@@ -16,7 +16,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Step, Told};
-use crate::host::reduce::tool_call_id;
+use crate::host::reduce::{tool_call_id, Conversation};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 
@@ -118,12 +118,14 @@ impl Step for Draft {
     fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
         match told.name() {
             "session/responsePart" => return part_told(&told),
-            "session/toolCallReady" => return ready_told(&told, scene.chat),
+            "session/toolCallReady" => return ready_told(&told, scene.chat.map(Conversation::state)),
             "session/toolCallConfirmed" => {
                 return vec![resolution(&told, call_id(&told).into(), is(&told.action, "approved"))];
             }
-            "session/toolCallComplete" => return completion_told(&told, scene.chat),
-            "session/toolCallResultConfirmed" => return review_told(&told, scene.chat),
+            "session/toolCallComplete" => return completion_told(&told, scene.chat.map(Conversation::state)),
+            "session/toolCallResultConfirmed" => {
+                return review_told(&told, scene.chat.map(Conversation::state))
+            }
             "session/modelChanged" => id_of_model(&mut told.action),
             "root/agentsChanged"
             | "session/ready"

@@ -6,7 +6,6 @@
 //! Never: remembers anything from one message to the next; what a step must know of the past is lent to it
 //! as a [`Scene`].
 
-use ahp_types::state::ChatState;
 use serde_json::Value;
 
 use super::dialect::Dialect;
@@ -15,6 +14,7 @@ use super::node::{self, Node, Object};
 use super::{
     draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
 };
+use crate::host::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -116,9 +116,9 @@ pub struct Notice {
 pub struct Scene<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none when it
     /// is not known.
-    pub chat: Option<&'a ChatState>,
+    pub chat: Option<&'a Conversation>,
     /// The same chat behind all that is replayed, where the action is replayed: nobody knows what was before it.
-    pub at_end: Option<&'a ChatState>,
+    pub at_end: Option<&'a Conversation>,
     /// Whether a user has read the session that an action is about: before the action, or after the last one
     /// when several are replayed.
     pub is_read: bool,

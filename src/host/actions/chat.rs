@@ -19,6 +19,7 @@ use super::answers::{check_answer, check_answers, question_of};
 use super::{Refusal, Verdict};
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
+use crate::host::history::CompletedTurn;
 use crate::host::limits::check_id;
 use crate::host::model::{Chat, SessionKey};
 use crate::host::status::status_is;
@@ -103,7 +104,7 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
         let state = chat.conversation.state();
-        if chat.turn_ids.contains(&action.turn_id) {
+        if chat.has_had_turn(&action.turn_id) {
             return Err(format!("a turn `{}` is known already and does not run twice", action.turn_id));
         }
         if let Some(active) = &state.active_turn {
@@ -174,8 +175,8 @@ impl Host {
         if let Some(active) = &state.active_turn {
             return Err(format!("the turn `{}` is running", active.id));
         }
-        let latest = state.turns.last().filter(|turn| turn.id == action.turn_id);
-        match latest {
+        let latest = chat.conversation.history().last().filter(|turn| turn.id() == action.turn_id);
+        match latest.and_then(CompletedTurn::read) {
             Some(turn) if turn.state == TurnState::Error => match turn.response_parts.last() {
                 Some(ResponsePart::Error(error)) if error.resumable == Some(true) => {}
                 _ => return Err(format!("the error of turn `{}` is not resumable", action.turn_id)),
@@ -197,17 +198,18 @@ impl Host {
         action: ChatTruncatedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let state = self.chat(key)?.conversation.state();
+        let conversation = &self.chat(key)?.conversation;
+        let (state, history) = (conversation.state(), conversation.history());
         if let Some(id) = &action.turn_id {
             let active = state.active_turn.iter().any(|turn| turn.id == *id);
-            if !active && !state.turns.iter().any(|turn| turn.id == *id) {
+            if !active && !history.contains(id) {
                 return Err(format!("no such turn: `{id}`"));
             }
         }
-        let last = state.turns.last().map(|turn| &turn.id);
+        let last = history.last().map(CompletedTurn::id);
         // Nothing is removed, and the status, which a truncation makes idle, is idle.
         let idle = status_is(state.status, SessionStatus::Idle);
-        if state.active_turn.is_none() && last == action.turn_id.as_ref() && idle {
+        if state.active_turn.is_none() && last == action.turn_id.as_deref() && idle {
             return Ok(Verdict::Unchanged);
         }
         self.release_queue(key);
