@@ -12,7 +12,7 @@ use ahp_types::state::{SessionLifecycle, SessionSummary};
 
 use super::catalogue::row_of;
 use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
-use super::history::{CompletedTurn, History};
+use super::history::History;
 use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
@@ -236,7 +236,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     let SavedChat { row, turns, actions, sifted, progress } = saved;
     let body = ChatBody::read(&row.body)?;
     let state = body.state.into_owned();
-    let mut context = turns.into_iter().map(CompletedTurn::kept).collect::<Result<Vec<_>, _>>()?;
+    let mut context = turns;
     if context.len() < body.context_turns {
         return Err("not all is there that the chat goes on from".to_owned());
     }

@@ -229,6 +229,11 @@ impl Chat {
         self.conversation.history().bytes() + self.conversation.turn_bytes()
     }
 
+    /// What was said before its first turn, and its completed turns.
+    pub(super) fn all_turns(&self) -> impl Iterator<Item = &CompletedTurn> {
+        self.context.iter().chain(self.conversation.history().turns())
+    }
+
     /// Whether a turn of this id was ever accepted, one that was removed too: none runs twice.
     pub(super) fn has_had_turn(&self, id: &str) -> bool {
         let active = self.conversation.state().active_turn.as_ref();

@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 
 use ahp_types::actions::StateAction;
+use ahp_types::state::ChatOrigin;
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
@@ -95,11 +96,35 @@ impl Host {
 
     /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
     pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let is_kept = self.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
         if is_kept && chat.saved.row_due {
-            save_chat(step, key, chat, self.head);
+            self.save_whole_chat(step, key);
         }
+    }
+
+    fn save_whole_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let shared = self.turns_kept_elsewhere(key);
+        if let Some(chat) = self.channels.chats.known_mut(key) {
+            save_chat(step, key, chat, shared, self.head);
+        }
+    }
+
+    /// The chat that a new one goes on from, and with how many of its turns the new one begins, of those that the store
+    /// has: they need not be written again.
+    fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, usize)> {
+        let chat = self.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
+        let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
+            &chat.conversation.state().origin
+        else {
+            return None;
+        };
+        let from = self.find_chat(uri)?;
+        let source = self.channels.chats.known(from).filter(|source| source.saved.context)?;
+        let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
+        let both = source.all_turns().take(kept).zip(chat.all_turns());
+        let count = both.take_while(|(theirs, ours)| theirs.shares_text(ours)).count();
+        (count > 0).then_some((from, count))
     }
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
@@ -108,8 +133,7 @@ impl Host {
         if let Some(row) = session {
             step.say(Output::Record(Record::Session(row)));
         }
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        save_chat(step, key, chat, self.head);
+        self.save_whole_chat(step, key);
     }
 
     /// A session's row, whole.
@@ -159,23 +183,33 @@ pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     u64::try_from(since).unwrap_or(0)
 }
 
-fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
+fn save_chat(
+    step: &mut Step<'_>,
+    key: ChatKey,
+    chat: &mut Chat,
+    shared: Option<(ChatKey, usize)>,
+    head: u64,
+) {
     attached::forget_what_is_gone(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
-    if !std::mem::replace(&mut saved.context, true) {
-        for (turn, place) in chat.context.iter().zip(0..) {
-            step.say(Output::Record(Record::Turn(key, place, turn.text().clone())));
-        }
-    }
     if saved.turns_kept < saved.turns {
         step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
         saved.turns = saved.turns_kept;
     }
+    let known = match (saved.context, shared) {
+        (true, _) => context_turns + saved.turns,
+        (false, None) => 0,
+        (false, Some((from, count))) => {
+            step.say(Output::Record(Record::TurnsShared { from, to: key, count: count as u64 }));
+            count
+        }
+    };
     let history = chat.conversation.history();
-    for (turn, place) in history.since(saved.turns).iter().zip(context_turns + saved.turns..) {
-        step.say(Output::Record(Record::Turn(key, place as u64, turn.text().clone())));
+    for (turn, place) in chat.context.iter().chain(history.turns()).skip(known).zip(known..) {
+        step.say(Output::Record(Record::Turn(key, place as u64, turn.clone())));
     }
+    saved.context = true;
     (saved.turns, saved.turns_kept) = (history.len(), history.len());
     let body = ChatBody {
         state: Cow::Borrowed(chat.conversation.state()),

@@ -249,7 +249,7 @@ impl Host {
             working_directories,
             tokens,
             config: session.config.clone(),
-            history: chat.context.iter().chain(chat.conversation.history().turns()).cloned().collect(),
+            history: chat.all_turns().cloned().collect(),
             attached: chat.attached.turns.clone(),
             selection: match &state.origin {
                 Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),

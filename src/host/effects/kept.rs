@@ -36,8 +36,17 @@ pub enum Record {
     },
     /// A channel of a kind that has no records of its own is new or has changed.
     Channel(ChannelRow),
-    /// A chat has a completed turn at this place, counted from 0; JSON text.
-    Turn(ChatKey, u64, Bytes),
+    /// A chat has a completed turn at this place, counted from 0.
+    Turn(ChatKey, u64, CompletedTurn),
+    /// A chat begins with so many of the completed turns that another one has: nothing of them is written again.
+    TurnsShared {
+        /// The other chat.
+        from: ChatKey,
+        /// The new chat.
+        to: ChatKey,
+        /// So many.
+        count: u64,
+    },
     /// A chat has no more completed turns than so many.
     TurnsCut(ChatKey, u64),
     /// The agent has got so far in the turn that runs.
@@ -78,7 +87,7 @@ impl Record {
             Self::Session(row) => row.summary.len() + row.body.len(),
             Self::Chat(row) => row.body.len(),
             Self::Channel(row) => row.body.len(),
-            Self::Turn(_, _, turn) => turn.len(),
+            Self::Turn(_, _, turn) => turn.text().len(),
             Self::AgentSaid { said, .. } => said.len(),
             _ => 0,
         }
@@ -143,8 +152,8 @@ pub struct SavedSession {
 pub struct SavedChat {
     /// Its row.
     pub row: ChatRow,
-    /// Its completed turns (JSON text), oldest first.
-    pub turns: Vec<Bytes>,
+    /// Its completed turns, oldest first.
+    pub turns: Vec<CompletedTurn>,
     /// The lines of the actions on it that are younger than its row, oldest first.
     pub actions: Vec<Bytes>,
     /// Some of them were left out, because no turn may be as large as all of them make it.

@@ -15,8 +15,8 @@ use ahp_sidecar::store::sqlite::Writer;
 use ahp_sidecar::store::StoreOptions;
 
 use super::{
-    action, assert_whole, beside, chat, copy, everything, load, open, place, reader, session, titles, uri,
-    whole,
+    action, assert_whole, beside, chat, copy, everything, large_turn, load, open, place, reader, session,
+    titles, uri, whole,
 };
 use crate::support::HUNG;
 
@@ -338,7 +338,7 @@ fn a_long_log_is_emptied_when_there_is_time_and_is_empty_when_the_store_is_close
     let (mut keeper, mut kept) = (opened.keeper, opened.told);
     let path = folder.path().join(super::FILE_NAME);
     let log = || fs::metadata(beside(&path, "-wal")).map_or(0, |log| log.len());
-    let large = |place| Record::Turn(ChatKey(1002), place, vec![b'x'; 1 << 20].into());
+    let large = |place| Record::Turn(ChatKey(1002), place, large_turn());
     let records =
         [whole(1), vec![session(2)], (0..40).map(large).collect(), vec![chat(2, false, 0)]].concat();
     keeper.keep(records.into_iter().map(Output::Record).collect(), false);
@@ -360,7 +360,7 @@ fn a_long_log_is_emptied_when_there_is_time_and_is_empty_when_the_store_is_close
 fn what_is_old_in_the_trash_goes_a_little_at_a_time() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
-    let large = |place| Record::Turn(ChatKey(1002), place, vec![b'x'; 1 << 20].into());
+    let large = |place| Record::Turn(ChatKey(1002), place, large_turn());
     writer.commit(&whole(1)).unwrap();
     let records = [vec![session(2)], (0..20).map(large).collect(), vec![chat(2, false, 0)]].concat();
     writer.commit(&records).unwrap();
