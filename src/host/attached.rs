@@ -13,11 +13,11 @@ use ahp_types::state::{
 };
 use serde::Deserialize;
 
-use super::actions::Refusal;
 use super::effects::{ChatKey, Transcript};
 use super::history::CompletedTurn;
 use super::model::Chat;
 use super::reduce::tool_call_id;
+use super::refusal::Refusal;
 use super::Host;
 use crate::wire::names::ATTACHED_MAX;
 use crate::wire::text;
@@ -59,7 +59,7 @@ impl Host {
             })
             .collect();
         if chats.len() > ATTACHED_MAX {
-            return Err(format!("{ATTACHED_MAX} chats may be attached to a message, not {}", chats.len()));
+            return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: chats.len() });
         }
         let bytes_max = MESSAGE_BYTES_MAX / chats.len().max(1);
         chats.iter_mut().map(|attachment| self.transcript_of(attachment, bytes_max)).collect()
@@ -74,8 +74,8 @@ impl Host {
         let found = self.find_chat(uri).and_then(|key| self.channels.chats.known(key));
         let Some(chat) = found else {
             return Err(match self.unreadable.get(uri) {
-                Some(reason) => format!("the attached chat `{uri}` cannot be read: {reason}"),
-                None => format!("the attached chat `{uri}` is not there"),
+                Some(reason) => Refusal::AttachedUnreadable { chat: uri.clone(), reason: reason.clone() },
+                None => Refusal::AttachedMissing(uri.clone()),
             });
         };
         let history = chat.conversation.history();
@@ -83,7 +83,7 @@ impl Host {
             None => history.turns(),
             Some(id) => match history.through(id) {
                 Some(turns) => turns,
-                None => return Err(format!("no turn `{id}` is over in the attached chat `{uri}`")),
+                None => return Err(Refusal::AttachedTurnNotOver { turn: id.clone(), chat: uri.clone() }),
             },
         };
         attachment.end_turn = turns.last().map(|turn| turn.id().to_owned());
@@ -113,7 +113,7 @@ impl Host {
         if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
             return Ok(());
         }
-        Err("what is attached to the messages that wait is all that this chat holds".to_owned())
+        Err(Refusal::AttachedFull)
     }
 
     /// Keeps the transcripts of a pending message, in place of those that it had.

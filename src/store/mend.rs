@@ -86,12 +86,10 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                     plan.tables.push((table, rows));
                 }
             }
-            "shared_texts" => {
-                // It is counted anew: that none of its rows is missing cannot be told.
-                if !is_there || !readable(connection, "shared_texts").1 {
-                    tracing::warn!("the table of what turns share is damaged: it is made again");
-                    plan.tables.push((table, Vec::new()));
-                }
+            // It is counted anew: whether one of its rows is missing cannot be told.
+            "shared_texts" if !is_there || !readable(connection, "shared_texts").1 => {
+                tracing::warn!("the table of what turns share is damaged: it is made again");
+                plan.tables.push((table, Vec::new()));
             }
             name if !is_there => {
                 tracing::error!(table = name, "a table is gone: what was in it is missed by its sessions");

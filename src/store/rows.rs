@@ -244,7 +244,7 @@ fn session_sum(row: &SessionRow) -> u32 {
 
 /// Keeps a chat. Its completed turns must have been kept before: the row tells how many there are.
 pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
-    let turns = turns_there(connection, row.key)?;
+    let turns = turns::there(connection, row.key)?;
     let was_of: Option<i64> = connection
         .prepare_cached("SELECT session FROM chats WHERE key = ?1")?
         .query_row(params![signed(row.key.0)], |row| row.get(0))

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{ActionLine, ChannelId, ChatKey, SessionKey};
+use crate::host::history::CompletedTurn;
 use crate::host::status::with_activity;
 use crate::host::KeptSummary;
 use crate::wire::rpc::sorted;
