@@ -248,8 +248,8 @@ pub(super) fn read<'a>(
     places.map(move |place| {
         let row = found.next_if(|row| row.place == place).filter(|row| row.is_sound && place < count);
         let damaged = || format!("turn {} of {name}", place + 1);
-        let turn = row.and_then(|row| turn_of(connection, &row).transpose());
-        turn.unwrap_or_else(|| Err(StoreError::Damaged(damaged()))).map_err(|error| error.on(damaged))
+        let turn = row.map(|row| turn_of(connection, &row).map_err(damaged_if(damaged)));
+        turn.transpose()?.flatten().ok_or_else(|| StoreError::Damaged(damaged()))
     })
 }
 
@@ -268,12 +268,11 @@ fn rows(connection: &Connection, chat: ChatKey, way: &str) -> Result<Vec<TurnRow
 }
 
 /// The turn of a row; none when it is not what was written.
-fn turn_of(connection: &Connection, row: &TurnRow) -> Result<Option<CompletedTurn>, StoreError> {
+fn turn_of(connection: &Connection, row: &TurnRow) -> rusqlite::Result<Option<CompletedTurn>> {
     let text = connection
         .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
         .query_row(params![row.text], |found| Ok(found.get::<_, Blob>(0)?.0))
-        .optional();
-    let text = text.map_err(damaged_if(|| "its text".to_owned()))?;
+        .optional()?;
     let text = text.filter(|text| text.len() as u64 == row.bytes && sum(&[text]) == row.text_sum);
     Ok(text.map(|text| CompletedTurn::new(&row.id, text)))
 }

@@ -126,10 +126,10 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
         let (chat, place) = (ChatKey(unsigned(row.get(0)?)), unsigned(row.get(1)?));
         let text = row.get_ref(3)?.as_bytes().unwrap_or_default();
         let sum = rows::sum(&[&chat.0.to_le_bytes(), &place.to_le_bytes(), text]);
+        // One that is no turn was none before, either.
         let turn = CompletedTurn::kept(Bytes::copy_from_slice(text));
-        let is_sound = turn.is_ok() && row.get(2) == Ok(sum);
         let id = turn.as_ref().map(CompletedTurn::id).unwrap_or_default();
-        turns::put_with(connection, chat, place, id, text, is_sound)?;
+        turns::put_with(connection, chat, place, id, text, row.get(2) == Ok(sum))?;
     }
     drop(old);
     drop(statement);

@@ -11,6 +11,7 @@ mod faults;
 mod folder;
 pub mod mending;
 mod numbers;
+mod sharing;
 mod space;
 mod trash;
 mod trials;
@@ -108,7 +109,7 @@ fn turn(key: u64, place: u64) -> Record {
 }
 
 fn turn_text(key: u64, place: u64) -> CompletedTurn {
-    CompletedTurn::new(&format!("t{place}"), Bytes::from(format!("turn {place} of {key}")))
+    CompletedTurn::new(&format!("t{place}"), Bytes::from(format!(r#"{{"id":"t{place}","of":{key}}}"#)))
 }
 
 fn large_turn() -> CompletedTurn {
