@@ -16,8 +16,8 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
 use super::errors::code;
-use super::peer::Failure;
-use super::quirks::Quirks;
+use super::peer::AgentError;
+use super::quirks::AgentQuirks;
 use crate::backend::secrets::Secret;
 use crate::host::effects::{Token, Tokens};
 use crate::wire::text;
@@ -36,7 +36,7 @@ const KEY: &str = "api-key";
 
 /// Whether a failure says that the agent needs a login: by its code, or by the status that its model's provider has
 /// answered with, which many agents tell in their words only.
-pub fn is_required(failure: &Failure) -> bool {
+pub fn is_required(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
     let says_so =
@@ -131,7 +131,7 @@ struct LoginState {
 
 /// A method of an `initialize` answer, as far as it matters; newer and older than the schema.
 #[derive(Deserialize)]
-struct Offered {
+struct OfferedLogin {
     id: String,
     name: Option<String>,
     description: Option<String>,
@@ -144,9 +144,9 @@ struct Offered {
     meta: Value,
 }
 
-impl Offered {
+impl OfferedLogin {
     /// What a token is for it.
-    fn token(&self, quirks: Quirks) -> TokenIs {
+    fn token(&self, quirks: AgentQuirks) -> TokenIs {
         let meta = &self.meta;
         let is_for_a_terminal = meta["type"] == "terminal" || meta["terminal-auth"].is_object();
         match self.kind.as_deref() {
@@ -175,7 +175,7 @@ struct Variable {
 }
 
 /// The ways in an agent's answer to `initialize`.
-pub fn ways(provider: &str, hello: &RawValue, quirks: Quirks) -> Vec<Way> {
+pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<Way> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Hello {
@@ -187,7 +187,7 @@ pub fn ways(provider: &str, hello: &RawValue, quirks: Quirks) -> Vec<Way> {
     offered.filter_map(|method| Some(way(provider, serde_json::from_value(method).ok()?, quirks))).collect()
 }
 
-fn way(provider: &str, offered: Offered, quirks: Quirks) -> Way {
+fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> Way {
     let token = offered.token(quirks);
     let name = text::message(offered.name.as_deref().unwrap_or(&offered.id));
     let resource = ProtectedResourceMetadata {
@@ -322,7 +322,7 @@ mod tests {
 
     fn of(methods: Value) -> Vec<Way> {
         let hello = json!({ "authMethods": methods }).to_string();
-        ways("a", &RawValue::from_string(hello).unwrap(), Quirks::NONE)
+        ways("a", &RawValue::from_string(hello).unwrap(), AgentQuirks::NONE)
     }
 
     fn token(resource: &str, token: &str) -> Tokens {
@@ -389,7 +389,7 @@ mod tests {
         let methods = json!([{ "id": "k", "_meta": { "api-key": { "provider": "x" } } }]).to_string();
         let hello = RawValue::from_string(format!("{{\"authMethods\":{methods}}}")).unwrap();
         for (quirks, meta) in [
-            (Quirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
+            (AgentQuirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
             (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
         ] {
             let login = Login::new(ways("a", &hello, quirks), BTreeMap::new(), Vec::new());
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_failure_may_say_in_many_ways_that_a_login_is_needed() {
-        let failure = |code, message: &str, data| Failure { code, message: message.to_owned(), data };
+        let failure = |code, message: &str, data| AgentError { code, message: message.to_owned(), data };
         assert!(is_required(&failure(-32000, "", None)));
         assert!(is_required(&failure(401, "{}", None)));
         assert!(is_required(&failure(-32603, "Internal error", Some(json!({ "details": "401 no" })))));

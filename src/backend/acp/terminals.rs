@@ -21,7 +21,7 @@ use tokio::time::{sleep_until, Instant};
 
 use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
-use self::screen::{Changes, Screen, Stage};
+use self::screen::{CommandStage, Screen, ScreenChanges};
 use super::errors::RequestError;
 use super::peer::AgentRequest;
 use crate::host::effects::RunId;
@@ -39,7 +39,7 @@ pub struct Terminals {
     directory: PathBuf,
     open: BTreeMap<String, Terminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
-    changes: Arc<Changes>,
+    changes: Arc<ScreenChanges>,
     /// When it was last told what they show.
     told: Option<Instant>,
 }
@@ -64,7 +64,7 @@ enum Wait {
 }
 
 /// An answer to a request.
-pub type Answer = (AgentRequest, Result<Value, RequestError>);
+pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
 
 impl Terminals {
     /// None yet.
@@ -116,7 +116,7 @@ impl Terminals {
         run: RunId,
         commands: &Commands,
     ) -> Result<(String, Arc<Screen>), RequestError> {
-        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), Stage::Failed(_)));
+        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), CommandStage::Failed(_)));
         if self.open.len() >= TERMINALS_MAX {
             return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
@@ -202,16 +202,20 @@ impl Terminals {
     }
 
     /// The answers to requests that wait no longer.
-    pub fn answers(&mut self) -> Vec<Answer> {
+    pub fn answers(&mut self) -> Vec<TerminalAnswer> {
         self.changes.take_settled();
         let mut answers = Vec::new();
         self.waiting.retain(|(request, screen, wait)| {
             let answer = match (screen.stage(), wait) {
-                (Stage::Starting, _) | (Stage::Running, Wait::Ending | Wait::End) => return true,
-                (Stage::Failed(_), Wait::End) | (Stage::Ended(_), Wait::End) => Ok(json!({})),
-                (Stage::Failed(why), _) => Err(RequestError::NotStarted { title: screen.title.clone(), why }),
+                (CommandStage::Starting, _) | (CommandStage::Running, Wait::Ending | Wait::End) => {
+                    return true
+                }
+                (CommandStage::Failed(_), Wait::End) | (CommandStage::Ended(_), Wait::End) => Ok(json!({})),
+                (CommandStage::Failed(why), _) => {
+                    Err(RequestError::NotStarted { title: screen.title.clone(), why })
+                }
                 (_, Wait::Start(name)) => Ok(json!({ "terminalId": name })),
-                (Stage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
+                (CommandStage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
             };
             answers.push((request.clone(), answer));
             false
