@@ -17,11 +17,12 @@ use ahp_types::state::{
     TerminalUnclassifiedPart, ToolCallState, ToolResultContent, ToolResultTerminalContent, Turn,
 };
 
-use super::actions::{Refusal, Verdict};
+use super::actions::Verdict;
 use super::channels::Terminal;
 use super::effects::{ChatKey, TerminalEvent, TerminalKey};
 use super::model::{Channel, Session};
 use super::reduce::tool_call_id;
+use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::terminals::{named_by_terminal, terminal_uri};
 use crate::wire::text;
@@ -327,15 +328,15 @@ impl Host {
         key: TerminalKey,
         action: &StateAction,
     ) -> Result<Verdict, Refusal> {
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
-        let what = match action {
+        if self.channels.terminals.known(key).is_none() {
+            return Ok(Verdict::Unchanged);
+        }
+        Err(Refusal::OutputOfAgent(match action {
             StateAction::TerminalInput(_) => "reads nothing",
             StateAction::TerminalResized(_) => "has no size",
             StateAction::TerminalClaimed(_) => "belongs to its agent",
             StateAction::TerminalTitleChanged(_) => "is called by its command",
             _ => "is not cleared by clients",
-        };
-        let command = if terminal.runs() { "runs" } else { "has run" };
-        Err(format!("the terminal shows what a command prints that an agent {command}: it {what}"))
+        }))
     }
 }

@@ -9,9 +9,10 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{SnapshotState, TerminalCommandResult, TerminalLifecycleState, TerminalState};
 
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, ClientAction, Refusal, Verdict};
+use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::effects::{ChannelId, ChatKey, SessionKey, TerminalKey};
 use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
 use crate::host::scrollback::{cut, text_of};
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
