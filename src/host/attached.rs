@@ -13,10 +13,10 @@ use ahp_types::state::{
 };
 use serde::Deserialize;
 
-use super::actions::Refusal;
 use super::effects::{ChatKey, Transcript};
 use super::model::Chat;
 use super::reduce::tool_call_id;
+use super::refusal::Refusal;
 use super::Host;
 use crate::wire::names::ATTACHED_MAX;
 use crate::wire::text;
@@ -58,7 +58,7 @@ impl Host {
             })
             .collect();
         if chats.len() > ATTACHED_MAX {
-            return Err(format!("{ATTACHED_MAX} chats may be attached to a message, not {}", chats.len()));
+            return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: chats.len() });
         }
         let bytes_max = MESSAGE_BYTES_MAX / chats.len().max(1);
         chats.iter_mut().map(|attachment| self.transcript_of(attachment, bytes_max)).collect()
@@ -73,8 +73,8 @@ impl Host {
         let found = self.find_chat(uri).and_then(|key| self.channels.chats.known(key));
         let Some(chat) = found else {
             return Err(match self.unreadable.get(uri) {
-                Some(reason) => format!("the attached chat `{uri}` cannot be read: {reason}"),
-                None => format!("the attached chat `{uri}` is not there"),
+                Some(reason) => Refusal::AttachedUnreadable { chat: uri.clone(), reason: reason.clone() },
+                None => Refusal::AttachedMissing(uri.clone()),
             });
         };
         let turns = &chat.conversation.state().turns;
@@ -82,7 +82,7 @@ impl Host {
             None => turns.len(),
             Some(id) => match turns.iter().position(|turn| turn.id == *id) {
                 Some(at) => at + 1,
-                None => return Err(format!("no turn `{id}` is over in the attached chat `{uri}`")),
+                None => return Err(Refusal::AttachedTurnNotOver { turn: id.clone(), chat: uri.clone() }),
             },
         };
         let turns = turns.get(..count).unwrap_or_default();
@@ -113,7 +113,7 @@ impl Host {
         if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
             return Ok(());
         }
-        Err("what is attached to the messages that wait is all that this chat holds".to_owned())
+        Err(Refusal::AttachedFull)
     }
 
     /// Keeps the transcripts of a pending message, in place of those that it had.

@@ -19,11 +19,11 @@ use ahp_types::state::{
 use serde::Deserialize;
 use serde_json::{json, Value};
 
-use super::actions::Refusal;
 use super::calls::CallRef;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
 use super::model::{AgentLink, ChannelId, Session, SessionKey};
 use super::reduce::{client_of_call, tool_call_id};
+use super::refusal::Refusal;
 use super::{Host, Step};
 
 /// How long an active client may be gone before it is removed and its tool calls fail.
@@ -172,8 +172,9 @@ impl Host {
     ) -> Result<StateAction, Refusal> {
         let active = self.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
         let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
-        let Some(own) = own else { return Err("this client is not active in the session".to_owned()) };
-        let tools = Vec::<ToolDefinition>::deserialize(tools).map_err(|why| format!("`tools`: {why}"))?;
+        let Some(own) = own else { return Err(Refusal::NotActive) };
+        let tools = Vec::<ToolDefinition>::deserialize(tools)
+            .map_err(|why| Refusal::Member { member: "tools".to_owned(), problem: why.to_string() })?;
         let active_client = SessionActiveClient { tools, ..own.clone() };
         Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
     }
@@ -195,15 +196,12 @@ impl Host {
         let own = active.iter().find(|client| client.client_id == client_id);
         match (action, active.first()) {
             (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
-                Err(format!("the active client is `{}`, not this one", first.client_id))
+                Err(Refusal::OtherIsActive(first.client_id.clone()))
             }
             (StateAction::SessionActiveClientSet(set), Some(first))
                 if first.client_id != client_id && own == Some(&set.active_client) =>
             {
-                Err(format!(
-                    "this client is active already; `{}` is shown, which came first",
-                    first.client_id
-                ))
+                Err(Refusal::OtherIsShown(first.client_id.clone()))
             }
             _ => Ok(()),
         }

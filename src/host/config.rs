@@ -13,6 +13,7 @@ use ahp_types::state::{
 use serde_json::{Map, Value};
 
 use super::effects::{model_called, AgentDescription};
+use super::refusal::Refusal;
 
 /// The configuration of a session, as clients are shown it: what was chosen, and what the schema says of the
 /// rest; none where there is nothing to configure and never will be.
@@ -42,10 +43,10 @@ pub(super) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> J
         let dropped = match agent.config.properties.get(name) {
             Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
             None if agent.may_have_more_settings && is_plain(value) => None,
-            None => Some(format!("`config.{name}` is no setting of this agent")),
+            None => Some(Refusal::NoSettingOfAgent(format!("config.{name}"))),
         };
         if let Some(why) = &dropped {
-            tracing::info!(agent = agent.info.provider, why, "a setting was dropped");
+            tracing::info!(agent = agent.info.provider, %why, "a setting was dropped");
         }
         dropped.is_none()
     });
@@ -61,12 +62,12 @@ fn is_plain(value: &Value) -> bool {
 ///
 /// # Errors
 /// A sentence that names the first one, in the order of their names, that does not.
-fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     let mut names: Vec<&String> = values.keys().collect();
     names.sort_unstable();
     for name in names {
         let Some(property) = schema.properties.get(name) else {
-            return Err(format!("`config.{name}` is no setting of this agent"));
+            return Err(Refusal::NoSettingOfAgent(format!("config.{name}")));
         };
         if let Some(value) = values.get(name) {
             check(&format!("config.{name}"), &property.into(), value)?;
@@ -79,9 +80,9 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
 ///
 /// # Errors
 /// A sentence that names the first required one that is missing.
-pub(super) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), String> {
+pub(super) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
-        Some(name) => Err(format!("missing field `config.{name}`")),
+        Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
         None => Ok(()),
     }
 }
@@ -94,7 +95,7 @@ pub(super) fn check_change(
     config: &SessionConfigState,
     values: &JsonObject,
     replaces: bool,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     check_values(&config.schema, values)?;
     let mut names: Vec<&String> = values.keys().collect();
     if replaces {
@@ -106,7 +107,7 @@ pub(super) fn check_change(
         let property = config.schema.properties.get(name);
         let may = property.is_some_and(|it| it.session_mutable == Some(true) && it.read_only != Some(true));
         if !may && values.get(name) != config.values.get(name) {
-            return Err(format!("`config.{name}` cannot be changed in a session that is there already"));
+            return Err(Refusal::FixedInSession(format!("config.{name}")));
         }
     }
     Ok(())
@@ -121,7 +122,7 @@ pub(super) fn check_root_change(
     config: &RootConfigState,
     values: &JsonObject,
     replaces: bool,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let mut properties: Vec<_> = config.schema.properties.iter().collect();
     properties.sort_unstable_by_key(|(name, _)| *name);
     for (name, property) in properties {
@@ -132,12 +133,12 @@ pub(super) fn check_root_change(
         }
         let is_told = value.is_some() || replaces;
         if is_told && property.read_only == Some(true) && value != config.values.get(name) {
-            return Err(format!("`{path}` cannot be changed"));
+            return Err(Refusal::Fixed(path));
         }
     }
     let mut required = config.schema.required.iter().flatten().filter(|_| replaces);
     match required.find(|name| !values.contains_key(*name)) {
-        Some(name) => Err(format!("missing field `config.{name}`")),
+        Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
         None => Ok(()),
     }
 }
@@ -168,19 +169,18 @@ pub(super) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
 ///
 /// # Errors
 /// A sentence that says what does not fit.
-pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), String> {
+pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), Refusal> {
     if models_are_unknown(agent) || is_no_choice(agent, chosen) {
         return Ok(());
     }
     let Some(model) = agent.models.iter().find(|model| model.id == chosen.id) else {
-        return Err(format!("the agent `{}` has no model `{}`", agent.provider, chosen.id));
+        return Err(Refusal::NoSuchModel { agent: agent.provider.clone(), model: chosen.id.clone() });
     };
     let mut values: Vec<_> = chosen.config.iter().flatten().collect();
     values.sort_unstable_by_key(|(name, _)| *name);
     values.into_iter().try_for_each(|(name, value)| {
         let property = model.config_schema.as_ref().and_then(|schema| schema.properties.get(name));
-        let property =
-            property.ok_or_else(|| format!("`model.config.{name}` is no setting of this model"))?;
+        let property = property.ok_or_else(|| Refusal::NoSettingOfModel(format!("model.config.{name}")))?;
         check(&format!("model.config.{name}"), &property.into(), value)
     })
 }
@@ -232,7 +232,7 @@ impl<'a> From<&'a ConfigPropertySchema> for Rule<'a> {
     }
 }
 
-fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), String> {
+fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), Refusal> {
     let fits = match rule.kind {
         "string" => value.is_string(),
         "number" => value.is_number(),
@@ -243,11 +243,11 @@ fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), String> {
         _ => true,
     };
     if !fits {
-        return Err(format!("`{path}` must be of type {}, not {}", rule.kind, type_name(value)));
+        return Err(unfit(path, format!("must be of type {}, not {}", rule.kind, type_name(value))));
     }
     if let Some(allowed) = rule.allowed.filter(|allowed| !allowed.contains(value)) {
         let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
-        return Err(format!("`{path}` must be one of {}, not {value}", allowed.join(", ")));
+        return Err(unfit(path, format!("must be one of {}, not {value}", allowed.join(", "))));
     }
     match value {
         Value::Array(items) => check_items(path, rule, items),
@@ -256,24 +256,28 @@ fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), String> {
     }
 }
 
-fn check_items(path: &str, rule: &Rule<'_>, items: &[Value]) -> Result<(), String> {
+fn check_items(path: &str, rule: &Rule<'_>, items: &[Value]) -> Result<(), Refusal> {
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
     if rule.min_items.is_some_and(|min| count < min) || rule.max_items.is_some_and(|max| count > max) {
-        return Err(format!("`{path}` has {count} items, which is too few or too many"));
+        return Err(unfit(path, format!("has {count} items, which is too few or too many")));
     }
     let Some(schema) = rule.items else { return Ok(()) };
     let rule = schema.into();
     items.iter().enumerate().try_for_each(|(at, item)| check(&format!("{path}[{at}]"), &rule, item))
 }
 
-fn check_members(path: &str, rule: &Rule<'_>, members: &Map<String, Value>) -> Result<(), String> {
+fn check_members(path: &str, rule: &Rule<'_>, members: &Map<String, Value>) -> Result<(), Refusal> {
     if let Some(name) = rule.required.iter().find(|name| !members.contains_key(*name)) {
-        return Err(format!("missing field `{path}.{name}`"));
+        return Err(Refusal::Missing(format!("{path}.{name}")));
     }
     members.iter().try_for_each(|(name, member)| {
         let schema = rule.members.get(name.as_str()).copied().or(rule.more_members);
         schema.map_or(Ok(()), |schema| check(&format!("{path}.{name}"), &schema.into(), member))
     })
+}
+
+fn unfit(path: &str, why: String) -> Refusal {
+    Refusal::Value { path: path.to_owned(), why }
 }
 
 fn type_name(value: &Value) -> &'static str {
@@ -297,7 +301,9 @@ mod tests {
         property["title"] = json!("");
         let schema = json!({ "type": "object", "properties": { "x": property } });
         let schema = serde_json::from_value(schema).unwrap();
-        check_values(&schema, &JsonObject::from_iter([("x".to_owned(), value)])).err()
+        check_values(&schema, &JsonObject::from_iter([("x".to_owned(), value)]))
+            .err()
+            .map(|why| why.to_string())
     }
 
     #[test]
@@ -341,7 +347,8 @@ mod tests {
         }))
         .unwrap();
         let problem = |values: Value, replaces| {
-            check_root_change(&config, values.as_object().unwrap(), replaces).err().unwrap_or_default()
+            let refused = check_root_change(&config, values.as_object().unwrap(), replaces).err();
+            refused.map(|why| why.to_string()).unwrap_or_default()
         };
         assert_eq!(problem(json!({ "level": "high", "unknown": [null] }), false), "");
         assert_eq!(problem(json!({ "fixed": true }), false), "");

@@ -10,9 +10,9 @@ use ahp_types::state::ProtectedResourceMetadata;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::actions::Refusal;
 use super::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
 use super::model::{AgentLink, HeldToken};
+use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::errors::{needed, RpcError};
 use crate::wire::rpc::{to_sorted_json, Params};
@@ -137,11 +137,12 @@ impl Host {
         if missing.is_empty() {
             return Ok(());
         }
-        let needed = needed(&missing);
+        let refusal =
+            Refusal::TokenNeeded { agent: agent.info.display_name.clone(), resources: needed(&missing) };
         for resource in missing {
             self.ask_for_token(step, client_id, resource, AuthRequiredReason::Required);
         }
-        Err(format!("{} needs a token for {needed}: authenticate first", agent.info.display_name))
+        Err(refusal)
     }
 
     /// Whose chat it is, if that agent is there.

@@ -13,9 +13,10 @@ use ahp_types::actions::{
 };
 use ahp_types::state::MultipleWorkingDirectoriesCapability;
 
-use super::actions::{Refusal, Verdict};
+use super::actions::Verdict;
 use super::effects::{ChatKey, Command};
 use super::model::{AgentLink, SessionKey};
+use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::uris::canonical_file;
 
@@ -26,13 +27,21 @@ pub type Findings = BTreeMap<String, Result<(), String>>;
 ///
 /// # Errors
 /// Why it cannot, for the developer of the client.
-pub(super) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, String> {
-    let directory = canonical_file(uri).map_err(|why| format!("`{uri}` {why}"))?;
+pub(super) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {
+    let directory = canonical(uri)?;
     match findings.get(&directory) {
         Some(Ok(())) => Ok(directory),
-        Some(Err(why)) => Err(format!("`{uri}` {why}")),
-        None => Err(format!("`{uri}` was not looked at")),
+        Some(Err(why)) => Err(bad_directory(uri, why)),
+        None => Err(bad_directory(uri, "was not looked at")),
     }
+}
+
+fn canonical(uri: &str) -> Result<String, Refusal> {
+    canonical_file(uri).map_err(|why| bad_directory(uri, why))
+}
+
+fn bad_directory(uri: &str, why: impl ToString) -> Refusal {
+    Refusal::Directory { uri: uri.to_owned(), why: why.to_string() }
 }
 
 impl Host {
@@ -46,9 +55,7 @@ impl Host {
         let agent = self.agents.of(provider);
         let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
         let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
-        several.ok_or_else(|| {
-            format!("the agent `{provider}` stays in the directory that its session was created with")
-        })
+        several.ok_or_else(|| Refusal::OneDirectory(provider.to_owned()))
     }
 
     fn directories_of(&self, key: SessionKey) -> &[String] {
@@ -84,12 +91,10 @@ impl Host {
             StateAction::SessionWorkingDirectoryRemoved(a) => {
                 let Some(at) = place(&a.directory) else { return Ok(Verdict::Unchanged) };
                 if at == 0 && replaceable {
-                    return Err(
-                        "the agent needs its first directory: it can be replaced, not removed".to_owned()
-                    );
+                    return Err(Refusal::FirstDirectoryNeeded);
                 }
                 if at == 0 && fixed {
-                    return Err("the agent stays in its first directory".to_owned());
+                    return Err(Refusal::FirstDirectoryFixed);
                 }
                 let directory = now[at].clone();
                 let removed = SessionWorkingDirectoryRemovedAction { directory: directory.clone() };
@@ -97,10 +102,10 @@ impl Host {
             }
             StateAction::SessionWorkingDirectoryReplaced(a) => {
                 let Some(at) = place(&a.directory) else {
-                    return Err(format!("`{}` is no working directory of this session", a.directory));
+                    return Err(Refusal::NoDirectoryOfThisSession(a.directory));
                 };
                 if at == 0 && !replaceable {
-                    return Err("the agent stays in its first directory".to_owned());
+                    return Err(Refusal::FirstDirectoryFixed);
                 }
                 let (directory, replacement) =
                     (now[at].clone(), usable_directory(&step.findings, &a.replacement)?);
@@ -111,7 +116,7 @@ impl Host {
                 let replaced = SessionWorkingDirectoryReplacedAction { directory, replacement };
                 (StateAction::SessionWorkingDirectoryReplaced(replaced), gone, new)
             }
-            _ => return Err("not served on a session's channel".to_owned()),
+            _ => return Err(Refusal::NotServedOn("a session's channel")),
         };
         let follow = self.chats_in(key, gone.as_deref());
         for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
@@ -161,9 +166,9 @@ impl Host {
         self.directories_capability(session)?;
         let mut directories = Vec::new();
         for uri in chosen {
-            let directory = canonical_file(uri).map_err(|why| format!("`{uri}` {why}"))?;
+            let directory = canonical(uri)?;
             if !self.directories_of(session).contains(&directory) {
-                return Err(format!("`{uri}` is no working directory of the session"));
+                return Err(Refusal::NoDirectoryOfSession(uri.clone()));
             }
             if !directories.contains(&directory) {
                 directories.push(directory);
@@ -200,12 +205,11 @@ impl Host {
             return Ok(Verdict::Unchanged);
         };
         self.directories_capability(session)?;
-        let canonical = |uri: &str| canonical_file(uri).map_err(|why| format!("`{uri}` {why}"));
         let action = match action {
             StateAction::ChatWorkingDirectorySet(a) => {
                 let directory = canonical(&a.directory)?;
                 if !self.directories_of(session).contains(&directory) {
-                    return Err(format!("`{}` is no working directory of the chat's session", a.directory));
+                    return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
                 }
                 let chosen = self
                     .channels
@@ -221,7 +225,7 @@ impl Host {
                 let directory = canonical(&a.directory)?;
                 StateAction::ChatWorkingDirectoryRemoved(ChatWorkingDirectoryRemovedAction { directory })
             }
-            _ => return Err("not served on a chat's channel".to_owned()),
+            _ => return Err(Refusal::NotServedOn("a chat's channel")),
         };
         if !self.change_chats_directories(step, key, action, Some(origin)) {
             return Ok(Verdict::Unchanged);
@@ -275,5 +279,5 @@ fn same(asked: &str, directory: &str) -> Result<Verdict, Refusal> {
     if asked == directory {
         return Ok(Verdict::Unchanged);
     }
-    Err(format!("`{directory}` is a working directory already"))
+    Err(Refusal::DirectoryThere(directory.to_owned()))
 }

@@ -8,13 +8,14 @@
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
-use super::actions::Refusal;
 use super::effects::{ChannelId, ChatKey, ChatRow};
+use super::refusal::Refusal;
 use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{Host, Step};
 use crate::wire::rpc::json_bytes;
+use crate::wire::text::in_words;
 
 /// What clients are told of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
@@ -71,7 +72,7 @@ impl Host {
         let max = self.config.limits.state_bytes;
         match self.what_grows(target, action) {
             Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
-                Err(format!("there is no room for it: {what} has {there} bytes of {}", in_words(max)))
+                Err(Refusal::StateFull { what, there, max })
             }
             _ => Ok(()),
         }
@@ -145,19 +146,11 @@ pub(super) fn is_output(action: &StateAction) -> bool {
 ///
 /// # Errors
 /// When it is empty or too long.
-pub(super) fn check_id(name: &str, id: &str) -> Result<(), Refusal> {
+pub(super) fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
     match id.len() {
-        0 => Err(format!("`{name}` must not be empty")),
+        0 => Err(Refusal::EmptyId(name)),
         1..=ID_BYTES_MAX => Ok(()),
-        _ => Err(format!("`{name}` must not be longer than {ID_BYTES_MAX} bytes")),
-    }
-}
-
-/// A number of bytes, for people.
-pub(super) fn in_words(bytes: usize) -> String {
-    match bytes >> 20 {
-        mib if mib << 20 == bytes && mib > 0 => format!("{mib} MiB"),
-        _ => format!("{bytes} bytes"),
+        _ => Err(Refusal::LongId { name, max: ID_BYTES_MAX }),
     }
 }
 

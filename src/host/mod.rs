@@ -8,7 +8,7 @@
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
 //! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
-//! (what clients may change), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
+//! (what clients may change), `refusal` (why they may not), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
 //! report in it, what is open in it, the queue, and chats that are attached to messages), `clients` (those that take
 //! part in a session, and what runs on them), `directories` (where agents work), `credentials` (with whose tokens),
 //! `agents` and `described` (what agents are), `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
@@ -51,6 +51,7 @@ mod origins;
 mod pending;
 mod progress;
 pub mod reduce;
+mod refusal;
 mod relays;
 mod reports;
 pub mod rows;

@@ -16,10 +16,11 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
-use super::actions::{Refusal, Verdict, ACTION_NESTING_MAX};
+use super::actions::{Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
 use super::model::{ChannelId, Session, SessionKey};
+use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::asides::{Change, Selection, SELECTED};
 use crate::wire::errors::RpcError;
@@ -62,13 +63,13 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let session = target.session().and_then(|key| Some((key, self.channels.sessions.known(key)?)));
         let Some((key, session)) = session else {
-            return Err("a model or an agent is selected on a session's channel".to_owned());
+            return Err(Refusal::SelectsOnSessions);
         };
         if !nesting_fits(asked.action.get().as_bytes(), ACTION_NESTING_MAX) {
-            return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
+            return Err(Refusal::NestedTooDeeply(ACTION_NESTING_MAX));
         }
         let change = self.checked(&session.state.provider, change)?;
-        let Some(own) = self.own_chat(key) else { return Err("the chat is gone".to_owned()) };
+        let Some(own) = self.own_chat(key) else { return Err(Refusal::ChatGone) };
         let before = self.selected_in(own);
         let others: Vec<ChatKey> = self.chats_of(key).into_iter().filter(|chat| *chat != own).collect();
         for chat in others.into_iter().filter(|_| for_all_chats) {
@@ -319,9 +320,12 @@ fn empty_message() -> Message {
 }
 
 fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> {
-    serde_path_to_error::deserialize(value).map_err(|error| match error.path().to_string().as_str() {
-        "." => format!("`{member}`: {}", error.inner()),
-        path => format!("`{member}.{path}`: {}", error.inner()),
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let member = match error.path().to_string().as_str() {
+            "." => member.to_owned(),
+            path => format!("{member}.{path}"),
+        };
+        Refusal::Member { member, problem: error.inner().to_string() }
     })
 }
 

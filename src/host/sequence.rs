@@ -14,6 +14,7 @@ use super::contents::{tell_state, tell_turns, told_action};
 use super::effects::ChannelId;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
 use super::model::Subscription;
+use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -102,9 +103,9 @@ impl Host {
         channel: &str,
         action: &RawValue,
         origin: &ActionOrigin,
-        refusal: Option<&str>,
+        refusal: Option<&Refusal>,
     ) {
-        let refusal = refusal.map(text::message);
+        let refusal = refusal.map(|refusal| text::message(&refusal.to_string()));
         let line = envelope_line(
             channel,
             action.get().as_bytes(),

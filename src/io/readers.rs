@@ -120,22 +120,27 @@ pub struct Readers {
 }
 
 impl Task {
-    /// What comes of it when it fails inside.
-    fn failed(&self) -> Read {
+    /// What makes what comes of it, should it fail inside.
+    fn failing(&self) -> Box<dyn FnOnce() -> Read> {
         match self {
             Self::Recall(wanted) => {
                 let why = "reading it failed inside; the log has the details";
                 let unreadable = wanted.uris.iter().map(|uri| (uri.clone(), why.to_owned()));
-                Read::Found(Found {
+                let nothing = Found {
                     version: wanted.client.as_ref().map(|_| None),
                     past: wanted.past.map(|_| None),
                     sessions: Vec::new(),
                     unreadable: unreadable.collect(),
                     kept: wanted.kept.then(Vec::new),
-                })
+                };
+                Box::new(|| Read::Found(nothing))
             }
             Self::List(Asked { id, .. }) => {
-                Read::Answer(Frame::Error { id: Some(id.clone()), error: RpcError::internal() })
+                let id = Some(id.clone());
+                Box::new(|| {
+                    let error = RpcError::internal("a panic while the store was read; see above");
+                    Read::Answer(Frame::Error { id, error })
+                })
             }
         }
     }
@@ -221,8 +226,8 @@ impl Job {
     /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic is logged where it
     /// happens.
     fn answered_by(self, read: impl FnOnce(Self) -> (ConnectionId, Read)) -> (ConnectionId, Read) {
-        let failed = (self.connection, self.task.failed());
-        catch_unwind(AssertUnwindSafe(|| read(self))).unwrap_or(failed)
+        let (connection, failing) = (self.connection, self.task.failing());
+        catch_unwind(AssertUnwindSafe(|| read(self))).unwrap_or_else(|_| (connection, failing()))
     }
 
     /// Does it.

@@ -215,13 +215,16 @@ impl Resources {
         let work = move || {
             // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| answer(asked.clone(), resource, &ground)));
-            let failed = |_| Frame::Error { id: Some(asked), error: RpcError::internal() };
+            let failed = |_| {
+                let error = RpcError::internal("a panic while a file or folder was worked with; see above");
+                Frame::Error { id: Some(asked), error }
+            };
             send(&answers, Answered { connection, frame: answered.unwrap_or_else(failed), job });
         };
         self.running.push(Running { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
-            tracing::error!(%error, "no thread to work with a resource");
-            let frame = Frame::Error { id: Some(id), error: RpcError::internal() };
+            let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
+            let frame = Frame::Error { id: Some(id), error };
             send(&self.answers, Answered { connection, frame, job });
         }
     }

@@ -3,6 +3,8 @@
 //! Owns: the codes we use and the shape of an error answer.
 //! Never: carries a stack trace, a host path, or anything else that belongs in the log.
 
+use std::panic::Location;
+
 use ahp_types::errors::{ahp_error_codes as ahp, json_rpc_error_codes as rpc};
 use ahp_types::state::ProtectedResourceMetadata;
 use serde::{Deserialize, Serialize};
@@ -73,8 +75,10 @@ impl RpcError {
         Self::new(rpc::INVALID_PARAMS, format!("invalid params: {detail}"))
     }
 
-    /// We failed inside; the reason is in the log.
-    pub fn internal() -> Self {
+    /// We failed inside. The client is told no more than that; the reason is logged here, with the place that found it.
+    #[track_caller]
+    pub fn internal(reason: impl std::fmt::Display) -> Self {
+        tracing::error!(%reason, at = %Location::caller(), "a request cannot be answered: a defect");
         Self::new(rpc::INTERNAL_ERROR, "internal error; the log has the details")
     }
 
@@ -178,5 +182,40 @@ impl RpcError {
             ),
             data: Some(json!({ "supportedVersions": supported })),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Logged(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Logged {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_internal_error_logs_its_cause_and_does_not_tell_it() {
+        let logged = Logged::default();
+        let writer = logged.clone();
+        let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let error = tracing::subscriber::with_default(log, || RpcError::internal("the disk has melted"));
+        assert_eq!(serde_json::to_string(&error).unwrap().find("melted"), None);
+        let logged = String::from_utf8(logged.0.lock().unwrap().clone()).unwrap();
+        assert!(logged.contains("ERROR") && logged.contains("the disk has melted"), "{logged}");
+        assert!(logged.contains(file!()), "the place that found it: {logged}");
+        assert_eq!(logged.lines().count(), 1, "{logged}");
     }
 }

@@ -125,7 +125,7 @@ fn every_error_code_is_listed() {
         RpcError::not_initialized(""),
         RpcError::method_not_found(""),
         RpcError::invalid_params(""),
-        RpcError::internal(),
+        RpcError::internal("a reason"),
         RpcError::unavailable(""),
         RpcError::channel_not_found(""),
         RpcError::resource_not_found(""),

@@ -45,6 +45,7 @@ use self::settings::Settings;
 use self::workspace::Alone;
 use super::agent::{Agent, Own, Running, Use};
 use super::calls::Calls;
+use super::errors::RequestError;
 use super::files::Files;
 use super::peer::{Ear, Patience, Said};
 use super::terminals::Terminals;
@@ -53,15 +54,6 @@ use crate::backend::{Line, Reports, Room};
 use crate::host::effects::{
     Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd, TurnEvent,
 };
-
-/// JSON-RPC: no such method.
-const METHOD_NOT_FOUND: i64 = -32601;
-/// ACP: what is asked for is not there.
-const RESOURCE_NOT_FOUND: i64 = -32002;
-/// JSON-RPC: the parameters do not fit.
-const INVALID_PARAMS: i64 = -32602;
-/// JSON-RPC: the request was withdrawn.
-const WITHDRAWN: i64 = -32800;
 
 /// What the user sees when the agent has to be told what was said before.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
@@ -432,7 +424,7 @@ impl Conversation {
             Said::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
                 self.terminals.withdrawn(&request);
-                self.ear.answer(&request, Err((WITHDRAWN, "withdrawn")));
+                self.ear.answer(&request, Err(RequestError::Withdrawn));
                 self.tell_all(told);
             }
             Said::Answer(id, answer) => {

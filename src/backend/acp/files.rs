@@ -15,9 +15,10 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::on_a_thread;
+use super::errors::RequestError;
 use super::peer::{AgentRequest, Connection};
 use super::terminals::Launch;
-use crate::files::folders::{Folders, Refusal};
+use crate::files::folders::Folders;
 
 /// The longest text that is read or written, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -34,16 +35,6 @@ const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
 
 /// How often it is looked whether an agent reads on that has many answers waiting.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// ACP: there is no such file.
-const NOT_FOUND: i64 = -32002;
-/// JSON-RPC: the parameters do not fit.
-const INVALID_PARAMS: i64 = -32602;
-/// JSON-RPC: it went wrong.
-const INTERNAL: i64 = -32603;
-
-/// Why something was not done: a code and a sentence.
-pub type Failed = (i64, String);
 
 /// What a conversation asks for, in order.
 pub struct Files {
@@ -77,18 +68,18 @@ pub enum FileRequest {
 #[derive(Debug)]
 pub enum Done {
     /// A file was read.
-    Read(AgentRequest, Result<String, Failed>),
+    Read(AgentRequest, Result<String, RequestError>),
     /// A file was written.
     Written {
         /// What asked for it.
         request: AgentRequest,
         /// Whether it was.
-        result: Result<(), Failed>,
+        result: Result<(), RequestError>,
         /// The call that it is shown as, and the change.
         shown: Option<(String, FileChange)>,
     },
     /// A command can be started.
-    Found(AgentRequest, Result<Box<Launch>, Failed>),
+    Found(AgentRequest, Result<Box<Launch>, RequestError>),
 }
 
 /// Nobody knows what was in a file.
@@ -142,7 +133,7 @@ impl Files {
     ///
     /// # Errors
     /// When it is too much.
-    pub fn ask(&self, asked: FileRequest) -> Result<(), (AgentRequest, Failed)> {
+    pub fn ask(&self, asked: FileRequest) -> Result<(), (AgentRequest, RequestError)> {
         let bytes = match &asked {
             FileRequest::Read(_, read) => read.path.as_os_str().len(),
             FileRequest::Write { write, .. } => write.content.len(),
@@ -160,7 +151,7 @@ impl Files {
             (
                 None,
                 FileRequest::Read(id, _) | FileRequest::Write { request: id, .. } | FileRequest::Find(id, _),
-            ) => Err((id, (INVALID_PARAMS, format!("a text has at most {TEXT_BYTES_MAX} bytes")))),
+            ) => Err((id, RequestError::TextTooLong(TEXT_BYTES_MAX))),
         }
     }
 
@@ -201,7 +192,7 @@ async fn work(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::Sender<Done>,
                 let known = Arc::clone(&folders);
                 let (request, failed) = asked.failed();
                 let result = on_a_thread(move || carry_out(&known, asked)).await;
-                let result = result.unwrap_or_else(|error| failed(request, (INTERNAL, error.to_string())));
+                let result = result.unwrap_or_else(|error| failed(request, RequestError::NotTried(error)));
                 if done.send(result).await.is_err() {
                     return;
                 }
@@ -212,7 +203,7 @@ async fn work(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::Sender<Done>,
 
 impl FileRequest {
     /// What comes of it when it could not even be tried.
-    fn failed(&self) -> (AgentRequest, fn(AgentRequest, Failed) -> Done) {
+    fn failed(&self) -> (AgentRequest, fn(AgentRequest, RequestError) -> Done) {
         match self {
             Self::Read(id, _) => (id.clone(), |id, why| Done::Read(id, Err(why))),
             Self::Write { request, .. } => {
@@ -226,7 +217,7 @@ impl FileRequest {
 fn carry_out(folders: &Folders, asked: FileRequest) -> Done {
     match asked {
         FileRequest::Read(request, read) => {
-            let text = folders.open(&read.path).map_err(|refusal| failure(&read.path, refusal));
+            let text = folders.open(&read.path).map_err(|refusal| RequestError::of_path(&read.path, refusal));
             let text = text
                 .and_then(|file| lines(file, read.line, read.limit).map_err(|why| about(&read.path, why)));
             Done::Read(request, text)
@@ -235,24 +226,16 @@ fn carry_out(folders: &Folders, asked: FileRequest) -> Done {
             let WriteTextFileRequest { path, content, .. } = write;
             let before = if call.is_some() { text_of(folders, &path) } else { Err(Unknown) };
             let result = if cancelled.is_cancelled() {
-                Err((INVALID_PARAMS, "the turn was cancelled".to_owned()))
+                Err(RequestError::TurnCancelled)
             } else {
-                folders.write(&path, content.as_bytes()).map_err(|why| failure(&path, why))
+                folders
+                    .write(&path, content.as_bytes())
+                    .map_err(|refusal| RequestError::of_path(&path, refusal))
             };
             let shown = call.map(|call| (call, FileChange { path, before, after: content }));
             Done::Written { request, result, shown }
         }
         FileRequest::Find(request, launch) => Done::Found(request, launch.find(folders).map(Box::new)),
-    }
-}
-
-/// A refusal, for an agent.
-pub fn failure(path: &Path, refusal: Refusal) -> Failed {
-    let text = format!("`{}`: {refusal}", path.display());
-    match refusal {
-        refusal if refusal.is_missing() => (NOT_FOUND, text),
-        Refusal::Failed(_) => (INTERNAL, text),
-        _ => (INVALID_PARAMS, text),
     }
 }
 
@@ -270,17 +253,13 @@ impl From<io::Error> for Wrong {
     }
 }
 
-fn about(path: &Path, wrong: Wrong) -> Failed {
-    let path = path.display();
+fn about(path: &Path, wrong: Wrong) -> RequestError {
+    let path = path.to_owned();
     match wrong {
-        Wrong::TooLong => {
-            (INVALID_PARAMS, format!("`{path}`: it is more than {TEXT_BYTES_MAX} bytes: ask for fewer lines"))
-        }
-        Wrong::TooFar => {
-            (INVALID_PARAMS, format!("`{path}`: that line is more than {PASSED_BYTES_MAX} bytes away"))
-        }
-        Wrong::NoText => (INVALID_PARAMS, format!("`{path}`: it is not UTF-8 text")),
-        Wrong::Failed(error) => (INTERNAL, format!("`{path}`: {error}")),
+        Wrong::TooLong => RequestError::FileTooLong { path, max: TEXT_BYTES_MAX },
+        Wrong::TooFar => RequestError::LineTooFar { path, max: PASSED_BYTES_MAX },
+        Wrong::NoText => RequestError::NotText(path),
+        Wrong::Failed(error) => RequestError::Read { path, error },
     }
 }
 
@@ -352,7 +331,11 @@ mod tests {
     }
 
     /// What comes of writing `text` to this path.
-    async fn written(files: &mut Files, path: &Path, cancelled: &CancellationToken) -> Result<(), Failed> {
+    async fn written(
+        files: &mut Files,
+        path: &Path,
+        cancelled: &CancellationToken,
+    ) -> Result<(), RequestError> {
         let write = WriteTextFileRequest::new("s", path, "text");
         let request = AgentRequest::test();
         let asked = FileRequest::Write { request, write, call: None, cancelled: cancelled.clone() };
@@ -382,8 +365,8 @@ mod tests {
         written(&mut files, &one.join("c"), &going_on).await.unwrap();
         written(&mut files, &other.join("c"), &going_on).await.unwrap();
         going_on.cancel();
-        let (_, why) = written(&mut files, &one.join("d"), &going_on).await.unwrap_err();
-        assert_eq!(why, "the turn was cancelled");
+        let why = written(&mut files, &one.join("d"), &going_on).await.unwrap_err();
+        assert!(matches!(why, RequestError::TurnCancelled), "{why}");
         assert!(!one.join("b").exists() && !one.join("d").exists());
         assert!(files.have_room());
     }

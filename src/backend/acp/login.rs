@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
+use super::errors::code;
 use super::peer::Failure;
 use super::quirks::Quirks;
 use crate::backend::secrets::Secret;
@@ -26,9 +27,6 @@ pub const WAYS_MAX: usize = 32;
 
 /// So many of the keys that a running agent was given are in no log.
 const SECRETS_MAX: usize = 100;
-
-/// ACP: the user must log in first.
-const AUTH_REQUIRED: i64 = -32000;
 
 /// HTTP: the same. Some agents hand on what their model's provider has answered.
 const UNAUTHORIZED: i64 = 401;
@@ -43,7 +41,7 @@ pub fn is_required(failure: &Failure) -> bool {
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
     let says_so =
         |text: &str| text.split(|character: char| !character.is_alphanumeric()).any(|word| word == "401");
-    failure.code == AUTH_REQUIRED
+    failure.code == code::AUTH_REQUIRED
         || failure.code == UNAUTHORIZED
         || ["status", "statusCode", "code"].iter().any(is_status)
         || says_so(&failure.to_string())

@@ -5,7 +5,7 @@
 //! agent that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is
 //! known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`,
 //! `content` and `options` (what its messages mean), `client_tools` (how it uses the tools of clients), `besides` (what
-//! has no place), `blocking` (what may take long), `edits` (what changes are of files), `files` and
+//! has no place), `errors` (what its requests are refused with), `blocking` (what may take long), `edits` (what changes are of files), `files` and
 //! [`terminals`] (what it may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
@@ -22,6 +22,7 @@ mod conversation;
 #[cfg(target_os = "linux")]
 mod descendants;
 mod edits;
+mod errors;
 mod files;
 pub mod guard;
 pub mod guards;

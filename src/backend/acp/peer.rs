@@ -28,6 +28,7 @@ pub use self::ear::Ear;
 use self::ear::Inbox;
 pub use self::patience::Patience;
 use self::pipes::{live, write};
+use super::errors::RequestError;
 use crate::wire::text;
 
 /// The longest line that is read from an agent, in bytes.
@@ -57,11 +58,6 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 
 /// How long after an agent's end its output may go on.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-
-/// JSON-RPC: no such method.
-const METHOD_NOT_FOUND: i64 = -32601;
-/// JSON-RPC: the parameters do not fit.
-const INVALID_PARAMS: i64 = -32602;
 
 /// A message from the agent, for one listener.
 #[derive(Debug)]
@@ -298,13 +294,14 @@ impl Shared {
         }
     }
 
-    fn answer(&self, id: &AgentRequest, answer: Result<Value, (i64, &str)>) {
+    fn answer(&self, id: &AgentRequest, answer: Result<Value, RequestError>) {
         // It came as JSON.
         let id: Value = serde_json::from_str(&id.0).unwrap_or_default();
         self.send(&match answer {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
-            Err((code, message)) => {
-                json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+            Err(error) => {
+                let error = json!({ "code": error.code(), "message": error.to_string() });
+                json!({ "jsonrpc": "2.0", "id": id, "error": error })
             }
         });
     }
@@ -420,14 +417,14 @@ impl Shared {
 
     async fn requested(&self, id: AgentRequest, method: String, params: Option<&RawValue>) {
         if id.0.len() > REQUEST_ID_BYTES_MAX {
-            return self.answer(&id, Err((INVALID_PARAMS, "the id is too long")));
+            return self.answer(&id, Err(RequestError::IdTooLong));
         }
         let about = params
             .and_then(|params| Some((params, serde_json::from_str::<About<'_>>(params.get()).ok()?)))
             .filter(|(_, about)| about.session.is_some() || about.request.is_some());
         let Some((params, About { session, request })) = about else {
             tracing::debug!(agent = self.agent, method, "a request about no session");
-            return self.answer(&id, Err((METHOD_NOT_FOUND, "this method is not served")));
+            return self.answer(&id, Err(RequestError::MethodNotServed));
         };
         let ear = {
             let routes = self.routes();
@@ -441,12 +438,11 @@ impl Shared {
             Some(ear) => {
                 let is_open = self.routes().asked.insert(id.clone(), ear).is_some();
                 if is_open {
-                    return self
-                        .answer(&id, Err((INVALID_PARAMS, "a request with this id is not answered yet")));
+                    return self.answer(&id, Err(RequestError::IdTaken));
                 }
                 self.give(ear, Said::Request { id, method, params: params.to_owned() }).await;
             }
-            None => self.answer(&id, Err((INVALID_PARAMS, "no such session"))),
+            None => self.answer(&id, Err(RequestError::NoSuchSession)),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::time::{sleep_until, Instant};
 use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
 use self::screen::{Changes, Screen, Stage};
-use super::files::Failed;
+use super::errors::RequestError;
 use super::peer::AgentRequest;
 use crate::host::effects::RunId;
 
@@ -31,11 +31,6 @@ const TERMINALS_MAX: usize = 64;
 
 /// How often what a running command shows is told anew.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
-
-/// JSON-RPC: the parameters do not fit.
-const INVALID_PARAMS: i64 = -32602;
-/// JSON-RPC: it went wrong.
-const INTERNAL: i64 = -32603;
 
 /// The terminals of a conversation; what runs in them is ended with them.
 #[derive(Debug)]
@@ -69,7 +64,7 @@ enum Wait {
 }
 
 /// An answer to a request.
-pub type Answer = (AgentRequest, Result<Value, Failed>);
+pub type Answer = (AgentRequest, Result<Value, RequestError>);
 
 impl Terminals {
     /// None yet.
@@ -86,19 +81,19 @@ impl Terminals {
     ///
     /// # Errors
     /// When that cannot be.
-    pub fn launch(&self, create: CreateTerminalRequest, commands: &Commands) -> Result<Launch, Failed> {
+    pub fn launch(&self, create: CreateTerminalRequest, commands: &Commands) -> Result<Launch, RequestError> {
         let mut environment = BTreeMap::new();
         for variable in create.env {
             if variable.name.is_empty()
                 || variable.name.contains(['=', '\0'])
                 || variable.value.contains('\0')
             {
-                return Err((INVALID_PARAMS, format!("`{}` is no variable", variable.name.escape_debug())));
+                return Err(RequestError::NoVariable(variable.name));
             }
             environment.insert(variable.name, variable.value);
         }
         if std::iter::once(&create.command).chain(&create.args).any(|word| word.contains('\0')) {
-            return Err((INVALID_PARAMS, "a command holds no NUL".to_owned()));
+            return Err(RequestError::Nul);
         }
         Ok(Launch {
             search_path: commands.search_path(&environment),
@@ -120,17 +115,16 @@ impl Terminals {
         launch: &Launch,
         run: RunId,
         commands: &Commands,
-    ) -> Result<(String, Arc<Screen>), Failed> {
+    ) -> Result<(String, Arc<Screen>), RequestError> {
         self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), Stage::Failed(_)));
         if self.open.len() >= TERMINALS_MAX {
-            let text = format!("there are {TERMINALS_MAX} terminals that are not released");
-            return Err((INVALID_PARAMS, text));
+            return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
         let screen =
             Arc::new(Screen::new(launch.title(), launch.output_bytes_max, Arc::clone(&self.changes)));
         let held = commands
             .start(launch, Arc::clone(&screen))
-            .map_err(|error| (INTERNAL, format!("`{}` cannot be started: {error}", launch.program)))?;
+            .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
         let name = commands.next_name();
         let terminal = Terminal { screen: Arc::clone(&screen), held: Some(held), run };
         self.open.insert(name.clone(), terminal);
@@ -142,7 +136,7 @@ impl Terminals {
     ///
     /// # Errors
     /// When there is no such terminal.
-    pub fn output(&self, name: &str) -> Result<Value, Failed> {
+    pub fn output(&self, name: &str) -> Result<Value, RequestError> {
         let screen = &self.get(name)?.screen;
         let (output, truncated) = screen.output();
         let mut answer = json!({ "output": output, "truncated": truncated });
@@ -156,7 +150,7 @@ impl Terminals {
     ///
     /// # Errors
     /// When there is no such terminal.
-    pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Result<(), Failed> {
+    pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
         let screen = Arc::clone(&self.get(name)?.screen);
         self.waiting.push((request.clone(), screen, Wait::Ending));
         Ok(())
@@ -166,7 +160,7 @@ impl Terminals {
     ///
     /// # Errors
     /// When there is no such terminal.
-    pub fn kill(&mut self, request: &AgentRequest, name: &str) -> Result<(), Failed> {
+    pub fn kill(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
         let terminal = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
         let held = terminal.held.take();
         self.waiting.push((request.clone(), Arc::clone(&terminal.screen), Wait::End));
@@ -178,7 +172,7 @@ impl Terminals {
     ///
     /// # Errors
     /// When there is no such terminal.
-    pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), Failed> {
+    pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
         let Terminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
         screen.release();
         self.waiting.push((request.clone(), screen, Wait::End));
@@ -215,9 +209,7 @@ impl Terminals {
             let answer = match (screen.stage(), wait) {
                 (Stage::Starting, _) | (Stage::Running, Wait::Ending | Wait::End) => return true,
                 (Stage::Failed(_), Wait::End) | (Stage::Ended(_), Wait::End) => Ok(json!({})),
-                (Stage::Failed(why), _) => {
-                    Err((INVALID_PARAMS, format!("`{}` cannot be started: {why}", screen.title)))
-                }
+                (Stage::Failed(why), _) => Err(RequestError::NotStarted { title: screen.title.clone(), why }),
                 (_, Wait::Start(name)) => Ok(json!({ "terminalId": name })),
                 (Stage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
             };
@@ -241,13 +233,13 @@ impl Terminals {
         self.told = Some(Instant::now());
     }
 
-    fn get(&self, name: &str) -> Result<&Terminal, Failed> {
+    fn get(&self, name: &str) -> Result<&Terminal, RequestError> {
         self.open.get(name).ok_or_else(|| unknown(name))
     }
 }
 
-fn unknown(name: &str) -> Failed {
-    (INVALID_PARAMS, format!("there is no terminal `{}`", name.escape_debug()))
+fn unknown(name: &str) -> RequestError {
+    RequestError::NoTerminal(name.to_owned())
 }
 
 /// The screens of a conversation, as long as calls may refer to them.

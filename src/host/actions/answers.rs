@@ -11,7 +11,7 @@ use ahp_types::state::{
     ChatInputRequest, ChatInputResponseKind, ChatInputSelectedAnswerValue, ChatInputSelectedManyAnswerValue,
 };
 
-use super::Refusal;
+use crate::host::refusal::Refusal;
 
 fn question_id(question: &ChatInputQuestion) -> Option<&str> {
     match question {
@@ -43,7 +43,7 @@ pub(super) fn question_of<'a>(
 ) -> Result<&'a ChatInputQuestion, Refusal> {
     let mut questions = request.questions.iter().flatten();
     let question = questions.find(|question| question_id(question) == Some(id));
-    question.ok_or_else(|| format!("no such question: `{id}`"))
+    question.ok_or_else(|| Refusal::NoSuchQuestion(id.to_owned()))
 }
 
 /// Whether an answer has a value of its question's kind, or a text that says one, which is put in its place: real clients
@@ -76,7 +76,7 @@ pub(super) fn check_answer(
     if fits {
         Ok(())
     } else {
-        Err(format!("the answer to `{id}` has no value of its question's kind"))
+        Err(Refusal::AnswerOfOtherKind(id.to_owned()))
     }
 }
 
@@ -140,7 +140,7 @@ fn check_required(
     };
     let mut required = request.questions.iter().flatten().filter(|question| is_required(question));
     match required.find_map(|question| question_id(question).filter(|id| !submitted(id))) {
-        Some(id) => Err(format!("the required question `{id}` has no submitted answer")),
+        Some(id) => Err(Refusal::AnswerMissing(id.to_owned())),
         None => Ok(()),
     }
 }

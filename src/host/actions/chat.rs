@@ -16,11 +16,12 @@ use ahp_types::state::{
 };
 
 use super::answers::{check_answer, check_answers, question_of};
-use super::{Refusal, Verdict};
+use super::Verdict;
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::limits::check_id;
 use crate::host::model::{Chat, SessionKey};
+use crate::host::refusal::Refusal;
 use crate::host::status::status_is;
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
@@ -58,7 +59,7 @@ impl Host {
                     }
                 };
                 if !there {
-                    return Err(format!("no such pending message: `{}`", a.id));
+                    return Err(Refusal::NoSuchPending(a.id.clone()));
                 }
                 self.change_plainly(step, key, action, origin)
             }
@@ -71,12 +72,12 @@ impl Host {
             StateAction::ChatWorkingDirectorySet(_) | StateAction::ChatWorkingDirectoryRemoved(_) => {
                 self.client_chooses_directories(step, key, action, origin)
             }
-            _ => Err("not served on a chat's channel".to_owned()),
+            _ => Err(Refusal::NotServedOn("a chat's channel")),
         }
     }
 
     pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
-        self.channels.chats.known(key).ok_or_else(|| "the chat is gone".to_owned())
+        self.channels.chats.known(key).ok_or(Refusal::ChatGone)
     }
 
     /// Sequences an action that has no effect besides the state, if it has one there.
@@ -104,10 +105,10 @@ impl Host {
         let chat = self.chat(key)?;
         let state = chat.conversation.state();
         if chat.turn_ids.contains(&action.turn_id) {
-            return Err(format!("a turn `{}` is known already and does not run twice", action.turn_id));
+            return Err(Refusal::TurnKnown(action.turn_id));
         }
         if let Some(active) = &state.active_turn {
-            return Err(format!("the turn `{}` is running; queue the message or wait", active.id));
+            return Err(Refusal::TurnRunsQueueInstead(active.id.clone()));
         }
         check_id("turnId", &action.turn_id)?;
         self.check_message(chat.session, &action.message)?;
@@ -115,7 +116,7 @@ impl Host {
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
             if !pending.any(|message| message.id == *id) {
-                return Err(format!("no such pending message: `{id}`"));
+                return Err(Refusal::NoSuchPending(id.clone()));
             }
         }
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
@@ -172,16 +173,16 @@ impl Host {
         let chat = self.chat(key)?;
         let state = chat.conversation.state();
         if let Some(active) = &state.active_turn {
-            return Err(format!("the turn `{}` is running", active.id));
+            return Err(Refusal::TurnRuns(active.id.clone()));
         }
         let latest = state.turns.last().filter(|turn| turn.id == action.turn_id);
         match latest {
             Some(turn) if turn.state == TurnState::Error => match turn.response_parts.last() {
                 Some(ResponsePart::Error(error)) if error.resumable == Some(true) => {}
-                _ => return Err(format!("the error of turn `{}` is not resumable", action.turn_id)),
+                _ => return Err(Refusal::NotResumable(action.turn_id)),
             },
-            Some(_) => return Err(format!("the turn `{}` did not fail", action.turn_id)),
-            None => return Err(format!("`{}` is not the latest turn", action.turn_id)),
+            Some(_) => return Err(Refusal::DidNotFail(action.turn_id)),
+            None => return Err(Refusal::NotLatestTurn(action.turn_id)),
         }
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.speak_as(key, &origin.client_id);
@@ -201,7 +202,7 @@ impl Host {
         if let Some(id) = &action.turn_id {
             let active = state.active_turn.iter().any(|turn| turn.id == *id);
             if !active && !state.turns.iter().any(|turn| turn.id == *id) {
-                return Err(format!("no such turn: `{id}`"));
+                return Err(Refusal::NoSuchTurn(id.clone()));
             }
         }
         let last = state.turns.last().map(|turn| &turn.id);
@@ -226,11 +227,11 @@ impl Host {
         active_turn(chat, &action.turn_id)?;
         let call = match chat.conversation.tool(&action.tool_call_id) {
             Some(ToolCallState::PendingConfirmation(call)) => call,
-            Some(_) => return Err(format!("tool call `{}` waits for no permission", action.tool_call_id)),
-            None => return Err(format!("no such tool call: `{}`", action.tool_call_id)),
+            Some(_) => return Err(Refusal::NoPermissionWanted(action.tool_call_id)),
+            None => return Err(Refusal::NoSuchCall(action.tool_call_id)),
         };
         if action.edited_tool_input.is_some() && call.editable != Some(true) {
-            return Err("the input of this tool call cannot be edited".to_owned());
+            return Err(Refusal::InputNotEditable);
         }
         let run = chat.run.as_ref();
         let offered = run.and_then(|run| run.permissions.get(&action.tool_call_id));
@@ -269,8 +270,8 @@ impl Host {
         active_turn(chat, &action.turn_id)?;
         match chat.conversation.tool(&action.tool_call_id) {
             Some(ToolCallState::PendingResultConfirmation(_)) => {}
-            Some(_) => return Err(format!("tool call `{}` has no result to confirm", action.tool_call_id)),
-            None => return Err(format!("no such tool call: `{}`", action.tool_call_id)),
+            Some(_) => return Err(Refusal::NoResultToConfirm(action.tool_call_id)),
+            None => return Err(Refusal::NoSuchCall(action.tool_call_id)),
         }
         let run = chat.run.as_ref().map(|run| run.id);
         let tool_call_id = action.tool_call_id.clone();
@@ -313,7 +314,7 @@ impl Host {
             let request = request.clone();
             self.ask_again(step, key, request);
             self.end_if_too_large(step, key);
-            return Err(format!("{why}; the question is asked again"));
+            return Err(Refusal::AskedAgain(Box::new(why)));
         }
         let chat = self.chat(key)?;
         let request = open_question(chat, &action.request_id)?;
@@ -341,7 +342,7 @@ impl Host {
         let chat = self.chat(key)?;
         check_id("id", &action.id)?;
         if chat.consumed.contains(&action.id) {
-            return Err(format!("the pending message `{}` has been taken up already", action.id));
+            return Err(Refusal::PendingTakenUp(action.id));
         }
         // A turn that names the one takes both away: the reducers look for the id among all that is pending.
         let state = chat.conversation.state();
@@ -350,12 +351,12 @@ impl Host {
             PendingMessageKind::Queued => state.steering_message.iter().any(|m| m.id == action.id),
         };
         if taken {
-            return Err(format!("a pending message of the other kind has the id `{}`", action.id));
+            return Err(Refusal::PendingOfOtherKind(action.id));
         }
         let queued = state.queued_messages.as_deref().unwrap_or_default();
         let adds = action.kind == PendingMessageKind::Queued && !queued.iter().any(|m| m.id == action.id);
         if adds && queued.len() >= QUEUED_MAX {
-            return Err(format!("{QUEUED_MAX} messages are queued in this chat, which is all that it holds"));
+            return Err(Refusal::QueueFull(QUEUED_MAX));
         }
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.check_message(chat.session, &action.message)?;
@@ -391,7 +392,7 @@ impl Host {
         let queued = chat.conversation.state().queued_messages.iter().flatten();
         let before: Vec<&String> = queued.map(|message| &message.id).collect();
         if before.is_empty() {
-            return Err("no message is queued".to_owned());
+            return Err(Refusal::NothingQueued);
         }
         // Those that are not named follow in the order that they had. Reducers differ in what they do with
         // them, so that order is said in full. A name that is unknown may just have been taken up.
@@ -417,15 +418,15 @@ impl Host {
 pub(super) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
     match &chat.conversation.state().active_turn {
         Some(active) if active.id == turn_id => Ok(active),
-        Some(active) => Err(format!("the running turn is `{}`, not `{turn_id}`", active.id)),
-        None => Err("no turn is running".to_owned()),
+        Some(active) => Err(Refusal::OtherTurnRuns { runs: active.id.clone(), named: turn_id.to_owned() }),
+        None => Err(Refusal::NoTurnRuns),
     }
 }
 
 fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRequest, Refusal> {
     match chat.conversation.question(request_id) {
         Some(question) => Ok(&question.request),
-        None => Err(format!("no open question `{request_id}`")),
+        None => Err(Refusal::NoOpenQuestion(request_id.to_owned())),
     }
 }
 
@@ -436,20 +437,17 @@ fn choose(
     selected: Option<&str>,
     approved: bool,
 ) -> Result<Option<String>, Refusal> {
-    let verb = if approved { "approve" } else { "deny" };
     if let Some(id) = selected {
         return match offered.iter().find(|option| option.id == id) {
             Some(option) if option.kind.approves() == approved => Ok(Some(id.to_owned())),
-            Some(_) => Err(format!("the option `{id}` does not {verb} the call")),
-            None => Err(format!("the option `{id}` was not offered")),
+            Some(_) => Err(Refusal::OptionSaysOtherwise { option: id.to_owned(), approved }),
+            None => Err(Refusal::OptionNotOffered(id.to_owned())),
         };
     }
     let once = if approved { PermissionKind::AllowOnce } else { PermissionKind::RejectOnce };
     match offered.iter().find(|option| option.kind == once) {
         Some(option) => Ok(Some(option.id.clone())),
-        None if approved && !offered.is_empty() => {
-            Err("choose one of the options; none approves just this call".to_owned())
-        }
+        None if approved && !offered.is_empty() => Err(Refusal::OptionNeeded),
         None => Ok(None),
     }
 }

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use super::channels::{called, client_actions, Kind};
 use super::effects::{ChannelId, ChatKey, ConnectionId};
 use super::model::TitleBy;
+use super::refusal::Refusal;
 use super::selection::PendingAction;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
@@ -62,9 +63,6 @@ pub(super) use actions_of;
 /// [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
-/// Why an action is refused: one sentence for the developer of the client.
-pub(in crate::host) type Refusal = String;
-
 /// What becomes of an action that is not refused.
 pub(in crate::host) enum Verdict {
     /// It was sequenced, with whatever follows from it.
@@ -96,10 +94,8 @@ impl Host {
         let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
         let verdict = match (target, &self.failing) {
-            (None, _) => {
-                Err(format!("the session cannot be read: {}", unreadable.map_or("", String::as_str)))
-            }
-            (_, Some(failing)) => Err(format!("nothing can be kept now: {}", failing.reason)),
+            (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),
+            (_, Some(failing)) => Err(Refusal::NothingIsKept(failing.reason.clone())),
             (Some(target), None) => {
                 let asked = PendingAction {
                     connection,
@@ -116,7 +112,7 @@ impl Host {
         match &verdict {
             Ok(Verdict::Done) => {}
             Ok(Verdict::Unchanged) => answer(None),
-            Err(refusal) => answer(Some(refusal.as_str())),
+            Err(refusal) => answer(Some(refusal)),
         }
         if let Some(target) = target {
             self.after_answer(step, target);
@@ -185,33 +181,33 @@ pub(super) fn read_action<K: Kind>(
     complete: impl FnOnce(&str, &mut Map<String, Value>),
 ) -> Result<StateAction, Refusal> {
     if !nesting_fits(raw.get().as_bytes(), ACTION_NESTING_MAX) {
-        return Err(format!("`action` is nested deeper than {ACTION_NESTING_MAX} levels"));
+        return Err(Refusal::NestedTooDeeply(ACTION_NESTING_MAX));
     }
     let mut members: Map<String, Value> =
-        serde_json::from_str(raw.get()).map_err(|error| format!("`action` is not readable: {error}"))?;
+        serde_json::from_str(raw.get()).map_err(|error| Refusal::Unreadable(error.to_string()))?;
     let name = match members.get("type") {
         Some(Value::String(name)) => name.clone(),
-        _ => return Err("`action` has no `type`".to_owned()),
+        _ => return Err(Refusal::WithoutType),
     };
     let mut known = K::ACTIONS.iter().chain(client_actions());
     let Some(entry) = known.find(|entry| entry.name == name) else {
         return Err(match serde_json::from_value(Value::String(name.clone())) {
-            Ok(ahp_types::actions::ActionType::Unknown(_)) | Err(_) => format!("`{name}` is no known action"),
-            Ok(_) => format!("`{name}` is not for clients to dispatch on this host"),
+            Ok(ahp_types::actions::ActionType::Unknown(_)) | Err(_) => Refusal::UnknownAction(name),
+            Ok(_) => Refusal::NotForClients(name),
         });
     };
     if !K::takes(entry) {
-        return Err(format!("`{name}` belongs on {}, and this is {}", called(entry.kind), K::CALLED));
+        return Err(Refusal::OtherKindOfChannel { name, on: called(entry.kind), this: K::CALLED });
     }
     if let Some(reason) = entry.not_served {
-        return Err(reason.to_owned());
+        return Err(Refusal::NotServed(reason));
     }
     complete(&name, &mut members);
     let value = Value::Object(members);
     match StateAction::deserialize(&value) {
         Ok(StateAction::Unknown(_)) | Err(_) => {
             let problem = (entry.problem)(&value).unwrap_or_else(|| "its members do not fit".to_owned());
-            Err(format!("`{name}`: {problem}"))
+            Err(Refusal::Payload { name, problem })
         }
         Ok(action) => Ok(action),
     }

@@ -6,9 +6,10 @@
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
-use super::{Refusal, Verdict};
+use super::Verdict;
 use crate::host::config::check_change;
 use crate::host::model::{SessionKey, TitleBy};
+use crate::host::refusal::Refusal;
 use crate::host::{Host, Step};
 
 impl Host {
@@ -33,16 +34,16 @@ impl Host {
             StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
             StateAction::SessionConfigChanged(a) => match &session.state.config {
                 Some(config) => check_change(config, &a.config, a.replace == Some(true))?,
-                None => return Err("there is nothing to configure in this session".to_owned()),
+                None => return Err(Refusal::NothingToConfigure),
             },
             StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
                 Some(chat) if session.state.chats.iter().any(|row| row.resource == *chat) => {}
-                Some(chat) => return Err(format!("`{chat}` is no chat of this session")),
-                None => return Err("a session always has a default chat".to_owned()),
+                Some(chat) => return Err(Refusal::NoChatOfSession(chat.clone())),
+                None => return Err(Refusal::DefaultChatNeeded),
             },
             StateAction::SessionActiveClientSet(a) => only_itself(&origin, &a.active_client.client_id)?,
             StateAction::SessionActiveClientRemoved(a) => only_itself(&origin, &a.client_id)?,
-            _ => return Err("not served on a session's channel".to_owned()),
+            _ => return Err(Refusal::NotServedOn("a session's channel")),
         }
         let mut after = session.state.clone();
         apply_action_to_session(&mut after, &action);
@@ -88,6 +89,6 @@ fn only_itself(origin: &ActionOrigin, client_id: &str) -> Result<(), Refusal> {
     if client_id == origin.client_id {
         Ok(())
     } else {
-        Err(format!("`clientId` must be this client's own, `{}`", origin.client_id))
+        Err(Refusal::NotItself(origin.client_id.clone()))
     }
 }

@@ -9,10 +9,11 @@ use ahp_types::actions::{
 use ahp_types::state::{ToolCallRunningState, ToolCallState};
 
 use super::chat::active_turn;
-use super::{Refusal, Verdict};
+use super::Verdict;
 use crate::host::effects::ChatKey;
 use crate::host::model::Chat;
 use crate::host::reduce::client_of_call;
+use crate::host::refusal::Refusal;
 use crate::host::{Host, Step};
 
 impl Host {
@@ -65,13 +66,13 @@ fn call_of_client<'a>(
     origin: &ActionOrigin,
 ) -> Result<&'a ToolCallRunningState, Refusal> {
     active_turn(chat, turn_id)?;
-    let call = chat.conversation.tool(id).ok_or_else(|| format!("no such tool call: `{id}`"))?;
+    let call = chat.conversation.tool(id).ok_or_else(|| Refusal::NoSuchCall(id.to_owned()))?;
     match (client_of_call(call), call) {
-        (None, _) => Err(format!("tool call `{id}` runs on no client")),
+        (None, _) => Err(Refusal::CallOnNoClient(id.to_owned())),
         (Some(client), _) if client != origin.client_id => {
-            Err(format!("tool call `{id}` runs on the client `{client}`"))
+            Err(Refusal::CallOnOtherClient { call: id.to_owned(), client: client.to_owned() })
         }
         (Some(_), ToolCallState::Running(call)) => Ok(call),
-        (Some(_), _) => Err(format!("tool call `{id}` does not run")),
+        (Some(_), _) => Err(Refusal::CallNotRunning(id.to_owned())),
     }
 }

@@ -9,9 +9,10 @@ use ahp_types::state::SnapshotState;
 
 use super::session::called_by_provider;
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
+use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
 use crate::host::model::{Channel, Chat, Session, Subscription};
+use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
 use crate::host::windows::{cursor_before, Loading, StateIsNeeded};
 use crate::host::{Config, Host, Step};

@@ -24,14 +24,16 @@ use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::SnapshotState;
 
-use super::actions::{read_action, ClientAction, Refusal, Verdict};
+use super::actions::{read_action, ClientAction, Verdict};
 use super::effects::{ActionLine, ChannelId, ChatKey, SessionKey};
 use super::model::{Channel, Chat, Session, Subscription};
+use super::refusal::Refusal;
 use super::selection::PendingAction;
 use super::windows::{Loading, StateIsNeeded};
 use super::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
+use crate::wire::errors::RpcError;
 pub(super) use root::Root;
 #[cfg(test)]
 use sample::Sample;
@@ -224,7 +226,19 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
         found
     }
 
-    /// The same, to change it.
+    /// The same for a request, which cannot be answered without it.
+    ///
+    /// # Errors
+    /// `-32603`: it is not there.
+    #[track_caller]
+    pub(super) fn needed(&self, key: Key) -> Result<&K, RpcError> {
+        match self.0.get(&key) {
+            Some(found) => Ok(found),
+            None => Err(RpcError::internal(format_args!("no channel has the key {key:?}, which is held"))),
+        }
+    }
+
+    /// What [`Table::known`] gives, to change it.
     #[track_caller]
     pub(super) fn known_mut(&mut self, key: Key) -> Option<&mut K> {
         let found = self.0.get_mut(&key);

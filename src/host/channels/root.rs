@@ -10,11 +10,11 @@ use ahp_types::state::{RootConfigState, RootState, SnapshotState};
 use serde::{Deserialize, Serialize};
 
 use super::{Channels, Keyed, Kind};
-use crate::host::actions::{actions_of, ClientAction, Refusal, Verdict};
+use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::config::check_root_change;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
-use crate::host::limits::in_words;
 use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -147,7 +147,7 @@ impl Kind for Root {
     ) -> Result<Verdict, Refusal> {
         let StateAction::RootConfigChanged(RootConfigChangedAction { config: values, replace }) = &action
         else {
-            return Err("nothing else on the root channel can be changed by clients".to_owned());
+            return Err(Refusal::OnlyRootConfig);
         };
         let mut after = host.channels.root.state.clone();
         if let Some(config) = &after.config {
@@ -184,13 +184,10 @@ impl Kind for Root {
 /// When they are too many, or too large.
 fn check_has_room(values: &JsonObject) -> Result<(), Refusal> {
     if values.len() > VALUES_MAX {
-        return Err(format!(
-            "there is no room for it: the host's configuration has at most {VALUES_MAX} values"
-        ));
+        return Err(Refusal::TooManyRootValues(VALUES_MAX));
     }
     if to_json(values).len() > VALUES_BYTES_MAX {
-        let max = in_words(VALUES_BYTES_MAX);
-        return Err(format!("there is no room for it: the host's configuration has at most {max}"));
+        return Err(Refusal::RootValuesTooLarge(VALUES_BYTES_MAX));
     }
     Ok(())
 }
@@ -208,7 +205,7 @@ mod tests {
         // `{"x":"…"}`
         let large = |bytes: usize| JsonObject::from_iter([("x".to_owned(), json!("a".repeat(bytes - 8)))]);
         assert_eq!(check_has_room(&large(VALUES_BYTES_MAX)), Ok(()));
-        let refused = check_has_room(&large(VALUES_BYTES_MAX + 1)).unwrap_err();
+        let refused = check_has_room(&large(VALUES_BYTES_MAX + 1)).unwrap_err().to_string();
         assert!(refused.contains("262144 bytes"), "{refused}");
     }
 }

@@ -10,9 +10,10 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{AnnotationsState, SnapshotState};
 
 use super::Kind;
-use crate::host::actions::{actions_of, ClientAction, Refusal, Verdict};
+use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -89,7 +90,7 @@ impl Kind for Sample {
         _: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
         let Some(sample) = host.channels.samples.get(&key) else {
-            return Err("the sample is gone".to_owned());
+            return Err(Refusal::SampleGone);
         };
         let mut after = sample.state.clone();
         apply_action_to_annotations(&mut after, &action);

@@ -8,9 +8,10 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::SnapshotState;
 
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, read_action, ClientAction, Refusal, Verdict};
+use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
 use crate::host::effects::SessionKey;
 use crate::host::model::{Channel, Session};
+use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;

@@ -11,9 +11,10 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{ResourceWatchState, SnapshotState};
 
 use super::Kind;
-use crate::host::actions::{ClientAction, Refusal, Verdict};
+use crate::host::actions::{ClientAction, Verdict};
 use crate::host::effects::{ChannelId, WatchKey};
 use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
 use crate::host::{Config, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -75,7 +76,7 @@ impl Kind for Watch {
         _: ActionOrigin,
         _: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
-        Err("what is watched is changed by `resourceWrite` and the like".to_owned())
+        Err(Refusal::WatchesAreNotDispatchedTo)
     }
 
     fn after_action(_: &mut Host, _: &mut Step<'_>, _: WatchKey, _: &StateAction, _: usize) {}

@@ -132,7 +132,7 @@ impl Host {
 
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
-        let Some(session) = self.channels.sessions.known(key) else { return Err(RpcError::internal()) };
+        let session = self.channels.sessions.needed(key)?;
         if session.state.lifecycle == SessionLifecycle::Failed {
             let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
             return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
@@ -283,10 +283,8 @@ impl Host {
         let Some(chat) = self.find_chat(&params.channel) else {
             return Err(self.not_found(&params.channel));
         };
-        let Some(key) = self.channels.chats.known(chat).map(|chat| chat.session) else {
-            return Err(RpcError::internal());
-        };
-        let Some(session) = self.channels.sessions.known(key) else { return Err(RpcError::internal()) };
+        let key = self.channels.chats.needed(chat)?.session;
+        let session = self.channels.sessions.needed(key)?;
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(

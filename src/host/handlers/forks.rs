@@ -48,7 +48,12 @@ impl Host {
         }
         let from = self.own_chat(key);
         let chat = from.and_then(|from| Some((from, self.channels.chats.known(from)?)));
-        let Some((from, chat)) = chat else { return Err(RpcError::internal()) };
+        let Some((from, chat)) = chat else {
+            return Err(RpcError::internal(format_args!(
+                "the session `{}` has no chat of its own",
+                source.session
+            )));
+        };
         let Some(turns) = turns_through(chat.conversation.state(), &source.turn_id) else {
             return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));
         };

@@ -52,7 +52,7 @@ impl Host {
 
     /// The session of a chat that may be moved at all.
     fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
-        let Some(chat) = self.channels.chats.known(key) else { return Err(RpcError::internal()) };
+        let chat = self.channels.chats.needed(key)?;
         if chat.conversation.state().movable != Some(true) {
             return Err(RpcError::invalid_params(
                 "`channel`: this chat is not movable; a session's default chat stays with it",
@@ -66,7 +66,7 @@ impl Host {
         if after == chat {
             return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
         }
-        let Some(session) = self.channels.sessions.known(session) else { return Err(RpcError::internal()) };
+        let session = self.channels.sessions.needed(session)?;
         if session.state.chats.iter().any(|row| row.resource == after) {
             return Ok(());
         }
@@ -77,10 +77,10 @@ impl Host {
     }
 
     fn check_at_rest(&self, key: ChatKey) -> Result<(), RpcError> {
-        match self.channels.chats.known(key) {
-            Some(chat) if chat.run.is_some() => Err(RpcError::turn_in_progress(&chat.channel.uri)),
-            Some(_) => Ok(()),
-            None => Err(RpcError::internal()),
+        let chat = self.channels.chats.needed(key)?;
+        match &chat.run {
+            Some(_) => Err(RpcError::turn_in_progress(&chat.channel.uri)),
+            None => Ok(()),
         }
     }
 
@@ -148,7 +148,7 @@ impl Host {
 
     /// Makes a session like the chat's own, of which the chat is the only one.
     fn move_to_new_session(&mut self, step: &mut Step<'_>, key: ChatKey) -> Result<String, RpcError> {
-        let Some(chat) = self.channels.chats.known(key) else { return Err(RpcError::internal()) };
+        let chat = self.channels.chats.needed(key)?;
         let from = self.usable_session(chat.session)?;
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
@@ -158,7 +158,7 @@ impl Host {
             }
         };
         self.set_movable(step, &chat.channel.uri.clone(), false);
-        let Some(chat) = self.channels.chats.known(key) else { return Err(RpcError::internal()) };
+        let chat = self.channels.chats.needed(key)?;
         let from = self.usable_session(chat.session)?;
         let row = row_of(chat.conversation.state());
         let is_read = row.status & SessionStatus::IsRead.bits();
@@ -190,9 +190,11 @@ impl Host {
         self.unsaved.insert(to.into());
         self.count_sessions(step);
         self.hand_over(step, key, to);
-        let Some(summary) = self.summary(to) else { return Err(RpcError::internal()) };
-        let Some(session) = self.channels.sessions.known_mut(to) else { return Err(RpcError::internal()) };
-        session.told = summary.clone();
+        let summary =
+            self.summary(to).ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
+        if let Some(session) = self.channels.sessions.known_mut(to) {
+            session.told = summary.clone();
+        }
         let params = SessionAddedParams { channel: self.channels.root.channel.uri.clone(), summary };
         self.notify_root(step, "root/sessionAdded", params);
         Ok(uri)

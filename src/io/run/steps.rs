@@ -92,7 +92,8 @@ impl Sidecar {
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
         if !survives(|| host.handle(now, ids, input, outputs)) {
             if let Some((connection, id)) = request.filter(|(from, id)| !answers(outputs, *from, id)) {
-                let failed = Frame::Error { id: Some(id), error: RpcError::internal() };
+                let error = RpcError::internal("a panic while the request was handled; see above");
+                let failed = Frame::Error { id: Some(id), error };
                 outputs.push(Output::Frame(connection, failed));
             }
         }
@@ -183,7 +184,10 @@ impl Sidecar {
             Some(line) => {
                 self.send_one(connection, Behind { told: Told::Line(line), is_answer: true }, false)
             }
-            None => self.tell(connection, &Frame::Error { id: Some(id), error: RpcError::internal() }),
+            None => {
+                let error = RpcError::internal("a panic while a large state was written; see above");
+                self.tell(connection, &Frame::Error { id: Some(id), error });
+            }
         }
         for what in behind {
             if let Some(link) = self.links.get_mut(connection) {

@@ -73,8 +73,10 @@ impl Edges {
         mut batch: Batch,
     ) -> Result<Told, RpcError> {
         let mut answers = std::mem::take(&mut batch.answers).into_iter();
-        let first = answers.next().unwrap_or_else(|| Err(RpcError::internal()))?;
-        let mut first = Heard::of(first, &batch.method);
+        let Some(first) = answers.next() else {
+            return Err(RpcError::internal(format_args!("`{}` has no answer of the core's", batch.method)));
+        };
+        let mut first = Heard::of(first?, &batch.method);
         let rest = answers.flatten().map(|answered| Heard::of(answered, &batch.method));
         let mut rest: Vec<Heard> = rest.collect();
         let large_bytes = first.large_bytes + rest.iter().map(|heard| heard.large_bytes).sum::<usize>();
@@ -106,7 +108,9 @@ impl Edges {
         let Batch { method, reply, .. } = batch;
         let parts = Parts { id: id.clone(), method, reply, asked, result: first.result, missing, found };
         let peer = self.peers.entry(connection).or_default();
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Err(RpcError::internal()) };
+        let Some(lane) = self.lanes.get_mut(&peer.dialect) else {
+            return Err(RpcError::internal(format_args!("nothing translates for {:?}", peer.dialect)));
+        };
         Ok(if large_bytes > 0 {
             Told::Unwritten(Box::new(Unwritten::translated(parts, large_bytes, lane.apart(), peer.apart())))
         } else {

@@ -16,19 +16,13 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
 use super::{refusal, Offered};
+use crate::backend::acp::errors::code;
 
 /// The versions of MCP that are spoken, the newest first. What a server of tools says is the same in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// The longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 16 << 20;
-
-/// JSON-RPC: no such method.
-const METHOD_NOT_FOUND: i64 = -32601;
-/// JSON-RPC: the parameters do not fit.
-const INVALID_PARAMS: i64 = -32602;
-/// JSON-RPC: it is no message.
-const INVALID_REQUEST: i64 = -32600;
 
 /// What an agent says through its MCP server.
 #[derive(Debug)]
@@ -170,7 +164,7 @@ impl Serving {
     /// Takes in a message; what is said to it at once.
     async fn hear(&mut self, line: &str) -> Option<Value> {
         let Ok(Message { id, method, params }) = serde_json::from_str::<Message<'_>>(line) else {
-            return Some(failed(Value::Null, INVALID_REQUEST, "this is no request"));
+            return Some(failed(Value::Null, code::INVALID_REQUEST, "this is no request"));
         };
         let id = id.and_then(|id| serde_json::from_str::<Value>(id.get()).ok());
         match (method?, id) {
@@ -206,14 +200,14 @@ impl Serving {
                 json!({ "tools": tools })
             }
             "tools/call" => return self.called(id, params).await,
-            _ => return Some(failed(id, METHOD_NOT_FOUND, "this server has tools, and nothing else")),
+            _ => return Some(failed(id, code::METHOD_NOT_FOUND, "this server has tools, and nothing else")),
         };
         Some(json!({ "id": id, "result": result }))
     }
 
     async fn called(&mut self, id: Value, mut params: Value) -> Option<Value> {
         let Some(name) = params["name"].as_str() else {
-            return Some(failed(id, INVALID_PARAMS, "the name of the tool is missing"));
+            return Some(failed(id, code::INVALID_PARAMS, "the name of the tool is missing"));
         };
         let tool = self.link.tools.borrow().tool_named(name).map(str::to_owned);
         let Some(tool) = tool else {

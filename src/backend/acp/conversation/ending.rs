@@ -8,7 +8,8 @@ use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::{updates, Conversation, Next, INVALID_PARAMS, RESOURCE_NOT_FOUND};
+use super::{updates, Conversation, Next};
+use crate::backend::acp::errors::code;
 use crate::backend::acp::peer::Failure;
 use crate::backend::acp::{besides, login};
 use crate::host::effects::{Event, TurnEnd, TurnEvent};
@@ -17,7 +18,7 @@ impl Conversation {
     /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, Failure>) -> bool {
         let Err(failure) = answer else { return false };
-        let refused = matches!(failure.code, RESOURCE_NOT_FOUND | INVALID_PARAMS);
+        let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
         let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
         if self.is_known && refused && untouched {
             tracing::info!(agent = self.agent.spec.name, %failure, "a session that was forgotten is taken up again");

@@ -17,7 +17,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{json, Map, Value};
 
-use super::{Conversation, INVALID_PARAMS, WITHDRAWN};
+use super::Conversation;
+use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
 
@@ -148,7 +149,7 @@ impl Conversation {
             }
             Err(error) => {
                 tracing::warn!(agent = self.agent.spec.name, error, "a question that is not understood");
-                self.ear.answer(&request, Err((INVALID_PARAMS, "the parameters do not fit")));
+                self.ear.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }
     }
@@ -178,7 +179,7 @@ impl Conversation {
         let asked = run.questions.open.iter().find(|(_, open)| open.request == *request);
         let Some(id) = asked.map(|(id, _)| id.clone()) else { return false };
         run.questions.open.remove(&id);
-        self.ear.answer(request, Err((WITHDRAWN, "withdrawn")));
+        self.ear.answer(request, Err(RequestError::Withdrawn));
         self.tell(TurnEvent::QuestionWithdrawn { id });
         true
     }

@@ -9,18 +9,19 @@ use agent_client_protocol_schema::v1::{
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::{questions, Conversation, Run, INVALID_PARAMS, METHOD_NOT_FOUND};
+use super::{questions, Conversation, Run};
 use crate::backend::acp::calls::Asks;
+use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 
 /// So many requests of an agent's may wait for an answer when it asks for one more that waits for somebody.
 pub(super) const REQUESTS_MAX: usize = 1000;
 
 /// What a request of the agent's is answered with while no turn runs and none can.
-pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, (i64, &'static str)> {
+pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, RequestError> {
     match method {
         questions::METHOD => Ok(questions::cancelled()),
-        _ => Err((INVALID_PARAMS, "no turn runs")),
+        _ => Err(RequestError::NoTurnRuns),
     }
 }
 
@@ -61,8 +62,7 @@ impl Conversation {
     pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
         // What is asked of files waits for nobody: there the agent is held up.
         if self.ear.unanswered() > REQUESTS_MAX && !method.starts_with("fs/") {
-            let why = "too many requests of this agent wait for an answer";
-            return self.ear.answer(&request, Err((INVALID_PARAMS, why)));
+            return self.ear.answer(&request, Err(RequestError::TooManyRequests));
         }
         match method {
             questions::METHOD => self.asked_the_user(request, params),
@@ -72,7 +72,7 @@ impl Conversation {
             }
             _ => {
                 tracing::debug!(agent = self.agent.spec.name, method, "a request that is not served");
-                self.ear.answer(&request, Err((METHOD_NOT_FOUND, "this method is not served")));
+                self.ear.answer(&request, Err(RequestError::MethodNotServed));
             }
         }
     }
@@ -91,7 +91,7 @@ impl Conversation {
             }
             Err(error) => {
                 tracing::warn!(agent = self.agent.spec.name, %error, "a request that does not fit");
-                self.ear.answer(&request, Err((INVALID_PARAMS, "the parameters do not fit")));
+                self.ear.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }
     }

@@ -23,9 +23,10 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{Conversation, INVALID_PARAMS, METHOD_NOT_FOUND};
+use super::Conversation;
 use crate::backend::acp::calls::Said;
-use crate::backend::acp::files::{Done, Failed, FileChange, FileRequest, Unknown};
+use crate::backend::acp::errors::RequestError;
+use crate::backend::acp::files::{Done, FileChange, FileRequest, Unknown};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
@@ -61,10 +62,10 @@ impl Conversation {
         let failed = if offered {
             self.serve_workspace(&request, method, params).err()
         } else {
-            Some((METHOD_NOT_FOUND, "this method is not served".to_owned()))
+            Some(RequestError::MethodNotServed)
         };
         if let Some(failed) = failed {
-            self.answer_with(&request, Err(failed));
+            self.ear.answer(&request, Err(failed));
         }
         self.answer_settled();
     }
@@ -74,7 +75,7 @@ impl Conversation {
         request: &AgentRequest,
         method: &str,
         params: &RawValue,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), RequestError> {
         match method {
             "fs/read_text_file" => self.ask_of_files(FileRequest::Read(request.clone(), parsed(params)?)),
             "fs/write_text_file" => {
@@ -91,7 +92,7 @@ impl Conversation {
             "terminal/output" => {
                 let asked: TerminalOutputRequest = parsed(params)?;
                 let output = self.terminals.output(&asked.terminal_id.0)?;
-                self.answer_with(request, Ok(output));
+                self.ear.answer(request, Ok(output));
                 Ok(())
             }
             "terminal/wait_for_exit" => {
@@ -106,29 +107,20 @@ impl Conversation {
                 let asked: ReleaseTerminalRequest = parsed(params)?;
                 self.terminals.release(request, &asked.terminal_id.0)
             }
-            _ => Err((METHOD_NOT_FOUND, "this method is not served".to_owned())),
+            _ => Err(RequestError::MethodNotServed),
         }
     }
 
-    fn ask_of_files(&mut self, asked: FileRequest) -> Result<(), Failed> {
+    fn ask_of_files(&mut self, asked: FileRequest) -> Result<(), RequestError> {
         self.files.ask(asked).map_err(|(_, failed)| failed)
     }
 
     /// The turn in which something may be changed, and what tells that it is cancelled.
-    fn running_turn(&self) -> Result<(RunId, CancellationToken), Failed> {
+    fn running_turn(&self) -> Result<(RunId, CancellationToken), RequestError> {
         match &self.run {
             Some(run) if run.goes_on() => Ok((run.id, run.cancelling.clone())),
-            Some(run) if run.cancelled.is_some() => {
-                Err((INVALID_PARAMS, "the turn was cancelled".to_owned()))
-            }
-            _ => Err((INVALID_PARAMS, "no turn runs".to_owned())),
-        }
-    }
-
-    fn answer_with(&self, request: &AgentRequest, answer: Result<Value, Failed>) {
-        match answer {
-            Ok(answer) => self.ear.answer(request, Ok(answer)),
-            Err((code, message)) => self.ear.answer(request, Err((code, &message))),
+            Some(run) if run.cancelled.is_some() => Err(RequestError::TurnCancelled),
+            _ => Err(RequestError::NoTurnRuns),
         }
     }
 
@@ -136,24 +128,24 @@ impl Conversation {
     pub(super) fn done(&mut self, done: Done) {
         match done {
             Done::Read(request, text) => {
-                self.answer_with(&request, text.map(|text| json!({ "content": text })));
+                self.ear.answer(&request, text.map(|text| json!({ "content": text })));
             }
             Done::Written { request, result, shown } => {
                 if let Some((call, change)) = shown {
                     self.show_written(&call, change, result.as_ref().err());
                 }
-                self.answer_with(&request, result.map(|()| json!({})));
+                self.ear.answer(&request, result.map(|()| json!({})));
             }
             Done::Found(request, Ok(launch)) => {
                 if let Err(failed) = self.start_command(&request, &launch) {
-                    self.answer_with(&request, Err(failed));
+                    self.ear.answer(&request, Err(failed));
                 }
             }
-            Done::Found(request, Err(failed)) => self.answer_with(&request, Err(failed)),
+            Done::Found(request, Err(failed)) => self.ear.answer(&request, Err(failed)),
         }
     }
 
-    fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), Failed> {
+    fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), RequestError> {
         let (run, _) = self.running_turn()?;
         let (name, screen) = self.terminals.start(request, launch, run, &self.agent.commands)?;
         tracing::info!(agent = self.agent.spec.name, name, "a command is run: {}", screen.title);
@@ -169,7 +161,7 @@ impl Conversation {
     /// Answers what waits no longer.
     pub(super) fn answer_settled(&mut self) {
         for (request, answer) in self.terminals.answers() {
-            self.answer_with(&request, answer);
+            self.ear.answer(&request, answer);
         }
     }
 
@@ -193,7 +185,7 @@ impl Conversation {
         id
     }
 
-    fn show_written(&mut self, call: &str, change: FileChange, failed: Option<&Failed>) {
+    fn show_written(&mut self, call: &str, change: FileChange, failed: Option<&RequestError>) {
         let FileChange { path, before, after } = change;
         let (status, content) = match (failed, before) {
             (None, Ok(before)) => {
@@ -202,7 +194,7 @@ impl Conversation {
             }
             // A change of what nobody knows cannot be shown.
             (None, Err(Unknown)) => (ToolCallStatus::Completed, Vec::new()),
-            (Some((_, message)), _) => (ToolCallStatus::Failed, vec![message.as_str().into()]),
+            (Some(error), _) => (ToolCallStatus::Failed, vec![error.to_string().into()]),
         };
         let fields = ToolCallUpdateFields::new().status(status).content(content);
         match Said::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
@@ -242,7 +234,6 @@ impl Conversation {
     }
 }
 
-fn parsed<T: DeserializeOwned>(params: &RawValue) -> Result<T, Failed> {
-    serde_json::from_str(params.get())
-        .map_err(|error| (INVALID_PARAMS, format!("the parameters do not fit: {error}")))
+fn parsed<T: DeserializeOwned>(params: &RawValue) -> Result<T, RequestError> {
+    serde_json::from_str(params.get()).map_err(RequestError::ParamsUnreadable)
 }

@@ -9,7 +9,8 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
-use super::{AgentRequest, Connection, Said, INVALID_PARAMS};
+use super::{AgentRequest, Connection, Said};
+use crate::backend::acp::errors::RequestError;
 use crate::backend::room::{ByteRoom, TakenRoom};
 
 /// So many messages wait for each listener before the agent is not read any more.
@@ -86,7 +87,7 @@ impl Ear {
     }
 
     /// Answers a request of the agent's, once.
-    pub fn answer(&self, id: &AgentRequest, answer: Result<Value, (i64, &str)>) {
+    pub fn answer(&self, id: &AgentRequest, answer: Result<Value, RequestError>) {
         if self.connection.shared.routes().asked.remove(id).is_some() {
             self.connection.shared.answer(id, answer);
         }
@@ -143,7 +144,7 @@ impl Drop for Ear {
         }
         drop(routes);
         for request in open {
-            shared.answer(&request, Err((INVALID_PARAMS, "the session is closed")));
+            shared.answer(&request, Err(RequestError::SessionClosed));
         }
     }
 }

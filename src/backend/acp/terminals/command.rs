@@ -29,7 +29,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::guard::News;
 use super::screen::{Ending, Screen, Stage};
-use crate::backend::acp::files::{failure, Failed};
+use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::files::folders::Folders;
 
@@ -42,9 +42,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// So much of what a command has written before it ended may still be in its pipe, in bytes.
 const PIPE_BYTES_MAX: usize = 1 << 20;
-
-/// JSON-RPC: the parameters do not fit.
-const INVALID_PARAMS: i64 = -32602;
 
 /// What is said to the guard before the command.
 const TERMINAL: &str = "--terminal";
@@ -80,21 +77,19 @@ impl Launch {
     }
 
     /// The same with paths that mean the same everywhere.
-    pub fn find(mut self, folders: &Folders) -> Result<Self, Failed> {
-        self.directory =
-            folders.folder(&self.directory).map_err(|refusal| failure(&self.directory, refusal))?;
+    pub fn find(mut self, folders: &Folders) -> Result<Self, RequestError> {
+        self.directory = folders
+            .folder(&self.directory)
+            .map_err(|refusal| RequestError::of_path(&self.directory, refusal))?;
         if !self.program.contains('/') {
             let found = search(&self.program, &self.search_path)
                 .and_then(|path| path.into_os_string().into_string().ok())
-                .ok_or_else(|| {
-                    (INVALID_PARAMS, format!("`{}`: No such file on the search path", self.program))
-                })?;
+                .ok_or_else(|| RequestError::NotOnSearchPath(self.program.clone()))?;
             self.program = found;
         } else {
             let path = self.directory.join(&self.program);
-            self.program = path.into_os_string().into_string().map_err(|path| {
-                (INVALID_PARAMS, format!("`{}` is not a path that is text", path.display()))
-            })?;
+            self.program =
+                path.into_os_string().into_string().map_err(|path| RequestError::PathNotText(path.into()))?;
         }
         Ok(self)
     }

@@ -1,0 +1,195 @@
+//! Why the host refuses what a client dispatches, or names in a request.
+//!
+//! Owns: the table of the refusals, each with the sentence that the developer of the client reads: as `rejectionReason` in
+//! the echo of an action, or behind `invalid params:` in the error that answers a request.
+//! Never: decides that something is refused.
+
+use crate::wire::text::in_words;
+
+/// Why something is refused. Its `Display` is what the client is told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::host) enum Refusal {
+    // The action itself.
+    /// It is nested too deeply; a member says how deep it may be.
+    #[error("`action` is nested deeper than {0} levels")]
+    NestedTooDeeply(usize),
+    /// It is not an object of JSON.
+    #[error("`action` is not readable: {0}")]
+    Unreadable(String),
+    #[error("`action` has no `type`")]
+    WithoutType,
+    #[error("`{0}` is no known action")]
+    UnknownAction(String),
+    /// The protocol has it, but not for clients.
+    #[error("`{0}` is not for clients to dispatch on this host")]
+    NotForClients(String),
+    #[error("`{name}` belongs on {on}, and this is {this}")]
+    OtherKindOfChannel { name: String, on: &'static str, this: &'static str },
+    /// The table of the kind's actions says why.
+    #[error("{0}")]
+    NotServed(&'static str),
+    /// Clients may dispatch it, but nothing carries it out here.
+    #[error("not served on {0}")]
+    NotServedOn(&'static str),
+    #[error("`{name}`: {problem}")]
+    Payload { name: String, problem: String },
+    /// A member is none of what it should be.
+    #[error("`{member}`: {problem}")]
+    Member { member: String, problem: String },
+    #[error("`{0}` must not be empty")]
+    EmptyId(&'static str),
+    #[error("`{name}` must not be longer than {max} bytes")]
+    LongId { name: &'static str, max: usize },
+
+    // What it is to change.
+    #[error("the session cannot be read: {0}")]
+    SessionUnreadable(String),
+    #[error("nothing can be kept now: {0}")]
+    NothingIsKept(String),
+    #[error("the chat is gone")]
+    ChatGone,
+    #[error("there is no room for it: {what} has {there} bytes of {}", in_words(*max))]
+    StateFull { what: &'static str, there: usize, max: usize },
+    #[error("there is no room for it: the host's configuration has at most {0} values")]
+    TooManyRootValues(usize),
+    #[error("there is no room for it: the host's configuration has at most {}", in_words(*.0))]
+    RootValuesTooLarge(usize),
+    #[error("nothing else on the root channel can be changed by clients")]
+    OnlyRootConfig,
+    #[error("what is watched is changed by `resourceWrite` and the like")]
+    WatchesAreNotDispatchedTo,
+    #[cfg(test)]
+    #[error("the sample is gone")]
+    SampleGone,
+
+    // Turns.
+    #[error("a turn `{0}` is known already and does not run twice")]
+    TurnKnown(String),
+    #[error("the turn `{0}` is running; queue the message or wait")]
+    TurnRunsQueueInstead(String),
+    #[error("the turn `{0}` is running")]
+    TurnRuns(String),
+    #[error("the running turn is `{runs}`, not `{named}`")]
+    OtherTurnRuns { runs: String, named: String },
+    #[error("no turn is running")]
+    NoTurnRuns,
+    #[error("no such turn: `{0}`")]
+    NoSuchTurn(String),
+    #[error("the error of turn `{0}` is not resumable")]
+    NotResumable(String),
+    #[error("the turn `{0}` did not fail")]
+    DidNotFail(String),
+    #[error("`{0}` is not the latest turn")]
+    NotLatestTurn(String),
+
+    // Messages that wait, and what is attached to messages.
+    #[error("no such pending message: `{0}`")]
+    NoSuchPending(String),
+    #[error("the pending message `{0}` has been taken up already")]
+    PendingTakenUp(String),
+    #[error("a pending message of the other kind has the id `{0}`")]
+    PendingOfOtherKind(String),
+    #[error("{0} messages are queued in this chat, which is all that it holds")]
+    QueueFull(usize),
+    #[error("no message is queued")]
+    NothingQueued,
+    #[error("{max} chats may be attached to a message, not {attached}")]
+    TooManyAttached { max: usize, attached: usize },
+    #[error("the attached chat `{chat}` cannot be read: {reason}")]
+    AttachedUnreadable { chat: String, reason: String },
+    #[error("the attached chat `{0}` is not there")]
+    AttachedMissing(String),
+    #[error("no turn `{turn}` is over in the attached chat `{chat}`")]
+    AttachedTurnNotOver { turn: String, chat: String },
+    #[error("what is attached to the messages that wait is all that this chat holds")]
+    AttachedFull,
+
+    // Tool calls and questions.
+    #[error("no such tool call: `{0}`")]
+    NoSuchCall(String),
+    #[error("tool call `{0}` waits for no permission")]
+    NoPermissionWanted(String),
+    #[error("tool call `{0}` has no result to confirm")]
+    NoResultToConfirm(String),
+    #[error("the input of this tool call cannot be edited")]
+    InputNotEditable,
+    #[error("the option `{0}` was not offered")]
+    OptionNotOffered(String),
+    #[error("the option `{option}` does not {} the call", if *.approved { "approve" } else { "deny" })]
+    OptionSaysOtherwise { option: String, approved: bool },
+    #[error("choose one of the options; none approves just this call")]
+    OptionNeeded,
+    #[error("tool call `{0}` runs on no client")]
+    CallOnNoClient(String),
+    #[error("tool call `{call}` runs on the client `{client}`")]
+    CallOnOtherClient { call: String, client: String },
+    #[error("tool call `{0}` does not run")]
+    CallNotRunning(String),
+    #[error("no open question `{0}`")]
+    NoOpenQuestion(String),
+    #[error("no such question: `{0}`")]
+    NoSuchQuestion(String),
+    #[error("the answer to `{0}` has no value of its question's kind")]
+    AnswerOfOtherKind(String),
+    #[error("the required question `{0}` has no submitted answer")]
+    AnswerMissing(String),
+    /// Its answers were refused, and its client has forgotten it by then.
+    #[error("{0}; the question is asked again")]
+    AskedAgain(Box<Refusal>),
+
+    // Sessions.
+    #[error("there is nothing to configure in this session")]
+    NothingToConfigure,
+    #[error("`{0}` is no chat of this session")]
+    NoChatOfSession(String),
+    #[error("a session always has a default chat")]
+    DefaultChatNeeded,
+    #[error("a model or an agent is selected on a session's channel")]
+    SelectsOnSessions,
+    #[error("`clientId` must be this client's own, `{0}`")]
+    NotItself(String),
+    #[error("this client is not active in the session")]
+    NotActive,
+    #[error("the active client is `{0}`, not this one")]
+    OtherIsActive(String),
+    #[error("this client is active already; `{0}` is shown, which came first")]
+    OtherIsShown(String),
+    #[error("{agent} needs a token for {resources}: authenticate first")]
+    TokenNeeded { agent: String, resources: String },
+
+    // What is configured.
+    #[error("the agent `{agent}` has no model `{model}`")]
+    NoSuchModel { agent: String, model: String },
+    #[error("`{0}` is no setting of this agent")]
+    NoSettingOfAgent(String),
+    #[error("`{0}` is no setting of this model")]
+    NoSettingOfModel(String),
+    #[error("missing field `{0}`")]
+    Missing(String),
+    #[error("`{0}` cannot be changed")]
+    Fixed(String),
+    #[error("`{0}` cannot be changed in a session that is there already")]
+    FixedInSession(String),
+    /// A value that its schema does not allow; `why` says how.
+    #[error("`{path}` {why}")]
+    Value { path: String, why: String },
+
+    // Directories.
+    /// What is wrong with a directory that is named.
+    #[error("`{uri}` {why}")]
+    Directory { uri: String, why: String },
+    #[error("the agent `{0}` stays in the directory that its session was created with")]
+    OneDirectory(String),
+    #[error("the agent needs its first directory: it can be replaced, not removed")]
+    FirstDirectoryNeeded,
+    #[error("the agent stays in its first directory")]
+    FirstDirectoryFixed,
+    #[error("`{0}` is no working directory of this session")]
+    NoDirectoryOfThisSession(String),
+    #[error("`{0}` is no working directory of the session")]
+    NoDirectoryOfSession(String),
+    #[error("`{0}` is no working directory of the chat's session")]
+    NoDirectoryOfChatsSession(String),
+    #[error("`{0}` is a working directory already")]
+    DirectoryThere(String),
+}
