@@ -285,6 +285,7 @@ impl Host {
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
+            Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
