@@ -156,6 +156,11 @@ impl Own {
         path.starts_with(&self.path)
     }
 
+    /// Whether what this tells from all other files is it, by whatever name.
+    pub fn is(&self, known: Identity) -> bool {
+        self.known == Some(known)
+    }
+
     fn at(path: PathBuf) -> Self {
         let known = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(identity);
         Self { path, known }
@@ -163,7 +168,7 @@ impl Own {
 }
 
 /// What tells a file from all others, whatever it is called.
-pub(super) type Identity = (u64, u64);
+pub type Identity = (u64, u64);
 
 // The types of the two are not the same everywhere.
 #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]

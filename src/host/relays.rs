@@ -172,10 +172,19 @@ impl Host {
         self.give_up(step, "its client does not answer", |other, _| other == number);
     }
 
-    /// A client can say nothing any more: nothing waits for it, and it waits for nothing.
-    pub(super) fn give_up_relays_of(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+    /// A client can say nothing any more: nothing waits for it.
+    pub(super) fn give_up_relays_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.give_up(step, "its client is gone", |_, awaited| awaited.relay.asked == connection);
+    }
+
+    /// A client can be told nothing any more: it waits for nothing.
+    pub(super) fn give_up_relays_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.give_up(step, "who asks for it is gone", |_, awaited| awaited.by == connection);
+    }
+
+    /// Whether a client is to answer what was asked for on this connection.
+    pub(super) fn waits_for_a_client(&self, connection: ConnectionId) -> bool {
+        self.awaited.values().any(|awaited| awaited.by == connection)
     }
 
     /// Nobody can say anything any more.

@@ -145,6 +145,16 @@ impl Host {
         }
     }
 
+    /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
+    pub(super) fn make_room_for_watches(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        let watches = self.channels.watches.iter();
+        let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
+        for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.end_watch(step, key);
+        }
+        step.say(Output::BeginWatches(connection));
+    }
+
     fn end_watch(&mut self, step: &mut Step<'_>, key: WatchKey) {
         let Some(watch) = self.channels.watches.remove(&key) else { return };
         self.channels.by_uri.remove(&watch.channel.uri);

@@ -22,6 +22,8 @@ pub struct HeldMessage {
     pub named: Named,
     /// What was found out about the directories; none when they were not looked at.
     pub findings: Option<Findings>,
+    /// Watches that nobody follows were given up for those that it follows.
+    pub made_room: bool,
     /// The watches that it follows and that were begun for it, or why they were not.
     pub watches: Begun,
     /// The version that its client spoke last, once that was looked up.
@@ -48,6 +50,7 @@ impl HeldMessage {
             message,
             named,
             findings: None,
+            made_room: false,
             watches: Begun::new(),
             version: None,
             sessions_kept: None,
@@ -116,7 +119,7 @@ impl HeldMessage {
             watches: self
                 .watches
                 .into_iter()
-                .map(|(uri, begun)| (uri, begun.map(Lease::hand_over)))
+                .map(|(uri, begun)| (uri, begun.map(Lease::hand_over).map_err(|refused| refused.error)))
                 .collect(),
             restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::files::folders::Own;
 use crate::host::effects::ConnectionId;
-use crate::watches::engine::{Engine, Told, ENTRIES_MAX};
+use crate::watches::engine::{Engine, Refused, Told, ENTRIES_MAX};
 use crate::watches::system::Silent;
 use crate::wire::errors::RpcError;
 
@@ -39,7 +39,7 @@ const TOLD_MAX: usize = 16;
 const LOOKED_AT_MAX: usize = 2000;
 
 /// Watches that have begun for a message, or why they have not, by their channels.
-pub type Begun = Vec<(String, Result<Lease, RpcError>)>;
+pub type Begun = Vec<(String, Result<Lease, Refused>)>;
 
 /// A watch that somebody wants who is not known to the core yet. It is given up where it is dropped.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Watches {
     /// inside a tokio runtime.
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
         let failed = |channels: &[String], why: &str| {
-            let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why)));
+            let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
             channels.iter().map(failed).collect::<Begun>()
         };
         let begun = self.begun.clone();
@@ -164,6 +164,13 @@ impl Watches {
             let answer = tokio::time::timeout(BEGUN_WITHIN, replied).await;
             send(answer.ok().and_then(Result::ok).unwrap_or(silent));
         });
+    }
+
+    /// There is more room than there was when watches were to begin for the message of a connection.
+    pub fn try_again(&self, connection: ConnectionId) {
+        if self.begun.send((connection, Begun::new())).is_err() {
+            tracing::debug!("nobody asks for watches any more");
+        }
     }
 
     /// The core wants a watch no more.

@@ -16,7 +16,8 @@ use percent_encoding::percent_encode;
 
 use super::changes::{Changes, Kind};
 use super::system::{Said, Silent, System, Trouble};
-use super::tree::{self, Tree};
+use super::tree::Tree;
+use super::way;
 use crate::files::folders::Own;
 use crate::files::uris::{path_of, PATH};
 use crate::wire::errors::RpcError;
@@ -32,6 +33,21 @@ pub struct Told {
     pub watch: String,
     /// Each file and folder, with what has become of it.
     pub changes: Vec<(String, ResourceChangeType)>,
+}
+
+/// Why a watch cannot begin.
+#[derive(Debug)]
+pub struct Refused {
+    /// What its client is told.
+    pub error: RpcError,
+    /// It could where fewer folders were watched.
+    pub lacks_room: bool,
+}
+
+impl From<RpcError> for Refused {
+    fn from(error: RpcError) -> Self {
+        Self { error, lacks_room: false }
+    }
 }
 
 /// All that is watched.
@@ -82,7 +98,7 @@ impl Engine {
         self.system.queue()
     }
 
-    /// How many folders the system watches.
+    /// How many folders the system watches, without those that only lead to them.
     pub fn folder_count(&self) -> usize {
         self.system.count()
     }
@@ -91,7 +107,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why not.
-    pub fn begin(&mut self, channel: &str) -> Result<(), RpcError> {
+    pub fn begin(&mut self, channel: &str) -> Result<(), Refused> {
         if let Some(watch) = self.watches.get_mut(channel) {
             watch.wanted += 1;
             return Ok(());
@@ -104,13 +120,18 @@ impl Engine {
             Ok(tree) => (tree, !self.system.says()),
             Err(Trouble::NoRoom(setting)) => {
                 let looked_at = Tree::begin(&watched, &path, own(), self.looked_at_max, &mut Silent);
-                let tree = looked_at.map_err(|_| failed(&watched.uri, &Trouble::NoRoom(setting)))?;
+                let tree = looked_at.map_err(|_| Refused {
+                    error: failed(&watched.uri, &Trouble::NoRoom(setting)),
+                    lacks_room: true,
+                })?;
                 tracing::warn!(setting, "the system watches no more folders: one is looked at instead");
                 (tree, true)
             }
             Err(trouble) => {
                 let no_room = self.no_room.filter(|_| matches!(trouble, Trouble::Entries(_)));
-                return Err(failed(&watched.uri, &no_room.map_or(trouble, Trouble::NoRoom)));
+                let lacks_room = matches!(trouble, Trouble::Folders(_));
+                let error = failed(&watched.uri, &no_room.map_or(trouble, Trouble::NoRoom));
+                return Err(Refused { error, lacks_room });
             }
         };
         let (changes, uri) = (Changes::default(), watched.uri);
@@ -230,7 +251,7 @@ impl Watch {
 /// # Errors
 /// Why not.
 pub fn check(watched: &Watched, own: &[Own]) -> Result<(), RpcError> {
-    tree::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
+    way::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
 }
 
 fn change_type(kind: Kind) -> ResourceChangeType {
@@ -252,6 +273,7 @@ fn failed(uri: &str, trouble: &Trouble) -> RpcError {
         Trouble::Entries(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: there are more than {max} files and folders; exclude some"
         )),
+        Trouble::TooLong => RpcError::invalid_params(format_args!("`{uri}` is longer than any path")),
         Trouble::NoRoom(setting) => RpcError::unavailable(format_args!(
             "`{uri}`: the system watches no more for this user; `{setting}` says how much"
         )),

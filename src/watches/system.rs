@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 #[cfg(target_os = "linux")]
 pub use linux::Inotify;
 
@@ -25,6 +27,8 @@ pub enum Trouble {
     Folders(usize),
     /// There are more files and folders than so many.
     Entries(usize),
+    /// Its path is longer than the system takes.
+    TooLong,
     /// The system has no more room, which this setting gives.
     NoRoom(&'static str),
     /// Whatever the file system says.
@@ -37,6 +41,7 @@ impl Trouble {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone,
             io::ErrorKind::PermissionDenied => Self::Denied,
+            _ if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => Self::TooLong,
             _ => Self::Failed(error),
         }
     }
@@ -76,12 +81,24 @@ pub trait System: std::fmt::Debug {
     /// Watches it no more when nobody else has asked for it.
     fn release(&mut self, folder: &Path);
 
+    /// Watches whether a folder or link, which somebody's way leads through, stays what it is; and nothing that is done
+    /// in it. Counts how often that is asked for.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    fn pass(&mut self, _step: &Path) -> Result<Registration, Trouble> {
+        Ok(Registration::default())
+    }
+
+    /// Watches that no more when nobody else has asked for it.
+    fn leave(&mut self, _step: &Path) {}
+
     /// What becomes readable when it has something to say.
     fn queue(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// How many folders it watches.
+    /// How many folders it watches, without those that somebody's way only leads through.
     fn count(&self) -> usize {
         0
     }
@@ -155,6 +172,13 @@ mod linux {
         .union(WatchFlags::EXCL_UNLINK)
         .union(WatchFlags::ONLYDIR);
 
+    /// What is heard of a folder or link that somebody's way leads through, besides what else is heard of it.
+    const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
+        .union(WatchFlags::DELETE_SELF)
+        .union(WatchFlags::MOVE_SELF)
+        .union(WatchFlags::DONT_FOLLOW)
+        .union(WatchFlags::MASK_ADD);
+
     /// The system's own way to say what is done in folders.
     #[derive(Debug)]
     pub struct Inotify {
@@ -168,11 +192,14 @@ mod linux {
     }
 
     /// A folder that somebody wants to be watched.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     struct Asked {
         /// None once it is gone.
         number: Option<i32>,
+        /// So often with what is done in it.
         times: usize,
+        /// So often for a way that leads through it.
+        passes: usize,
     }
 
     impl Inotify {
@@ -213,6 +240,45 @@ mod linux {
             Ok(())
         }
 
+        /// Has the system watch it, and notes by which number; it is the caller's to count how often that is asked for.
+        fn add(&mut self, path: &Path, mask: WatchFlags) -> Result<(Registration, &mut Asked), Trouble> {
+            let is_watched = self.folders.get(path).is_some_and(|asked| asked.number.is_some());
+            if !is_watched && self.paths.len() >= self.folders_max {
+                return Err(Trouble::Folders(self.folders_max));
+            }
+            let number = add_watch(&self.queue, path, mask).map_err(|error| match error {
+                Errno::NOSPC => Trouble::NoRoom("fs.inotify.max_user_watches"),
+                Errno::LOOP => Trouble::Gone,
+                error => Trouble::of(error.into()),
+            })?;
+            self.is_elsewhere(number, path)?;
+            self.paths.insert(number, path.to_owned());
+            let asked = self.folders.entry(path.to_owned()).or_default();
+            let before = asked.number.replace(number).filter(|before| *before != number);
+            if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
+                // Another folder is there now, which others may not know.
+                self.besides.push(path.to_owned());
+            }
+            if let Some(before) = before {
+                forget(&self.queue, before);
+            }
+            Ok((Registration(number.into()), asked))
+        }
+
+        /// Watches no more what nobody has asked for any more.
+        fn settle(&mut self, path: &Path) {
+            let Some(asked) = self.folders.get(path) else { return };
+            if asked.times > 0 || asked.passes > 0 {
+                return;
+            }
+            let number = asked.number;
+            self.folders.remove(path);
+            if let Some(number) = number {
+                self.paths.remove(&number);
+                forget(&self.queue, number);
+            }
+        }
+
         fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut Said) {
             if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
                 said.forgot = true;
@@ -243,47 +309,41 @@ mod linux {
         }
 
         fn count(&self) -> usize {
-            self.paths.len()
+            self.folders.values().filter(|asked| asked.times > 0 && asked.number.is_some()).count()
         }
 
         fn register(&mut self, folder: &Path) -> Result<Registration, Trouble> {
-            let is_watched = self.folders.get(folder).is_some_and(|asked| asked.number.is_some());
-            if !is_watched && self.paths.len() >= self.folders_max {
-                return Err(Trouble::Folders(self.folders_max));
-            }
-            let number = add_watch(&self.queue, folder, MASK).map_err(|error| match error {
-                Errno::NOSPC => Trouble::NoRoom("fs.inotify.max_user_watches"),
-                Errno::LOOP => Trouble::Gone,
-                error => Trouble::of(error.into()),
-            })?;
-            self.is_elsewhere(number, folder)?;
-            self.paths.insert(number, folder.to_owned());
-            let asked = self.folders.entry(folder.to_owned());
-            let asked = asked.or_insert(Asked { number: Some(number), times: 0 });
+            let (registration, asked) = self.add(folder, MASK)?;
             asked.times += 1;
-            let before = asked.number.replace(number).filter(|before| *before != number);
-            if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
-                // Another folder is there now, which others may not know.
-                self.besides.push(folder.to_owned());
-            }
-            if let Some(before) = before {
-                forget(&self.queue, before);
-            }
-            Ok(Registration(number.into()))
+            Ok(registration)
         }
 
         fn release(&mut self, folder: &Path) {
-            let Some(asked) = self.folders.get_mut(folder) else { return };
+            let Some(asked) = self.folders.get_mut(folder).filter(|asked| asked.times > 0) else { return };
             asked.times -= 1;
-            if asked.times > 0 {
-                return;
+            if asked.times == 0 && asked.passes > 0 {
+                // What is done in it concerns nobody any more.
+                let is_there = asked.number.is_some();
+                let only = MASK_OF_STEP.difference(WatchFlags::MASK_ADD);
+                if let Some(Err(trouble)) = is_there.then(|| self.add(folder, only).map(drop)) {
+                    tracing::debug!(?trouble, "a folder on somebody's way is not watched any more");
+                }
             }
-            let number = asked.number;
-            self.folders.remove(folder);
-            if let Some(number) = number {
-                self.paths.remove(&number);
-                forget(&self.queue, number);
-            }
+            self.settle(folder);
+        }
+
+        fn pass(&mut self, step: &Path) -> Result<Registration, Trouble> {
+            // What is there now may be another one, of which somebody wants to hear everything.
+            let is_listened_to = self.folders.get(step).is_some_and(|asked| asked.times > 0);
+            let (registration, asked) = self.add(step, if is_listened_to { MASK } else { MASK_OF_STEP })?;
+            asked.passes += 1;
+            Ok(registration)
+        }
+
+        fn leave(&mut self, step: &Path) {
+            let Some(asked) = self.folders.get_mut(step).filter(|asked| asked.passes > 0) else { return };
+            asked.passes -= 1;
+            self.settle(step);
         }
 
         fn hear(&mut self, said: &mut Said) -> io::Result<()> {

@@ -14,8 +14,9 @@ use crate::io::held::HeldMessage;
 use crate::io::keeper::CommitEvent;
 use crate::io::readers::{ListRead, ListRequest, Read, ReadRequest};
 use crate::io::trouble::TroubleAnswer;
-use crate::io::watches::Begun;
+use crate::io::watches::{Begun, Lease};
 use crate::store::reader::Reader;
+use crate::watches::engine::Refused;
 use crate::wire::methods::Method;
 
 impl Sidecar {
@@ -165,6 +166,17 @@ impl Sidecar {
     /// Watches were to begin that a held message follows.
     pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: Begun) {
         if let Some(mut held) = self.take_held(connection) {
+            let lacks_room =
+                |begun: &Result<Lease, Refused>| matches!(begun, Err(Refused { lacks_room: true, .. }));
+            let is_short = begun.iter().any(|(_, begun)| lacks_room(begun));
+            if is_short && !std::mem::replace(&mut held.made_room, true) {
+                // Those that have no room are tried once more when there is all that there can be.
+                held.watches.extend(begun.into_iter().filter(|(_, begun)| !lacks_room(begun)));
+                if let Some(link) = self.links.get_mut(connection) {
+                    link.held = Some(Box::new(held));
+                }
+                return self.feed(Input::WatchesLackRoom(connection));
+            }
             held.watches.extend(begun);
             self.go_on(connection, held);
         }

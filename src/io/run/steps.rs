@@ -163,6 +163,7 @@ impl Sidecar {
                 self.resources.take(connection, id, resource);
             }
             Output::Unwatch(channel) => self.watches.release(channel),
+            Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
             // A time that no clock reaches never comes.
