@@ -15,12 +15,12 @@ use super::readers::Read;
 use super::resources::ResourceAnswer;
 use super::states::Made;
 use super::watch::Loss;
-use super::watches::{Begun, News};
+use super::watches::{BegunWatches, News};
 use crate::backend::meeting::Meeting;
 use crate::backend::Report;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
-use crate::watches::engine::Told;
+use crate::watches::engine::WatchReport;
 
 /// How many reports of agents are taken in one step.
 const REPORTS_AT_ONCE: usize = 256;
@@ -43,9 +43,9 @@ pub enum LoopEvent {
     /// A connection's request for a resource is answered.
     Resource(ResourceAnswer),
     /// Watches were to begin for the message of a connection.
-    Begun(ConnectionId, Begun),
+    Begun(ConnectionId, BegunWatches),
     /// Files have changed that are watched.
-    Changed(Told),
+    Changed(WatchReport),
     /// A large state was made text.
     State(Made),
     /// A front has said hello.

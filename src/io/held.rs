@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::readers::{ReadRequest, ReadResult};
-use super::watches::{Begun, Lease};
+use super::watches::{BegunWatches, Lease};
 use crate::host::effects::{Output, Past, Recalled, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::versions::dialect::Dialect;
@@ -25,7 +25,7 @@ pub struct HeldMessage {
     /// Watches that nobody follows were given up for those that it follows.
     pub made_room: bool,
     /// The watches that it follows and that were begun for it, or why they were not.
-    pub watches: Begun,
+    pub watches: BegunWatches,
     /// The version that its client spoke last, once that was looked up.
     pub version: Option<Option<Dialect>>,
     /// The sessions that are kept, each with its provider, once that was looked up.
@@ -51,7 +51,7 @@ impl HeldMessage {
             named,
             findings: None,
             made_room: false,
-            watches: Begun::new(),
+            watches: BegunWatches::new(),
             version: None,
             sessions_kept: None,
             waits_for_store: false,

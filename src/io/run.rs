@@ -50,7 +50,7 @@ use crate::status::EXIT_STATE;
 use crate::store::folder::{self, StateFolder};
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::{Edges, Outgoing};
-use crate::watches::engine::Told as Watched;
+use crate::watches::engine::WatchReport as Watched;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::client_tools::listener::ToolListener;
 use super::content::Takes;
 use super::guards::GuardProgram;
-use super::login::{self, Login, Way};
+use super::login::{self, Login, LoginWay};
 use super::peer::{AgentConnection, AgentSaid, Ear};
 use super::process::Process;
 use super::quirks::{self, AgentQuirks};
@@ -62,7 +62,7 @@ struct StartsSoFar {
     /// Those that have not ended, as far as is known.
     connections: Vec<AgentConnection>,
     /// How one can log in to it, as it said last.
-    ways: Option<Vec<Way>>,
+    ways: Option<Vec<LoginWay>>,
     /// What it calls itself, as it said last.
     said: SelfDescription,
     /// What is known of the one that it said it is.
@@ -262,7 +262,7 @@ impl Agent {
     }
 
     /// How one can log in to it, once it has said that.
-    pub fn ways(&self) -> Option<Vec<Way>> {
+    pub fn ways(&self) -> Option<Vec<LoginWay>> {
         self.past().ways.clone()
     }
 
@@ -465,7 +465,7 @@ async fn shake_hands(
     provider: &str,
     ear: &mut Ear,
     offers: HostServices,
-) -> anyhow::Result<Option<(InitializeResponse, Vec<Way>)>> {
+) -> anyhow::Result<Option<(InitializeResponse, Vec<LoginWay>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));

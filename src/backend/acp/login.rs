@@ -54,7 +54,7 @@ pub struct Required(pub String);
 
 /// A way to log in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Way {
+pub struct LoginWay {
     id: String,
     name: String,
     /// What is to be done, as the agent says it.
@@ -88,7 +88,7 @@ pub enum NextStep {
 /// In which way an agent is asked to log in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginRequest {
-    way: Way,
+    way: LoginWay,
     key: Option<Token>,
 }
 
@@ -112,7 +112,7 @@ impl LoginRequest {
 /// The login of a running agent.
 #[derive(Debug, Default)]
 pub struct Login {
-    ways: Vec<Way>,
+    ways: Vec<LoginWay>,
     /// The variables that it was started with.
     environment: BTreeMap<String, Token>,
     state: Mutex<LoginState>,
@@ -175,7 +175,7 @@ struct Variable {
 }
 
 /// The ways in an agent's answer to `initialize`.
-pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<Way> {
+pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<LoginWay> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Hello {
@@ -187,7 +187,7 @@ pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<Way> {
     offered.filter_map(|method| Some(way(provider, serde_json::from_value(method).ok()?, quirks))).collect()
 }
 
-fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> Way {
+fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> LoginWay {
     let token = offered.token(quirks);
     let name = text::message(offered.name.as_deref().unwrap_or(&offered.id));
     let resource = ProtectedResourceMetadata {
@@ -205,7 +205,7 @@ fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> Way {
         required: Some(false),
     };
     let description = offered.description.as_deref().map(text::message);
-    Way { id: offered.id, name, description, token, resource }
+    LoginWay { id: offered.id, name, description, token, resource }
 }
 
 /// Whether it can be the name of a variable.
@@ -214,14 +214,14 @@ fn is_name(name: &str) -> bool {
 }
 
 /// The ways, as clients are told them. Those that need a terminal, or more than a token, are left out.
-pub fn resources(ways: &[Way]) -> Vec<ProtectedResourceMetadata> {
+pub fn resources(ways: &[LoginWay]) -> Vec<ProtectedResourceMetadata> {
     let offered = ways.iter().filter(|way| way.token != TokenIs::Nothing);
     offered.map(|way| way.resource.clone()).collect()
 }
 
 /// What can be done so that an agent is logged in, for people.
-pub fn advice(ways: &[Way]) -> String {
-    let one = |way: &Way| {
+pub fn advice(ways: &[LoginWay]) -> String {
+    let one = |way: &LoginWay| {
         let name = &way.name;
         let said = way.description.as_ref().filter(|said| !said.is_empty());
         match (&way.token, said) {
@@ -241,7 +241,7 @@ pub fn advice(ways: &[Way]) -> String {
 }
 
 /// The variables that an agent with these ways is to be started with.
-pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
+pub fn environment(ways: &[LoginWay], tokens: &Tokens) -> BTreeMap<String, Token> {
     let given = ways.iter().filter_map(|way| {
         let TokenIs::Variable(variable) = &way.token else { return None };
         let token = tokens.get(&way.resource.resource).filter(|token| !token.secret().contains('\0'))?;
@@ -252,7 +252,7 @@ pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
 
 impl Login {
     /// The login of an agent that has just been started with these variables.
-    pub fn new(ways: Vec<Way>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
+    pub fn new(ways: Vec<LoginWay>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
         let state = LoginState { secrets: secrets.into(), ..LoginState::default() };
         Self { ways, environment, state: Mutex::new(state), ..Self::default() }
     }
@@ -301,7 +301,7 @@ impl Login {
         advice(&self.ways)
     }
 
-    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a Way, &'a Token)> {
+    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a LoginWay, &'a Token)> {
         let meant = environment(&self.ways, tokens);
         let held = self.ways.iter().filter_map(|way| Some((way, tokens.get(&way.resource.resource)?)));
         held.into_iter().find(|(way, token)| match &way.token {
@@ -320,7 +320,7 @@ mod tests {
 
     use super::*;
 
-    fn of(methods: Value) -> Vec<Way> {
+    fn of(methods: Value) -> Vec<LoginWay> {
         let hello = json!({ "authMethods": methods }).to_string();
         ways("a", &RawValue::from_string(hello).unwrap(), AgentQuirks::NONE)
     }

@@ -37,7 +37,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(250);
 pub struct Terminals {
     /// Where commands run that name no place.
     directory: PathBuf,
-    open: BTreeMap<String, Terminal>,
+    open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
     changes: Arc<ScreenChanges>,
     /// When it was last told what they show.
@@ -45,7 +45,7 @@ pub struct Terminals {
 }
 
 #[derive(Debug)]
-struct Terminal {
+struct AgentTerminal {
     screen: Arc<Screen>,
     /// None when it was killed.
     held: Option<KillSwitch>,
@@ -126,7 +126,7 @@ impl Terminals {
             .start(launch, Arc::clone(&screen))
             .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
         let name = commands.next_name();
-        let terminal = Terminal { screen: Arc::clone(&screen), held: Some(held), run };
+        let terminal = AgentTerminal { screen: Arc::clone(&screen), held: Some(held), run };
         self.open.insert(name.clone(), terminal);
         self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Start(name.clone())));
         Ok((name, screen))
@@ -173,7 +173,7 @@ impl Terminals {
     /// # Errors
     /// When there is no such terminal.
     pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
-        let Terminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
+        let AgentTerminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
         screen.release();
         self.waiting.push((request.clone(), screen, Wait::End));
         held.into_iter().for_each(KillSwitch::kill);
@@ -237,7 +237,7 @@ impl Terminals {
         self.told = Some(Instant::now());
     }
 
-    fn get(&self, name: &str) -> Result<&Terminal, RequestError> {
+    fn get(&self, name: &str) -> Result<&AgentTerminal, RequestError> {
         self.open.get(name).ok_or_else(|| unknown(name))
     }
 }

@@ -14,7 +14,7 @@ use crate::io::held::HeldMessage;
 use crate::io::keeper::CommitEvent;
 use crate::io::readers::{ListRead, ListRequest, Read, ReadRequest};
 use crate::io::trouble::TroubleAnswer;
-use crate::io::watches::{Begun, Lease};
+use crate::io::watches::{BegunWatches, Lease};
 use crate::store::reader::Reader;
 use crate::watches::engine::Refused;
 use crate::wire::methods::Method;
@@ -164,7 +164,7 @@ impl Sidecar {
     }
 
     /// Watches were to begin that a held message follows.
-    pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: Begun) {
+    pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: BegunWatches) {
         if let Some(mut held) = self.take_held(connection) {
             let lacks_room =
                 |begun: &Result<Lease, Refused>| matches!(begun, Err(Refused { lacks_room: true, .. }));
