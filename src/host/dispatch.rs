@@ -190,7 +190,8 @@ impl Host {
 
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.give_up_relays_of(step, connection);
+        self.give_up_relays_to(step, connection);
+        self.give_up_relays_for(step, connection);
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
             self.unsubscribe(connection, target);

@@ -17,8 +17,8 @@
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
-//! `departures` (the end of one client among others), `watches` (files that are watched), `relays` (files that clients
-//! serve), and [`log`] (the replay window).
+//! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
+//! (what commands print), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -57,11 +57,13 @@ mod relays;
 mod reports;
 pub mod rows;
 mod save;
+mod scrollback;
 mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
 mod status;
+mod terminals;
 mod turns;
 mod watches;
 mod windows;
@@ -100,7 +102,7 @@ pub struct Config {
     /// What clients can configure of the host itself.
     pub root_schema: ConfigSchema,
     /// How far back clients can catch up.
-    pub replay_window: log::Window,
+    pub replay_window: log::ReplayWindow,
     /// Where the last life of this host ended.
     pub start: Start,
     /// What sessions that nobody uses may take in memory, in bytes; the store has them all. `usize::MAX` where there is
@@ -144,10 +146,10 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Host {
     config: Config,
-    agents: agents::Agents,
+    agents: agents::AgentTable,
     /// The last sequence number given.
     head: u64,
-    log: log::Log,
+    log: log::ReplayLog,
     channels: channels::Channels,
     /// How many sessions there are, in memory or not.
     session_count: u64,
@@ -185,6 +187,8 @@ pub struct Host {
     last_asked: u64,
     /// Who follows watches may be others than before.
     watches_changed: bool,
+    /// Who follows terminals may be others than before, or one has ended.
+    terminals_changed: bool,
 }
 
 /// What the caller lends to one step.
@@ -215,13 +219,13 @@ impl Step<'_> {
 impl Host {
     /// A host without sessions.
     pub fn new(mut config: Config) -> Self {
-        let agents = agents::Agents::at_start(std::mem::take(&mut config.agents), &config.start);
+        let agents = agents::AgentTable::at_start(std::mem::take(&mut config.agents), &config.start);
         let mut channels = channels::Channels::at_start(&config);
         channels.root.state.agents = agents.infos();
         let unsaved = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
         Self {
             head: config.start.head,
-            log: log::Log::new(config.replay_window, config.start.head),
+            log: log::ReplayLog::new(config.replay_window, config.start.head),
             channels,
             session_count: config.start.sessions,
             uses: 0,
@@ -245,6 +249,7 @@ impl Host {
             last_asked: 0,
             agents,
             watches_changed: false,
+            terminals_changed: false,
             config,
         }
     }
@@ -281,6 +286,7 @@ impl Host {
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
+            Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
@@ -303,6 +309,7 @@ impl Host {
             }
         }
         self.settle_watches(step);
+        self.settle_terminals();
         self.check_done(step);
         self.check_departures();
     }

@@ -22,7 +22,7 @@ use super::effects::{ConnectionId, Frame, Output, Timer};
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{read_json, to_sorted_json, Params, Reply, RequestId};
+use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId};
 use crate::wire::uris::ROOT;
 
 /// A client must answer within this time.
@@ -151,7 +151,12 @@ impl Host {
     }
 
     /// A client has answered something.
-    pub(super) fn client_replies(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: Reply) {
+    pub(super) fn client_replies(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        reply: ClientReply,
+    ) {
         let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
         let is_asked =
             |number: &u64| self.awaited.get(number).is_some_and(|awaited| awaited.relay.asked == connection);
@@ -167,10 +172,19 @@ impl Host {
         self.give_up(step, "its client does not answer", |other, _| other == number);
     }
 
-    /// A client can say nothing any more: nothing waits for it, and it waits for nothing.
-    pub(super) fn give_up_relays_of(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+    /// A client can say nothing any more: nothing waits for it.
+    pub(super) fn give_up_relays_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.give_up(step, "its client is gone", |_, awaited| awaited.relay.asked == connection);
+    }
+
+    /// A client can be told nothing any more: it waits for nothing.
+    pub(super) fn give_up_relays_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.give_up(step, "who asks for it is gone", |_, awaited| awaited.by == connection);
+    }
+
+    /// Whether a client is to answer what was asked for on this connection.
+    pub(super) fn waits_for_a_client(&self, connection: ConnectionId) -> bool {
+        self.awaited.values().any(|awaited| awaited.by == connection)
     }
 
     /// Nobody can say anything any more.
@@ -189,7 +203,7 @@ impl Host {
 }
 
 /// What somebody is answered whose request a client has answered so.
-fn answer(relay: Relay, id: RequestId, reply: Reply) -> Frame {
+fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let Relay { method, uri, .. } = relay;
     let failed = |error| Frame::Error { id: Some(id.clone()), error };
     let error = reply.error.filter(|error| error != "null");

@@ -8,6 +8,7 @@
 //! does not know, so the row is saved again only when they have grown much larger than it, or are many.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::ChatOrigin;
@@ -110,9 +111,8 @@ impl Host {
         }
     }
 
-    /// The chat that a new one goes on from, and with how many of its turns the new one begins, of those that the store
-    /// has: they need not be written again.
-    fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, usize)> {
+    /// The chat that a new one goes on from, and where the two have the same turns that the store has already.
+    fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
         let chat = self.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
         let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
             &chat.conversation.state().origin
@@ -122,9 +122,15 @@ impl Host {
         let from = self.find_chat(uri)?;
         let source = self.channels.chats.known(from).filter(|source| source.saved.context)?;
         let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
-        let both = source.all_turns().take(kept).zip(chat.all_turns());
-        let count = both.take_while(|(theirs, ours)| theirs.shares_text(ours)).count();
-        (count > 0).then_some((from, count))
+        let mut places: Vec<Range<usize>> = Vec::new();
+        for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
+            match places.last_mut() {
+                _ if !theirs.shares_text(ours) => {}
+                Some(last) if last.end == place => last.end += 1,
+                _ => places.push(place..place + 1),
+            }
+        }
+        Some((from, places))
     }
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
@@ -187,7 +193,7 @@ fn save_chat(
     step: &mut Step<'_>,
     key: ChatKey,
     chat: &mut Chat,
-    shared: Option<(ChatKey, usize)>,
+    shared: Option<(ChatKey, Vec<Range<usize>>)>,
     head: u64,
 ) {
     attached::forget_what_is_gone(chat);
@@ -197,17 +203,21 @@ fn save_chat(
         step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
         saved.turns = saved.turns_kept;
     }
-    let known = match (saved.context, shared) {
-        (true, _) => context_turns + saved.turns,
-        (false, None) => 0,
-        (false, Some((from, count))) => {
-            step.say(Output::Record(Record::TurnsShared { from, to: key, count: count as u64 }));
-            count
-        }
-    };
+    let known = if saved.context { context_turns + saved.turns } else { 0 };
+    let (from, shared) = shared.unwrap_or((key, Vec::new()));
+    let mut shared = shared.into_iter().peekable();
     let history = chat.conversation.history();
     for (turn, place) in chat.context.iter().chain(history.turns()).skip(known).zip(known..) {
-        step.say(Output::Record(Record::Turn(key, place as u64, turn.clone())));
+        let range = shared.peek().filter(|range| range.contains(&place)).cloned();
+        match range {
+            Some(range) if range.start == place => {
+                let places = range.start as u64..range.end as u64;
+                step.say(Output::Record(Record::TurnsShared { from, to: key, places }));
+            }
+            Some(_) => {}
+            None => step.say(Output::Record(Record::Turn(key, place as u64, turn.clone()))),
+        }
+        shared.next_if(|range| range.end == place + 1);
     }
     saved.context = true;
     (saved.turns, saved.turns_kept) = (history.len(), history.len());

@@ -26,7 +26,7 @@ const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
 const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
 /// What a watch is followed by that begins.
-pub(super) type Begun = Vec<(String, Result<(), RpcError>)>;
+pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
 impl Host {
     /// The watches that a message follows and that must begin before it is handled; not more than may be followed.
@@ -36,7 +36,7 @@ impl Host {
     }
 
     /// Takes in which watches have begun for the message that is handled, and which have not.
-    pub(super) fn take_watches(&mut self, step: &mut Step<'_>, begun: Begun) {
+    pub(super) fn take_watches(&mut self, step: &mut Step<'_>, begun: WatchBegun) {
         for (uri, how) in begun {
             match how.map(|()| Watched::named_by(&uri)) {
                 // Somebody else has begun it meanwhile.
@@ -143,6 +143,16 @@ impl Host {
         if self.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
             self.end_watch(step, key);
         }
+    }
+
+    /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
+    pub(super) fn make_room_for_watches(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        let watches = self.channels.watches.iter();
+        let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
+        for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.end_watch(step, key);
+        }
+        step.say(Output::BeginWatches(connection));
     }
 
     fn end_watch(&mut self, step: &mut Step<'_>, key: WatchKey) {

@@ -4,6 +4,8 @@
 //! Chats that began as others did share texts with them; a text goes with the last turn that has it.
 //! Never: knows what is in a turn, or removes a text of which it is not known how many turns have it.
 
+use std::ops::Range;
+
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::errors::{damaged_if, StoreError};
@@ -96,15 +98,17 @@ fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), 
     Ok(())
 }
 
-/// Has a chat begin as another one does: with so many of its completed turns.
+/// Has a chat have the completed turns that another one has at these places.
 pub(super) fn share(
     connection: &Connection,
     from: ChatKey,
     to: ChatKey,
-    count: u64,
+    places: &Range<u64>,
 ) -> Result<(), StoreError> {
-    cut(connection, to, 0)?;
-    for row in rows(connection, from, BY_PLACE)?.into_iter().take_while(|row| row.place < count) {
+    if let Some(last) = places.clone().last() {
+        cut_from_to(connection, to, places.start, last)?;
+    }
+    for row in rows(connection, from, BY_PLACE)?.into_iter().filter(|row| places.contains(&row.place)) {
         put_row(connection, to, &row)?;
         let uses = uses(connection, row.text)?;
         put_uses(connection, row.text, uses.unwrap_or(Uses::KNOWN_ONE).and_one())?;

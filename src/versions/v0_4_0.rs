@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Chain, Notice, Said, Scene, Shot, Step, Told};
+use super::step::{Call, Chain, Notice, Said, Scene, Shot, Told, VersionStep};
 use crate::host::history::CompletedTurn;
 use crate::host::reduce::Conversation;
-use crate::wire::asides::{Aside, Change, Selection, SELECTED};
+use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -21,7 +21,7 @@ use crate::wire::uris;
 /// See the module.
 pub struct V0_4_0;
 
-impl Step for V0_4_0 {
+impl VersionStep for V0_4_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_4_0
     }
@@ -61,9 +61,11 @@ impl Step for V0_4_0 {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.aside = Some(select(Change::Model(member("model").unwrap_or_default()), scene));
+                said.aside = Some(select(SelectionChange::Model(member("model").unwrap_or_default()), scene));
             }
-            "session/agentChanged" => said.aside = Some(select(Change::Agent(member("agent")), scene)),
+            "session/agentChanged" => {
+                said.aside = Some(select(SelectionChange::Agent(member("agent")), scene))
+            }
             "session/activeClientChanged" => become_active(said, scene.client_id),
             "session/activeClientToolsChanged" => {
                 said.aside = Some(Aside::OffersTools(member("tools").unwrap_or_default()));
@@ -187,7 +189,7 @@ fn said_last(chat: &Conversation) -> Value {
 }
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of them.
-fn select(change: Change, scene: &Scene<'_>) -> Aside {
+fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
     Aside::Selects { change, for_all_chats: scene.knows_chats }
 }
 

@@ -9,12 +9,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 #[cfg(target_os = "linux")]
 pub use linux::Inotify;
 
 /// Why something cannot be watched.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum WatchTrouble {
     /// There is no such folder.
     Gone,
     /// It may not be read.
@@ -25,18 +27,21 @@ pub enum Trouble {
     Folders(usize),
     /// There are more files and folders than so many.
     Entries(usize),
+    /// Its path is longer than the system takes.
+    TooLong,
     /// The system has no more room, which this setting gives.
     NoRoom(&'static str),
     /// Whatever the file system says.
     Failed(io::Error),
 }
 
-impl Trouble {
+impl WatchTrouble {
     /// What this error of the file system means.
     pub fn of(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone,
             io::ErrorKind::PermissionDenied => Self::Denied,
+            _ if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => Self::TooLong,
             _ => Self::Failed(error),
         }
     }
@@ -48,14 +53,14 @@ pub struct Registration(pub i64);
 
 /// What the system has said.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct SystemReport {
     /// Something was done with these.
     pub touched: BTreeSet<PathBuf>,
     /// And with others, which it has forgotten.
     pub forgot: bool,
 }
 
-impl Said {
+impl SystemReport {
     /// Whether there is nothing to look at.
     pub fn is_nothing(&self) -> bool {
         self.touched.is_empty() && !self.forgot
@@ -71,17 +76,29 @@ pub trait System: std::fmt::Debug {
     ///
     /// # Errors
     /// When it is not watched.
-    fn register(&mut self, folder: &Path) -> Result<Registration, Trouble>;
+    fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble>;
 
     /// Watches it no more when nobody else has asked for it.
     fn release(&mut self, folder: &Path);
+
+    /// Watches whether a folder or link, which somebody's way leads through, stays what it is; and nothing that is done
+    /// in it. Counts how often that is asked for.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    fn pass(&mut self, _step: &Path) -> Result<Registration, WatchTrouble> {
+        Ok(Registration::default())
+    }
+
+    /// Watches that no more when nobody else has asked for it.
+    fn leave(&mut self, _step: &Path) {}
 
     /// What becomes readable when it has something to say.
     fn queue(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// How many folders it watches.
+    /// How many folders it watches, without those that somebody's way only leads through.
     fn count(&self) -> usize {
         0
     }
@@ -90,7 +107,7 @@ pub trait System: std::fmt::Debug {
     ///
     /// # Errors
     /// When it cannot be heard any more.
-    fn hear(&mut self, said: &mut Said) -> io::Result<()>;
+    fn hear(&mut self, said: &mut SystemReport) -> io::Result<()>;
 }
 
 /// Where the system says nothing.
@@ -102,13 +119,13 @@ impl System for Silent {
         false
     }
 
-    fn register(&mut self, _: &Path) -> Result<Registration, Trouble> {
+    fn register(&mut self, _: &Path) -> Result<Registration, WatchTrouble> {
         Ok(Registration::default())
     }
 
     fn release(&mut self, _: &Path) {}
 
-    fn hear(&mut self, _: &mut Said) -> io::Result<()> {
+    fn hear(&mut self, _: &mut SystemReport) -> io::Result<()> {
         Ok(())
     }
 }
@@ -128,7 +145,7 @@ mod linux {
     use rustix::fs::inotify::{add_watch, init, remove_watch, CreateFlags, ReadFlags, Reader, WatchFlags};
     use rustix::io::Errno;
 
-    use super::{Registration, Said, System, Trouble};
+    use super::{Registration, System, SystemReport, WatchTrouble};
 
     /// So many folders are watched at most.
     const FOLDERS_MAX: usize = 8192;
@@ -155,6 +172,13 @@ mod linux {
         .union(WatchFlags::EXCL_UNLINK)
         .union(WatchFlags::ONLYDIR);
 
+    /// What is heard of a folder or link that somebody's way leads through, besides what else is heard of it.
+    const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
+        .union(WatchFlags::DELETE_SELF)
+        .union(WatchFlags::MOVE_SELF)
+        .union(WatchFlags::DONT_FOLLOW)
+        .union(WatchFlags::MASK_ADD);
+
     /// The system's own way to say what is done in folders.
     #[derive(Debug)]
     pub struct Inotify {
@@ -168,11 +192,14 @@ mod linux {
     }
 
     /// A folder that somebody wants to be watched.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     struct Asked {
         /// None once it is gone.
         number: Option<i32>,
+        /// So often with what is done in it.
         times: usize,
+        /// So often for a way that leads through it.
+        passes: usize,
     }
 
     impl Inotify {
@@ -180,10 +207,10 @@ mod linux {
         ///
         /// # Errors
         /// When the user has too many programs that watch.
-        pub fn new() -> Result<Self, Trouble> {
+        pub fn new() -> Result<Self, WatchTrouble> {
             let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
-                Errno::MFILE => Trouble::NoRoom("fs.inotify.max_user_instances"),
-                error => Trouble::Failed(error.into()),
+                Errno::MFILE => WatchTrouble::NoRoom("fs.inotify.max_user_instances"),
+                error => WatchTrouble::Failed(error.into()),
             })?;
             let watches = fs::read_to_string(WATCHES).ok().and_then(|text| text.trim().parse::<usize>().ok());
             let folders_max = watches.map_or(FOLDERS_MAX, |all| FOLDERS_MAX.min(all / PART));
@@ -198,13 +225,13 @@ mod linux {
         }
 
         /// A folder has this number, and had another name before.
-        fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), Trouble> {
+        fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), WatchTrouble> {
             let Some(before) = self.paths.get(&number).filter(|before| *before != folder).cloned() else {
                 return Ok(());
             };
             if is_same(&before, folder) {
                 // It is mounted twice, and is watched at the other place.
-                return Err(Trouble::Gone);
+                return Err(WatchTrouble::Gone);
             }
             if let Some(asked) = self.folders.get_mut(&before) {
                 asked.number = None;
@@ -213,7 +240,46 @@ mod linux {
             Ok(())
         }
 
-        fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut Said) {
+        /// Has the system watch it, and notes by which number; it is the caller's to count how often that is asked for.
+        fn add(&mut self, path: &Path, mask: WatchFlags) -> Result<(Registration, &mut Asked), WatchTrouble> {
+            let is_watched = self.folders.get(path).is_some_and(|asked| asked.number.is_some());
+            if !is_watched && self.paths.len() >= self.folders_max {
+                return Err(WatchTrouble::Folders(self.folders_max));
+            }
+            let number = add_watch(&self.queue, path, mask).map_err(|error| match error {
+                Errno::NOSPC => WatchTrouble::NoRoom("fs.inotify.max_user_watches"),
+                Errno::LOOP => WatchTrouble::Gone,
+                error => WatchTrouble::of(error.into()),
+            })?;
+            self.is_elsewhere(number, path)?;
+            self.paths.insert(number, path.to_owned());
+            let asked = self.folders.entry(path.to_owned()).or_default();
+            let before = asked.number.replace(number).filter(|before| *before != number);
+            if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
+                // Another folder is there now, which others may not know.
+                self.besides.push(path.to_owned());
+            }
+            if let Some(before) = before {
+                forget(&self.queue, before);
+            }
+            Ok((Registration(number.into()), asked))
+        }
+
+        /// Watches no more what nobody has asked for any more.
+        fn settle(&mut self, path: &Path) {
+            let Some(asked) = self.folders.get(path) else { return };
+            if asked.times > 0 || asked.passes > 0 {
+                return;
+            }
+            let number = asked.number;
+            self.folders.remove(path);
+            if let Some(number) = number {
+                self.paths.remove(&number);
+                forget(&self.queue, number);
+            }
+        }
+
+        fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut SystemReport) {
             if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
                 said.forgot = true;
                 return;
@@ -243,50 +309,44 @@ mod linux {
         }
 
         fn count(&self) -> usize {
-            self.paths.len()
+            self.folders.values().filter(|asked| asked.times > 0 && asked.number.is_some()).count()
         }
 
-        fn register(&mut self, folder: &Path) -> Result<Registration, Trouble> {
-            let is_watched = self.folders.get(folder).is_some_and(|asked| asked.number.is_some());
-            if !is_watched && self.paths.len() >= self.folders_max {
-                return Err(Trouble::Folders(self.folders_max));
-            }
-            let number = add_watch(&self.queue, folder, MASK).map_err(|error| match error {
-                Errno::NOSPC => Trouble::NoRoom("fs.inotify.max_user_watches"),
-                Errno::LOOP => Trouble::Gone,
-                error => Trouble::of(error.into()),
-            })?;
-            self.is_elsewhere(number, folder)?;
-            self.paths.insert(number, folder.to_owned());
-            let asked = self.folders.entry(folder.to_owned());
-            let asked = asked.or_insert(Asked { number: Some(number), times: 0 });
+        fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble> {
+            let (registration, asked) = self.add(folder, MASK)?;
             asked.times += 1;
-            let before = asked.number.replace(number).filter(|before| *before != number);
-            if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
-                // Another folder is there now, which others may not know.
-                self.besides.push(folder.to_owned());
-            }
-            if let Some(before) = before {
-                forget(&self.queue, before);
-            }
-            Ok(Registration(number.into()))
+            Ok(registration)
         }
 
         fn release(&mut self, folder: &Path) {
-            let Some(asked) = self.folders.get_mut(folder) else { return };
+            let Some(asked) = self.folders.get_mut(folder).filter(|asked| asked.times > 0) else { return };
             asked.times -= 1;
-            if asked.times > 0 {
-                return;
+            if asked.times == 0 && asked.passes > 0 {
+                // What is done in it concerns nobody any more.
+                let is_there = asked.number.is_some();
+                let only = MASK_OF_STEP.difference(WatchFlags::MASK_ADD);
+                if let Some(Err(trouble)) = is_there.then(|| self.add(folder, only).map(drop)) {
+                    tracing::debug!(?trouble, "a folder on somebody's way is not watched any more");
+                }
             }
-            let number = asked.number;
-            self.folders.remove(folder);
-            if let Some(number) = number {
-                self.paths.remove(&number);
-                forget(&self.queue, number);
-            }
+            self.settle(folder);
         }
 
-        fn hear(&mut self, said: &mut Said) -> io::Result<()> {
+        fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
+            // What is there now may be another one, of which somebody wants to hear everything.
+            let is_listened_to = self.folders.get(step).is_some_and(|asked| asked.times > 0);
+            let (registration, asked) = self.add(step, if is_listened_to { MASK } else { MASK_OF_STEP })?;
+            asked.passes += 1;
+            Ok(registration)
+        }
+
+        fn leave(&mut self, step: &Path) {
+            let Some(asked) = self.folders.get_mut(step).filter(|asked| asked.passes > 0) else { return };
+            asked.passes -= 1;
+            self.settle(step);
+        }
+
+        fn hear(&mut self, said: &mut SystemReport) -> io::Result<()> {
             let queue = self.queue.try_clone()?;
             let mut buffer = [MaybeUninit::uninit(); 16 << 10];
             let mut reader = Reader::new(queue, &mut buffer);

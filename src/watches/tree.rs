@@ -4,29 +4,35 @@
 //! again: where the system says so, or everywhere.
 //! Never: follows a link, or tells of what is not so when it looks.
 //!
-//! What is watched may not be there, or be a file: then the nearest folder on the way to it is watched that is there. When
-//! something on that way is moved, further up than that, nobody says so.
+//! What is watched may not be there, or be a file: then the nearest folder on the way to it is watched that is there. Of each
+//! folder and link further up on that way, the system is asked to say when it is moved or removed: then the way is followed
+//! anew, and what it leads to now is compared with what it led to before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::changes::{Changes, Kind};
+use super::changes::{ChangeKind, Changes};
 use super::globs::Globs;
-use super::system::{Registration, System, Trouble};
-use crate::files::folders::Own;
+use super::system::{Registration, System, WatchTrouble};
+use super::way::Way;
+use crate::files::folders::{Identity, Own};
+use crate::files::uris::PATH_BYTES_MAX;
 use crate::wire::watches::Watched;
 
-/// So often it is looked again for the nearest folder that is there, while that comes and goes.
-const ANCHORINGS_MAX: usize = 16;
+/// So often the way is followed anew, while it changes.
+const FOLLOWINGS_MAX: usize = 16;
 
 /// Something that is watched.
 #[derive(Debug)]
 pub struct Tree {
+    /// As its client names it.
+    path: PathBuf,
+    /// What its path leads through, and is watched for that reason.
+    steps: BTreeMap<PathBuf, (Identity, Registration)>,
     how: How,
     /// None while nothing is there.
     top: Option<Known>,
@@ -34,14 +40,16 @@ pub struct Tree {
     anchor: Option<PathBuf>,
     entries: usize,
     /// Not all of it can be watched, and why.
-    trouble: Option<Trouble>,
+    trouble: Option<WatchTrouble>,
     has_begun: bool,
+    /// Something in it has a path that is too long, and that was said.
+    has_too_long: bool,
 }
 
 /// What does not change of it.
 #[derive(Debug)]
 struct How {
-    /// Its path, without links as far as it was there when it began.
+    /// Where its path leads, without links as far as anything is there.
     root: PathBuf,
     recursive: bool,
     globs: Globs,
@@ -98,7 +106,8 @@ struct Look<'a> {
     system: &'a mut dyn System,
     changes: &'a mut Changes,
     entries: &'a mut usize,
-    trouble: &'a mut Option<Trouble>,
+    trouble: &'a mut Option<WatchTrouble>,
+    has_too_long: &'a mut bool,
     /// With any trouble nothing more is looked at.
     gives_up: bool,
 }
@@ -114,14 +123,27 @@ impl Tree {
         own: Arc<[Own]>,
         entries_max: usize,
         system: &mut dyn System,
-    ) -> Result<Self, Trouble> {
-        let root = real_as_far_as_there(path)?;
-        if own.iter().any(|own| own.holds(&root)) {
-            return Err(Trouble::Own);
+    ) -> Result<Self, WatchTrouble> {
+        let way = Way::follow(path, &own);
+        if way.is_own {
+            return Err(WatchTrouble::Own);
+        }
+        if let Some(trouble) = way.trouble {
+            return Err(trouble);
         }
         let (recursive, globs, knows_versions) = (watched.recursive, Globs::of(watched), !system.says());
-        let how = How { root, recursive, globs, own, knows_versions, entries_max };
-        let mut tree = Self { how, top: None, anchor: None, entries: 0, trouble: None, has_begun: false };
+        let how = How { root: way.root, recursive, globs, own, knows_versions, entries_max };
+        let mut tree = Self {
+            path: path.to_owned(),
+            steps: BTreeMap::new(),
+            how,
+            top: None,
+            anchor: None,
+            entries: 0,
+            trouble: None,
+            has_begun: false,
+            has_too_long: false,
+        };
         tree.look_everywhere(system, &mut Changes::default());
         match tree.trouble.take() {
             None => {
@@ -143,20 +165,21 @@ impl Tree {
             look.forget(Path::new(""), top);
         }
         anchor.take().into_iter().for_each(|anchor| system.release(&anchor));
+        std::mem::take(&mut self.steps).keys().for_each(|step| system.leave(step));
     }
 
     /// Why not all of it can be watched any more.
-    pub fn trouble(&self) -> Option<&Trouble> {
+    pub fn trouble(&self) -> Option<&WatchTrouble> {
         self.trouble.as_ref()
     }
 
     /// It goes on where another one had this trouble.
-    pub fn note(&mut self, trouble: Option<Trouble>) {
+    pub fn note(&mut self, trouble: Option<WatchTrouble>) {
         self.trouble = trouble;
     }
 
     /// The same, once.
-    pub fn take_trouble(&mut self) -> Option<Trouble> {
+    pub fn take_trouble(&mut self) -> Option<WatchTrouble> {
         self.trouble.take()
     }
 
@@ -169,14 +192,16 @@ impl Tree {
     pub fn look_at(&mut self, touched: &BTreeSet<PathBuf>, system: &mut dyn System, changes: &mut Changes) {
         let root = self.how.root.clone();
         let leads_here = |path: &PathBuf| root.starts_with(path);
-        if touched.iter().any(leads_here) {
-            let why = if touched.contains(&root) { Why::Touched } else { Why::Anyway };
-            let is_about_root = why == Why::Touched || self.anchor.is_some();
-            if is_about_root {
-                self.look_at_top(system, changes, why);
-            }
+        let is_on_the_way = |path: &PathBuf| self.steps.contains_key(path);
+        if touched.contains(&root) {
+            self.look_at_top(system, changes, Why::Touched);
+        } else if touched.iter().any(is_on_the_way) || self.anchor.is_some() && touched.iter().any(leads_here)
+        {
+            self.look_at_top(system, changes, Why::Anyway);
         }
-        let below = touched.iter().filter_map(|path| path.strip_prefix(&root).ok());
+        let root = self.how.root.clone();
+        let below =
+            touched.iter().filter(|path| is_short(path)).filter_map(|path| path.strip_prefix(&root).ok());
         let below: Vec<&Path> = below.filter(|path| !path.as_os_str().is_empty()).collect();
         let (mut look, top, _) = self.look(system, changes);
         let Some(Known::Folder(top)) = top else { return };
@@ -196,37 +221,76 @@ impl Tree {
         system: &'a mut dyn System,
         changes: &'a mut Changes,
     ) -> (Look<'a>, &'a mut Option<Known>, &'a mut Option<PathBuf>) {
-        let Self { how, top, anchor, entries, trouble, has_begun } = self;
-        (Look { how, system, changes, entries, trouble, gives_up: !*has_begun }, top, anchor)
+        let Self { how, top, anchor, entries, trouble, has_begun, has_too_long, .. } = self;
+        (Look { how, system, changes, entries, trouble, has_too_long, gives_up: !*has_begun }, top, anchor)
     }
 
-    fn look_at_top(&mut self, system: &mut dyn System, changes: &mut Changes, why: Why) {
-        for _ in 0..ANCHORINGS_MAX {
+    /// Follows the way anew, and looks at what it leads to.
+    fn look_at_top(&mut self, system: &mut dyn System, changes: &mut Changes, mut why: Why) {
+        let mut is_known = false;
+        for _ in 0..FOLLOWINGS_MAX {
+            let way = Way::follow(&self.path, &self.how.own);
+            let (nearest, is_own) = (way.nearest.clone(), way.is_own);
+            if self.take_way(way, system, changes) {
+                why = Why::Touched;
+            } else if is_known {
+                return;
+            }
             let (mut look, top, anchor) = self.look(system, changes);
-            let seen = look.see(Path::new(""));
+            let seen = look.see(Path::new("")).filter(|_| !is_own);
             look.compare(Path::new(""), top, seen, why);
             let near = match top {
                 Some(Known::Folder(Folder { entries: Some(_), .. })) => None,
-                _ => nearest_folder(&look.how.root),
+                _ => Some(nearest).filter(|_| !is_own),
             };
-            if *anchor == near {
-                return;
+            // What was done while it was looked at is found when the way is followed once more.
+            is_known = *anchor == near;
+            if is_known {
+                continue;
             }
             if let Some(before) = anchor.take() {
                 look.system.release(&before);
             }
-            let Some(near) = near else { return };
+            let Some(near) = near else { continue };
             match look.system.register(&near) {
                 Ok(_) => *anchor = Some(near),
                 // It has gone meanwhile.
-                Err(Trouble::Gone) => {}
+                Err(WatchTrouble::Gone) => {}
                 Err(trouble) => {
                     *look.trouble = Some(trouble);
                     return;
                 }
             }
-            // It may have come before the folder was watched.
         }
+    }
+
+    /// Goes this way from now on; returns whether it is another one.
+    fn take_way(&mut self, way: Way, system: &mut dyn System, changes: &mut Changes) -> bool {
+        let mut steps = BTreeMap::new();
+        for (step, identity) in way.steps {
+            let registration = match system.pass(&step) {
+                Ok(registration) => registration,
+                // Of what may not be read, and of what has just gone, the system says nothing.
+                Err(WatchTrouble::Gone | WatchTrouble::Denied) => continue,
+                Err(trouble) => {
+                    self.trouble = Some(trouble);
+                    continue;
+                }
+            };
+            steps.insert(step, (identity, registration));
+        }
+        let before = std::mem::replace(&mut self.steps, steps);
+        before.keys().for_each(|step| system.leave(step));
+        let is_another = before != self.steps && self.has_begun;
+        if way.root != self.how.root {
+            let (mut look, top, _) = self.look(system, changes);
+            if let Some(known) = top.take() {
+                look.vanish(Path::new(""), known);
+            }
+            self.how.root = way.root;
+            return true;
+        }
+        is_another
     }
 }
 
@@ -248,7 +312,7 @@ impl Look<'_> {
         self.how.globs.excludes(path) || self.how.own.iter().any(|own| own.holds(&full))
     }
 
-    fn tell(&mut self, path: &Path, kind: Kind) {
+    fn tell(&mut self, path: &Path, kind: ChangeKind) {
         if self.how.globs.tells_of(path) {
             self.changes.add(path, kind);
         }
@@ -294,13 +358,13 @@ impl Look<'_> {
             }
             (Some(Known::Leaf(before)), Some(seen)) if !seen.is_folder => {
                 if why == Why::Touched || self.how.knows_versions && before != seen.version {
-                    self.tell(path, Kind::Updated);
+                    self.tell(path, ChangeKind::Updated);
                 }
                 Some(Known::Leaf(seen.version))
             }
             (Some(Known::Folder(mut folder)), Some(seen)) if seen.is_folder => {
                 if why == Why::Touched {
-                    self.tell(path, Kind::Updated);
+                    self.tell(path, ChangeKind::Updated);
                 }
                 self.compare_folder(path, &mut folder, seen, why);
                 Some(Known::Folder(folder))
@@ -316,11 +380,11 @@ impl Look<'_> {
     /// Takes in what was not known, and tells of it and of what is in it.
     fn take_in(&mut self, path: &Path, seen: Seen) -> Option<Known> {
         if *self.entries >= self.how.entries_max {
-            *self.trouble = Some(Trouble::Entries(self.how.entries_max));
+            *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
             return None;
         }
         *self.entries += 1;
-        self.tell(path, Kind::Added);
+        self.tell(path, ChangeKind::Added);
         if !seen.is_folder {
             return Some(Known::Leaf(seen.version));
         }
@@ -385,9 +449,10 @@ impl Look<'_> {
     fn register(&mut self, path: &Path) -> Option<Registration> {
         match self.system.register(&self.path_of(path)) {
             Ok(registration) => return Some(registration),
-            Err(Trouble::Gone) => {}
+            Err(WatchTrouble::Gone) => {}
             // What may not be looked into is nothing but what it is itself, unless it is all that is asked for.
-            Err(Trouble::Denied) if !path.as_os_str().is_empty() => {}
+            Err(WatchTrouble::Denied) if !path.as_os_str().is_empty() => {}
+            Err(WatchTrouble::TooLong) => self.leave_out_too_long(),
             Err(trouble) => *self.trouble = Some(trouble),
         }
         None
@@ -398,13 +463,19 @@ impl Look<'_> {
         let listed = match fs::read_dir(self.path_of(path)) {
             Ok(listed) => listed,
             Err(error) => {
-                if !is_missing(&error) && error.kind() != io::ErrorKind::PermissionDenied {
-                    *self.trouble = Some(Trouble::Failed(error));
+                match WatchTrouble::of(error) {
+                    WatchTrouble::Gone | WatchTrouble::Denied => {}
+                    WatchTrouble::TooLong => self.leave_out_too_long(),
+                    trouble => *self.trouble = Some(trouble),
                 }
                 return None;
             }
         };
         let entries = listed.filter_map(Result::ok).filter_map(|entry| {
+            if !is_short(&entry.path()) {
+                self.leave_out_too_long();
+                return None;
+            }
             if self.is_left_out(&path.join(entry.file_name())) {
                 return None;
             }
@@ -418,10 +489,18 @@ impl Look<'_> {
         Some(entries.collect())
     }
 
+    /// What has a path that the system does not take is not watched.
+    fn leave_out_too_long(&mut self) {
+        if !std::mem::replace(self.has_too_long, true) {
+            let root = self.how.root.display();
+            tracing::warn!("what is below `{root}` with a path longer than any is not watched");
+        }
+    }
+
     /// Tells that something is gone, once for all that was in it.
     fn vanish(&mut self, path: &Path, known: Known) {
         if self.how.globs.tells_of(path) {
-            self.tell(path, Kind::Deleted);
+            self.tell(path, ChangeKind::Deleted);
             return self.forget(path, known);
         }
         *self.entries -= 1;
@@ -445,6 +524,11 @@ impl Look<'_> {
     }
 }
 
+/// Whether the system takes this path.
+fn is_short(path: &Path) -> bool {
+    path.as_os_str().len() < PATH_BYTES_MAX
+}
+
 impl Seen {
     fn of(known: &Metadata) -> Self {
         let times = (known.mtime(), known.mtime_nsec(), known.ctime(), known.ctime_nsec());
@@ -453,47 +537,4 @@ impl Seen {
         let (size, times) = if is_folder { Default::default() } else { (known.size(), times) };
         Self { is_folder, version: Version { file, size, times } }
     }
-}
-
-/// Whether what is at this path can be watched, as far as can be told without doing it.
-///
-/// # Errors
-/// Why not.
-pub fn check(path: &Path, own: &[Own]) -> Result<(), Trouble> {
-    let root = real_as_far_as_there(path)?;
-    if own.iter().any(|own| own.holds(&root)) {
-        return Err(Trouble::Own);
-    }
-    match fs::read_dir(root) {
-        Err(error) if !is_missing(&error) => Err(Trouble::of(error)),
-        _ => Ok(()),
-    }
-}
-
-/// The path without links, as far as anything is there.
-fn real_as_far_as_there(path: &Path) -> Result<PathBuf, Trouble> {
-    let (mut there, mut missing) = (path, Vec::new());
-    loop {
-        match there.canonicalize() {
-            Ok(real) => return Ok(missing.iter().rev().fold(real, |path, name| path.join(name))),
-            Err(error) if is_missing(&error) => {}
-            Err(error) => return Err(Trouble::of(error)),
-        }
-        // Where a `..` leads behind what is not there is not known.
-        let (Some(parent), Some(name)) = (there.parent(), there.file_name()) else {
-            return Err(Trouble::Gone);
-        };
-        missing.push(name);
-        there = parent;
-    }
-}
-
-/// The nearest folder on the way to a path that is there.
-fn nearest_folder(path: &Path) -> Option<PathBuf> {
-    let is_folder = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|known| known.is_dir());
-    path.ancestors().skip(1).find(is_folder).map(Path::to_owned)
-}
-
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

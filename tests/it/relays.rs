@@ -4,6 +4,8 @@
 //! is gone. In the core alone, where time is told.
 //! Never: repeats what the transcripts show.
 
+use std::time::Duration;
+
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output, Shutdown, Timer};
 use serde_json::{json, Value};
 
@@ -124,6 +126,30 @@ fn nothing_waits_for_who_is_gone() {
     let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");
     let is_refused = |output: &Output| matches!(output, Output::Resource(..));
     assert!(asked(&outputs).is_none() && outputs.iter().any(is_refused), "as any scheme that nobody serves");
+}
+
+#[test]
+fn who_has_said_all_is_answered_before_the_connection_closes() {
+    let drains = |connection| {
+        let how = Shutdown::Drain(Duration::from_secs(60));
+        Input::Ended { connection, how, expected: None }
+    };
+    let closes = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::Closed(ASKS)));
+    let mut core = opened();
+    let (_, number) = asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).unwrap();
+    let outputs = core.feed(drains(ASKS));
+    assert_eq!((answers(&outputs), closes(&outputs)), (vec![], false));
+    let outputs = reply(&mut core, SERVES, number);
+    assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!("x"))]);
+    assert!(closes(&outputs) || closes(&core.feed(Input::Settled)), "it waits for nothing more");
+    // One who has said all and is asked has nothing to answer with, and the time that is given ends.
+    let mut core = opened();
+    read(&mut core, ASKS, 7, "virtual://client-2/a");
+    read(&mut core, SERVES, 8, "virtual://client-1/a");
+    let outputs = core.feed(drains(ASKS));
+    assert_eq!(answers(&outputs), [(SERVES, "8".to_owned(), json!(-32603))]);
+    let outputs = core.feed(Input::Timer(Timer::Departure(ASKS)));
+    assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
 }
 
 #[test]

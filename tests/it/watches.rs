@@ -154,6 +154,20 @@ fn a_connection_follows_so_many_watches_and_few_wait_for_nobody() {
     assert_eq!(ended, first);
 }
 
+#[test]
+fn those_that_wait_for_nobody_make_room() {
+    let mut core = opened(&[ME, OTHER]);
+    let (followed, left) = (channel("/followed"), channel("/left"));
+    subscribe(&mut core, ME, &followed, true);
+    subscribe(&mut core, ME, &left, true);
+    say(&mut core, ME, json!({ "method": "unsubscribe", "params": { "channel": left } }), &[]);
+    let outputs = core.feed(Input::WatchesLackRoom(OTHER));
+    assert_eq!(unwatched(&outputs), [&left]);
+    assert!(matches!(outputs.last(), Some(Output::BeginWatches(OTHER))), "{outputs:?}");
+    assert!(refusal(&subscribe(&mut core, ME, &left, false)).is_some(), "it has ended");
+    assert!(refusal(&subscribe(&mut core, OTHER, &followed, false)).is_none());
+}
+
 fn ask(process: &mut Process, method: &str, params: &Value) -> Value {
     let mut params = params.clone();
     if params["channel"].is_null() {

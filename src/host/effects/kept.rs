@@ -5,6 +5,7 @@
 //! Never: reads or writes anything; says how the store keeps it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ahp_types::state::SessionStatus;
 use bytes::Bytes;
@@ -39,14 +40,14 @@ pub enum Record {
     Channel(ChannelRow),
     /// A chat has a completed turn at this place, counted from 0.
     Turn(ChatKey, u64, CompletedTurn),
-    /// A chat begins with so many of the completed turns that another one has: nothing of them is written again.
+    /// A chat has completed turns that another one has, at the same places: nothing of them is written again.
     TurnsShared {
         /// The other chat.
         from: ChatKey,
         /// The new chat.
         to: ChatKey,
-        /// So many.
-        count: u64,
+        /// Where they are.
+        places: Range<u64>,
     },
     /// A chat has no more completed turns than so many.
     TurnsCut(ChatKey, u64),

@@ -107,6 +107,8 @@ pub enum Input {
         /// Each file and folder, with what has become of it; at least one.
         changes: Vec<(String, ResourceChangeType)>,
     },
+    /// Watches that must begin before a message of this connection is handled have no room.
+    WatchesLackRoom(ConnectionId),
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -233,6 +235,8 @@ pub enum Output {
     Resource(ConnectionId, RequestId, Resource),
     /// Watch no more for this channel.
     Unwatch(String),
+    /// Have those watches begun that had no room, for the message of this connection: there is as much as there can be.
+    BeginWatches(ConnectionId),
     /// Come back with [`Input::Timer`] after this time.
     Timer(Timer, Duration),
     /// A shutdown is complete: no turn is left.

@@ -13,7 +13,7 @@ use ahp_sidecar::host::effects::{
     ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Recalled, Record, SessionKey, Shutdown,
     Timer,
 };
-use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
@@ -165,7 +165,7 @@ impl World {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
             agents: vec![Script.describe()],
             root_schema: speech::root_schema(),
-            replay_window: Window { actions_max: schedule.window, ..Window::default() },
+            replay_window: ReplayWindow { actions_max: schedule.window, ..ReplayWindow::default() },
             start: Start::default(),
             memory_budget: usize::MAX,
             limits: Default::default(),
@@ -895,7 +895,7 @@ impl World {
                 ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
             }
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
-            Output::Unwatch(_) => ensure!(false, "no client watches files"),
+            Output::Unwatch(_) | Output::BeginWatches(_) => ensure!(false, "no client watches files"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
                 agent.obey(command).with_context(|| format!("{chat:?}"))?;

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChannelRow, ChatKey, Output, Record, SessionKey};
-use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::io::keeper::Keeper;
-use ahp_sidecar::store::archive::{Archive, Entry};
+use ahp_sidecar::store::archive::{Archive, ArchivedSession};
 use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
 use ahp_sidecar::store::space::Due;
@@ -276,7 +276,7 @@ fn what_cannot_be_made_again_can_still_be_read_by_people() {
         let listed = Archive::look_into(&path).unwrap().list().unwrap();
         assert_eq!(listed.len(), 7, "{name}");
         // In the last one nothing is over: nothing of it is gone with turns.
-        let has_turns = |entry: &Entry| entry.key != SessionKey(RUNNING) || name == "chats";
+        let has_turns = |entry: &ArchivedSession| entry.key != SessionKey(RUNNING) || name == "chats";
         assert!(listed.iter().filter(|it| has_turns(it)).all(|it| it.turns.is_none()), "{name}: {listed:?}");
         for key in 1..=SESSIONS {
             assert!(reader(&path).load(SessionKey(key)).is_err(), "{name}: {key}");
@@ -541,7 +541,7 @@ fn assert_honest(path: &Path, what: &str) -> usize {
     let Ok((mut writer, start)) = opened else { return 0 };
     assert!(start.head >= LAST, "{what}: numbers begin at {}", start.head);
     let listed = archive.map_or(usize::MAX, |listed| listed.len());
-    let Ok(reader) = Reader::open(path, Window::default()) else { return 0 };
+    let Ok(reader) = Reader::open(path, ReplayWindow::default()) else { return 0 };
     let mut unseen = 0;
     for round in 0..2 {
         for key in 1..=SESSIONS {

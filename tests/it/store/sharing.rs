@@ -19,7 +19,7 @@ fn beginning_as_1(count: u64) -> Vec<Record> {
     };
     vec![
         session(2),
-        Record::TurnsShared { from: ChatKey(1001), to: ChatKey(1002), count },
+        Record::TurnsShared { from: ChatKey(1001), to: ChatKey(1002), places: 0..count },
         Record::Turn(ChatKey(1002), count, turn_text(2, count)),
         Record::Chat(chat),
     ]
