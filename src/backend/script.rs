@@ -24,11 +24,11 @@ use clients::names_of;
 pub use clients::GuardedScript;
 
 use super::{Backend, HostLine, RunningConversation};
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
 };
-use crate::host::history::CompletedTurn;
 use steps::Gate;
 
 /// The provider id.

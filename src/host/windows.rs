@@ -20,8 +20,9 @@ use serde::Deserialize;
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
 use super::history::{CompletedTurn, History};
 use super::model::{Subscription, Window};
-use super::sequence::{envelope_of, loading_line};
+use super::sequence::loading_line;
 use super::{Host, Step};
+use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 
 /// So many turns are loaded at once for a client that has not said how many it wants.
@@ -111,7 +112,7 @@ impl Host {
         let all = chat.conversation.history();
         let cursor = cursor_before(key, all, turns.start);
         let loaded = all.turns().get(turns.clone()).unwrap_or_default();
-        let line = loading_line(&chat.channel.uri, loaded, cursor.as_deref(), self.told_head());
+        let line = loading_line(&chat.channel.uri, loaded, cursor, self.told_head());
         step.say(Output::Frame(connection, Frame::Answer(line)));
         if let Some(subscription) = self.subscription_mut(connection, key.into()) {
             subscription.window = Window::From(turns.start);

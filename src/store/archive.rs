@@ -14,8 +14,8 @@ use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::{agents, check, mend, schema, space, trash, turns, ways};
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
-use crate::host::history::CompletedTurn;
 
 /// Why something cannot be done to a session.
 #[derive(Debug, thiserror::Error)]

@@ -10,10 +10,10 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
 use super::{running, turns};
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow,
 };
-use crate::host::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 
 /// A blob as shared bytes.

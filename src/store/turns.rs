@@ -11,7 +11,7 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 use super::errors::{damaged_if, StoreError};
 use super::rows::{signed, sum, unsigned, Blob};
 use crate::host::effects::ChatKey;
-use crate::host::history::CompletedTurn;
+use crate::host::effects::CompletedTurn;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 
@@ -111,7 +111,7 @@ pub(super) fn share(
     for row in rows(connection, from, BY_PLACE)?.into_iter().filter(|row| places.contains(&row.place)) {
         put_row(connection, to, &row)?;
         let uses = uses(connection, row.text)?;
-        put_uses(connection, row.text, uses.unwrap_or(Uses::KNOWN_ONE).and_one())?;
+        put_uses(connection, row.text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
     }
     Ok(())
 }
@@ -143,9 +143,9 @@ fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) ->
 
 /// How many turns have a text that several have had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Uses(i64);
+struct TextUses(i64);
 
-impl Uses {
+impl TextUses {
     const KNOWN_ONE: Self = Self(1);
     /// Its row is damaged: the text stays for good.
     const UNKNOWN: Self = Self(i64::MAX);
@@ -168,19 +168,21 @@ impl Uses {
 }
 
 /// How many turns have this text; none when it is one, which goes without saying.
-fn uses(connection: &Connection, text: i64) -> Result<Option<Uses>, StoreError> {
+fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses>, StoreError> {
     let found = connection
         .prepare_cached("SELECT uses, sum FROM shared_texts WHERE key = ?1")?
-        .query_row(params![text], |row| Ok((Uses(row.get(0)?), row.get::<_, u32>(1)?)))
+        .query_row(params![text], |row| Ok((TextUses(row.get(0)?), row.get::<_, u32>(1)?)))
         .optional();
     match found.map_err(damaged_if(|| format!("the number of the turns that have the text {text}"))) {
-        Ok(found) => Ok(found.map(|(uses, sum)| if uses.sum(text) == sum { uses } else { Uses::UNKNOWN })),
-        Err(error) if error.is_damage() => Ok(Some(Uses::UNKNOWN)),
+        Ok(found) => {
+            Ok(found.map(|(uses, sum)| if uses.sum(text) == sum { uses } else { TextUses::UNKNOWN }))
+        }
+        Err(error) if error.is_damage() => Ok(Some(TextUses::UNKNOWN)),
         Err(error) => Err(error),
     }
 }
 
-fn put_uses(connection: &Connection, text: i64, uses: Uses) -> Result<(), StoreError> {
+fn put_uses(connection: &Connection, text: i64, uses: TextUses) -> Result<(), StoreError> {
     if uses.0 <= 1 {
         connection.prepare_cached("DELETE FROM shared_texts WHERE key = ?1")?.execute(params![text])?;
         return Ok(());
@@ -197,7 +199,7 @@ pub(super) fn count_uses(connection: &Connection) -> Result<(), StoreError> {
     let mut statement = connection.prepare(sql)?;
     let mut shared = statement.query([])?;
     while let Some(row) = shared.next()? {
-        put_uses(connection, row.get(0)?, Uses(row.get(1)?))?;
+        put_uses(connection, row.get(0)?, TextUses(row.get(1)?))?;
     }
     Ok(())
 }

@@ -8,10 +8,11 @@ use ahp_types::state::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::chain::Chain;
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Chain, Notice, Said, Scene, Shot, Told, VersionStep};
-use crate::host::history::CompletedTurn;
+use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use crate::host::effects::CompletedTurn;
 use crate::host::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;

@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Said, Scene, Told, VersionStep};
-use crate::host::history::CompletedTurn;
+use crate::host::effects::CompletedTurn;
 use crate::host::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;

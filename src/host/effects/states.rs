@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::SnapshotState;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{Frame, RequestId};
@@ -51,21 +52,14 @@ impl ToldState {
         let resource = to_json(&self.channel);
         let from_seq = to_json(&self.from_seq);
         let members = [("fromSeq", &from_seq[..]), ("resource", &resource), ("state", &self.state_json())];
-        object(members)
+        text_of_object(members)
     }
 
     fn state_json(&self) -> Vec<u8> {
         if self.turns.is_empty() {
             return to_sorted_json(&self.state);
         }
-        let state = match serde_json::to_value(&self.state) {
-            Ok(Value::Object(state)) => state,
-            _ => return Vec::new(),
-        };
-        let mut members: BTreeMap<&str, Vec<u8>> =
-            state.iter().map(|(name, value)| (&**name, to_sorted_json(value))).collect();
-        members.insert("turns", told_turns(&self.channel, &self.turns));
-        object(members.iter().map(|(name, value)| (*name, &value[..])))
+        with_turns(&self.state, &self.channel, &self.turns)
     }
 
     /// The state as a value, with its turns.
@@ -126,12 +120,21 @@ impl LargeStates {
             let list = snapshots.collect::<Vec<_>>().join(&b","[..]);
             members.insert("snapshots", [b"[", &list[..], b"]"].concat());
         }
-        object(members.iter().map(|(name, value)| (*name, &value[..])))
+        text_of_object(members.iter().map(|(name, value)| (*name, &value[..])))
     }
 }
 
+/// The JSON text of an object with these turns of a chat in it, as clients are told them.
+pub fn with_turns(object: &impl Serialize, chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
+    let Ok(Value::Object(object)) = serde_json::to_value(object) else { return Vec::new() };
+    let members = object.into_iter().map(|(name, value)| (name, sorted(value)));
+    let mut members: BTreeMap<String, Vec<u8>> = members.collect();
+    members.insert("turns".to_owned(), told_turns(chat, turns));
+    text_of_object(members.iter().map(|(name, value)| (&**name, &value[..])))
+}
+
 /// A JSON object of these members, in this order; their values are JSON text.
-fn object<'a>(members: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+fn text_of_object<'a>(members: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
     let mut text = b"{".to_vec();
     for (name, value) in members {
         if text.len() > 1 {
