@@ -266,7 +266,8 @@ fn change_type(kind: Kind) -> ResourceChangeType {
 fn failed(uri: &str, trouble: &Trouble) -> RpcError {
     match trouble {
         Trouble::Gone => RpcError::resource_not_found(uri),
-        Trouble::Denied | Trouble::Own => RpcError::permission_denied(uri),
+        Trouble::Denied => RpcError::permission_denied(uri),
+        Trouble::Own => RpcError::own_file(uri),
         Trouble::Folders(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: more than {max} folders are not watched, of all clients together; exclude some"
         )),

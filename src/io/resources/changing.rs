@@ -170,7 +170,7 @@ fn failed_between(from: &str, to: &str, refusal: Refusal) -> RpcError {
 fn failed(uri: &str, refusal: Refusal) -> RpcError {
     match refusal {
         Refusal::Outside => RpcError::change_denied(uri, true),
-        Refusal::Own => RpcError::change_denied(uri, false),
+        Refusal::Own => RpcError::own_file(uri),
         Refusal::Exists => RpcError::there_already(uri),
         Refusal::Changed => RpcError::conflict(uri),
         Refusal::Failed(error) => by_errno(uri, &error),
