@@ -5,6 +5,7 @@
 
 mod clients;
 mod steps;
+mod terminals;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -54,6 +55,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("ask", "NAME [JSON]", "Calls a tool that asks first"),
     ("review", "NAME [JSON]", "Calls a tool whose result must be confirmed"),
     ("fail", "NAME TEXT", "Calls a tool that fails with TEXT"),
+    ("terminal", "TEXT", "Shows a terminal in which TEXT is printed"),
     ("question", "JSON", "Asks the user, and says the answers back"),
     ("model", "", "Says which model and agent the message chose"),
     ("usage", "INPUT OUTPUT", "Reports token usage"),
@@ -187,6 +189,8 @@ struct Agent {
     memory: Vec<String>,
     /// All tools are allowed.
     allows_all: bool,
+    /// How many terminals there were.
+    terminals: u64,
     /// The turn that runs, or that failed and may go on.
     turn: Turn,
 }
@@ -297,6 +301,7 @@ impl Agent {
             allowed,
             memory,
             allows_all,
+            terminals: 0,
             turn,
         };
         agent.configure(changed.as_ref().unwrap_or(&config));
@@ -396,6 +401,7 @@ impl Agent {
             "/ask" => self.call(rest, Gate::Ask, false).await,
             "/review" => self.call(rest, Gate::None, true).await,
             "/fail" => self.fail_call(rest).await,
+            "/terminal" => self.show_terminal(rest).await,
             "/where" => {
                 let directories = self.working_directories.join("\n");
                 self.finish(TurnEvent::Part(TextKind::Markdown, directories)).await

@@ -136,6 +136,7 @@ impl Host {
             tracing::debug!(?call, "content for a tool call that does not run was ignored");
             return;
         }
+        let content = self.place_terminals(call.key, content);
         let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
             turn_id: call.turn_id,
             tool_call_id: call.id,
@@ -387,6 +388,8 @@ impl Host {
                 return;
             }
         }
+        let content = self.place_terminals(call.key, outcome.content);
+        self.terminals_are_kept(&content);
         let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
@@ -394,7 +397,7 @@ impl Host {
             result: ToolCallResult {
                 success: outcome.success,
                 past_tense_message: outcome.message,
-                content: Some(outcome.content).filter(|content| !content.is_empty()),
+                content: Some(content).filter(|content| !content.is_empty()),
                 structured_content: besides.structured,
                 error: outcome.error.map(|message| json!({ "message": message })),
             },

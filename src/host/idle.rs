@@ -67,6 +67,7 @@ impl Host {
         let chats = self.chats_of(key);
         for &chat in &chats {
             self.close_conversation(step, chat);
+            self.forget_terminals_of(chat);
             if let Some(chat) = self.channels.chats.remove(&chat) {
                 self.channels.by_uri.remove(&chat.channel.uri);
             }
@@ -82,6 +83,7 @@ impl Host {
         session.channel.subscribers.is_empty()
             && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
+            && self.has_idle_terminals(session)
             && self.its_chats(session).all(|chat| {
                 chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
             })

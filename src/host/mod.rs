@@ -17,8 +17,8 @@
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
-//! `departures` (the end of one client among others), `watches` (files that are watched), `relays` (files that clients
-//! serve), and [`log`] (the replay window).
+//! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
+//! (what commands print), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -56,11 +56,13 @@ mod relays;
 mod reports;
 pub mod rows;
 mod save;
+mod scrollback;
 mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
 mod status;
+mod terminals;
 mod turns;
 mod watches;
 mod windows;
@@ -186,6 +188,8 @@ pub struct Host {
     last_asked: u64,
     /// Who follows watches may be others than before.
     watches_changed: bool,
+    /// Who follows terminals may be others than before, or one has ended.
+    terminals_changed: bool,
 }
 
 /// What the caller lends to one step.
@@ -247,6 +251,7 @@ impl Host {
             last_asked: 0,
             agents,
             watches_changed: false,
+            terminals_changed: false,
             config,
         }
     }
@@ -306,6 +311,7 @@ impl Host {
             }
         }
         self.settle_watches(step);
+        self.settle_terminals();
         self.check_done(step);
         self.check_departures();
     }

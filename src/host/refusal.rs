@@ -56,6 +56,9 @@ pub(in crate::host) enum Refusal {
     RootValuesTooLarge(usize),
     #[error("nothing else on the root channel can be changed by clients")]
     OnlyRootConfig,
+    /// Nobody types into what a command of an agent prints.
+    #[error("the terminal shows what a command of an agent prints: it {0}")]
+    OutputOfAgent(&'static str),
     #[error("what is watched is changed by `resourceWrite` and the like")]
     WatchesAreNotDispatchedTo,
     #[cfg(test)]

@@ -89,6 +89,7 @@ impl Host {
             Event::Note { name, value } => self.note(step, key, name, value),
             Event::LoginRequired => self.login_is_required(step, key),
             Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
+            Event::Terminal { name, event } => self.terminal_reports(step, key, name, event),
             Event::Turn(run, event) if chat.settling == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {
                     chat.settling = None;
@@ -118,6 +119,7 @@ impl Host {
             run.id = fresh;
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
+        self.end_terminals_of(step, key);
         self.advance(step, key);
     }
 
@@ -133,6 +135,7 @@ impl Host {
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        self.end_terminals_of(step, key);
         self.nothing_is_awaited(step, key);
         self.opening_is_over(step, key);
         if self.is_creating(key) {

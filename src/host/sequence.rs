@@ -161,6 +161,7 @@ impl Host {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let client_id = client.client_id.clone();
         self.watches_changed |= target.kind == ChannelKind::Watch;
+        self.terminals_changed |= target.kind == ChannelKind::Terminal;
         if client.subscriptions.insert(target, how).is_none() {
             if let Some(channel) = self.channels.get_mut(target) {
                 channel.subscribers.push(connection);
@@ -174,6 +175,7 @@ impl Host {
     /// Delivers it no more.
     pub(super) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
         self.watches_changed |= target.kind == ChannelKind::Watch;
+        self.terminals_changed |= target.kind == ChannelKind::Terminal;
         if let Some(client) = self.connections.get_mut(&connection) {
             client.subscriptions.remove(&target);
         }
@@ -210,7 +212,8 @@ fn action_json(action: &StateAction) -> Vec<u8> {
         | StateAction::ChatToolCallComplete(_)
         | StateAction::ChatToolCallContentChanged(_)
         | StateAction::ChatUsage(_)
-        | StateAction::ChatActivityChanged(_) => to_json(action),
+        | StateAction::ChatActivityChanged(_)
+        | StateAction::TerminalData(_) => to_json(action),
         _ => to_sorted_json(action),
     }
 }

@@ -275,6 +275,7 @@ impl Host {
             chat.settling = None;
             chat.awaits = false;
             step.say(Output::Agent(key, Box::new(Command::Close)));
+            self.end_terminals_of(step, key);
         }
     }
 

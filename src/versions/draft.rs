@@ -19,6 +19,7 @@ use super::step::{Call, Notice, Said, Scene, Step, Told};
 use crate::host::reduce::tool_call_id;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
+use crate::wire::terminals::named_by_terminal;
 
 /// See the module.
 pub struct Draft;
@@ -62,6 +63,14 @@ impl Step for Draft {
         match call.method.as_str() {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,
+            "subscribe" => {
+                // Nothing can be told of one.
+                let channel =
+                    node::text(&call.params, "resource").filter(|uri| named_by_terminal(uri).is_some());
+                if let Some(terminal) = channel {
+                    return Err(RpcError::channel_not_found(terminal));
+                }
+            }
             "fetchContent" => call.method = "resourceRead".to_owned(),
             "browseDirectory" => call.method = "resourceList".to_owned(),
             "resourceWrite" | "resourceCopy" | "resourceMove" | "resourceDelete" | "resourceRequest" => {

@@ -36,6 +36,8 @@ pub enum Node {
     Part,
     /// A tool call inside a part.
     ToolCall,
+    /// The state of a terminal's channel, or a terminal as the root state lists it.
+    Terminal,
 }
 
 impl Node {
@@ -45,6 +47,7 @@ impl Node {
             ChannelKind::Root => Some(Self::Root),
             ChannelKind::Session => Some(Self::Session),
             ChannelKind::Chat => Some(Self::Chat),
+            ChannelKind::Terminal => Some(Self::Terminal),
             // A kind is added without a word here, unless a version has it otherwise.
             #[allow(unreachable_patterns)]
             _ => None,
@@ -55,7 +58,10 @@ impl Node {
 /// Shows `visit` every piece inside of `object`, which is a `node`, the innermost first, and at last itself.
 pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     match node {
-        Node::Root => each_in(object, "agents", Node::Agent, visit),
+        Node::Root => {
+            each_in(object, "agents", Node::Agent, visit);
+            each_in(object, "terminals", Node::Terminal, visit);
+        }
         Node::Session => {
             one_in(object, "summary", Node::SessionSummary, visit);
             each_in(object, "chats", Node::ChatSummary, visit);
@@ -69,7 +75,7 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
         Node::Message => each_in(object, "attachments", Node::Attachment, visit),
         Node::Part => one_in(object, "toolCall", Node::ToolCall, visit),
         Node::ToolCall => one_in(object, "userSuggestion", Node::Message, visit),
-        Node::Agent | Node::SessionSummary | Node::ChatSummary | Node::Attachment => {}
+        Node::Agent | Node::SessionSummary | Node::ChatSummary | Node::Attachment | Node::Terminal => {}
     }
     visit(node, object);
 }
@@ -86,6 +92,7 @@ pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Obje
         "chatAdded" => one_in(action, "summary", Node::ChatSummary, visit),
         "chatUpdated" => one_in(action, "changes", Node::ChatSummary, visit),
         "agentsChanged" => each_in(action, "agents", Node::Agent, visit),
+        "terminalsChanged" => each_in(action, "terminals", Node::Terminal, visit),
         _ => {}
     }
 }

@@ -95,6 +95,7 @@ impl Step for V0_1_0 {
         if let Some(Value::String(channel)) = call.params.get_mut("channel") {
             *channel = scene.names.up(channel);
         }
+        each_claim(&mut call.params, &mut |session| scene.names.up(session));
         if call.method == "subscribe" {
             if let Some(watch) = node::text(&call.params, "channel").filter(|uri| is_watch(uri)) {
                 return Err(RpcError::resource_not_found(watch));
@@ -109,10 +110,11 @@ impl Step for V0_1_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut Said, scene: &mut Scene<'_>) {
         for member in ["session", "terminal"] {
             said.action.remove(member);
         }
+        each_claim(&mut said.action, &mut |session| scene.names.up(session));
         for member in ["userMessage", "message", "userSuggestion"] {
             if let Some(Value::Object(message)) = said.action.get_mut(member) {
                 resources_of_files(message);
@@ -148,6 +150,11 @@ impl Step for V0_1_0 {
     }
 
     fn shots_down(&self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
+        for shot in &mut *shots {
+            if matches!(shot.kind, ChannelKind::Root | ChannelKind::Terminal) {
+                each_claim(&mut shot.state, &mut |session| scene.names.down(session, None));
+            }
+        }
         for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
             let provider = node::text(&shot.state, "provider");
             shot.resource = scene.names.down(&shot.channel, provider);
@@ -174,8 +181,10 @@ impl Step for V0_1_0 {
                 told.action.insert("session".to_owned(), session.into());
             }
             Some(("terminal", _)) => {
+                each_claim(&mut told.action, &mut |session| scene.names.down(session, None));
                 told.action.insert("terminal".to_owned(), told.channel.clone().into());
             }
+            Some(("root", _)) => each_claim(&mut told.action, &mut |session| scene.names.down(session, None)),
             _ => {}
         }
         vec![told]
@@ -293,6 +302,20 @@ fn candidates(uri: &Value, names: &mut Names) -> Vec<Value> {
     match uri {
         Value::String(uri) => names.candidates(uri).into_iter().map(Value::String).collect(),
         other => vec![other.clone()],
+    }
+}
+
+/// Gives the sessions other names that have a terminal, or one of those that are listed.
+fn each_claim(object: &mut Object, name: &mut dyn FnMut(&str) -> String) {
+    if let Some(Value::Object(claim)) = object.get_mut("claim") {
+        if let Some(Value::String(session)) = claim.get_mut("session") {
+            *session = name(session);
+        }
+    }
+    if let Some(Value::Array(terminals)) = object.get_mut("terminals") {
+        for terminal in terminals.iter_mut().filter_map(Value::as_object_mut) {
+            each_claim(terminal, name);
+        }
     }
 }
 

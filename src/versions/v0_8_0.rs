@@ -1,17 +1,22 @@
-//! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over for good,
-//! and there are no automations.
+//! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over for good; that a
+//! terminal has an exit code is all that tells that it has ended, and a session has it without saying for which chat; and
+//! there are no automations.
 
 use ahp_types::state::{ChatState, ResponsePart, Turn};
 use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Scene, Step, Told};
+use super::step::{Call, Said, Scene, Step, Told};
 use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;
+use crate::wire::uris;
 
 /// See the module.
 pub struct V0_8_0;
+
+/// The exit code of a command that has ended without one: where there is none, it runs.
+const NO_EXIT_CODE: i64 = -1;
 
 impl Step for V0_8_0 {
     fn dialect(&self) -> Dialect {
@@ -19,7 +24,10 @@ impl Step for V0_8_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["that a turn can be resumed; one that is resumed is taken back and told anew"]
+        &[
+            "that a turn can be resumed; one that is resumed is taken back and told anew",
+            "that a command has ended without an exit code: it is told as `-1`",
+        ]
     }
 
     fn lacks(&self) -> &'static [&'static str] {
@@ -48,7 +56,16 @@ impl Step for V0_8_0 {
                 _ => {}
             }
         }
+        if call.method == "createTerminal" {
+            name_chat(&mut call.params);
+        }
         Ok(())
+    }
+
+    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        if said.name() == "terminal/claimed" {
+            name_chat(&mut said.action);
+        }
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
@@ -65,6 +82,12 @@ impl Step for V0_8_0 {
                     object.insert("error".to_owned(), error);
                 }
                 node::retain(object, "responseParts", |part| !is_error(part));
+            }
+            Node::Terminal => {
+                let lifecycle = object.get("lifecycle").and_then(Value::as_object);
+                let ended = lifecycle.filter(|lifecycle| node::text(lifecycle, "status") == Some("exited"));
+                let code = ended.map(|ended| ended.get("exitCode").cloned().unwrap_or(NO_EXIT_CODE.into()));
+                object.extend(code.map(|code| ("exitCode".to_owned(), code)));
             }
             Node::Message => {
                 if let Some(Value::Object(origin)) = object.get_mut("origin") {
@@ -85,9 +108,22 @@ impl Step for V0_8_0 {
                 }
                 vec![told]
             }
+            ("terminal/exited", _) => {
+                told.action.entry("exitCode").or_insert(NO_EXIT_CODE.into());
+                vec![told]
+            }
             ("chat/turnResume", Some(chat)) => tell_anew(self, &told.channel, chat),
             _ => vec![told],
         }
+    }
+}
+
+/// A session has a terminal for its default chat, unless it says for which one.
+fn name_chat(claims: &mut Object) {
+    let Some(Value::Object(claim)) = claims.get_mut("claim") else { return };
+    let session = node::text(claim, "session").filter(|_| node::text(claim, "kind") == Some("session"));
+    if let Some(chat) = session.map(uris::default_chat_of) {
+        claim.entry("chat").or_insert(chat.into());
     }
 }
 
@@ -133,6 +169,32 @@ fn cut_after(turn: Option<&Turn>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_end_without_an_exit_code_is_told_all_the_same() {
+        for (lifecycle, code) in [
+            (json!({ "status": "running" }), Value::Null),
+            (json!({ "status": "exited", "exitCode": 0 }), json!(0)),
+            (json!({ "status": "exited" }), json!(-1)),
+        ] {
+            let Value::Object(mut terminal) = json!({ "lifecycle": lifecycle }) else { unreachable!() };
+            V0_8_0.node_down(Node::Terminal, &mut terminal);
+            assert_eq!(terminal.get("exitCode").unwrap_or(&Value::Null), &code, "{lifecycle}");
+        }
+    }
+
+    #[test]
+    fn a_session_has_a_terminal_for_its_default_chat() {
+        let named = |claim: Value| {
+            let Value::Object(mut claims) = json!({ "claim": claim }) else { unreachable!() };
+            name_chat(&mut claims);
+            claims["claim"]["chat"].clone()
+        };
+        let default = json!("ahp-chat://default/YWhwLXNlc3Npb246L3M");
+        assert_eq!(named(json!({ "kind": "session", "session": "ahp-session:/s" })), default);
+        assert_eq!(named(json!({ "kind": "session", "session": "ahp-session:/s", "chat": "c" })), "c");
+        assert_eq!(named(json!({ "kind": "client", "clientId": "me" })), Value::Null);
+    }
 
     #[test]
     fn only_a_turn_that_failed_has_an_error() {

@@ -18,6 +18,8 @@ macro_rules! with_channel_kinds {
             Chat, chats, "chat";
             /// A watch of files.
             Watch, watches, "watch";
+            /// A terminal.
+            Terminal, terminals, "terminal";
             /// What no program has: the kind of the tests.
             #[cfg(test)]
             Sample, samples, "sample";

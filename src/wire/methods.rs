@@ -95,7 +95,7 @@ pub const NOT_SERVED: &[(&str, &str)] = &[
     ("fetchAutomationRuns", NO_AUTOMATIONS),
 ];
 
-const NO_TERMINALS: &str = "this host has no terminals";
+const NO_TERMINALS: &str = "this host has no terminals for clients to type in";
 const NO_AUTOMATIONS: &str = "this host has no automations";
 
 /// `initialize`, as the core reads it: the version has been negotiated before.

@@ -2,7 +2,7 @@
 //!
 //! Owns: what a line is ([`rpc`]), which methods exist ([`methods`]), which errors we give
 //! ([`errors`]), what a message means besides its params ([`asides`]), which kinds of channels there are ([`channels`]), how they are
-//! called ([`uris`]), what one of a watch says ([`watches`]), what a message names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
+//! called ([`uris`]), what one of a watch says ([`watches`]) and one of a terminal ([`terminals`]), what a message names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
 //! of the crate `ahp-types`.
 //! Never: decides anything about state, does I/O, or knows another module of ours.
 
@@ -12,6 +12,7 @@ pub mod errors;
 pub mod methods;
 pub mod names;
 pub mod rpc;
+pub mod terminals;
 pub mod text;
 pub mod uris;
 pub mod watches;

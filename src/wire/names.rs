@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::methods::Method;
 use super::rpc::Incoming;
+use super::terminals::named_by_terminal;
 use super::uris::{canonical_file, named_by_content};
 use super::watches::is_watch;
 
@@ -57,6 +58,10 @@ impl Named {
         let (watches, channels) =
             std::mem::take(&mut named.channels).into_iter().partition(|uri| is_watch(uri));
         named.channels = channels;
+        // What is kept of a terminal is in its chat.
+        let chats =
+            named.channels.iter().filter_map(|uri| Some(named_by_terminal(uri)?.0)).collect::<Vec<_>>();
+        named.channels.extend(chats);
         if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
             named.watches = watches;
         }

@@ -44,6 +44,7 @@ mod runaway;
 mod sessions;
 mod store;
 mod support;
+mod terminals;
 mod tidy;
 mod transcripts;
 mod upgrades;

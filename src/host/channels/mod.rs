@@ -13,6 +13,7 @@ mod root;
 #[cfg(test)]
 mod sample;
 mod session;
+mod terminal;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -37,6 +38,7 @@ use crate::wire::errors::RpcError;
 pub(super) use root::Root;
 #[cfg(test)]
 use sample::Sample;
+pub(super) use terminal::Terminal;
 pub(super) use watch::Watch;
 
 /// What a kind of channels is to everything that is the same for all kinds. What a kind does not answer itself is as it

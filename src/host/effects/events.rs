@@ -75,6 +75,13 @@ pub enum Event {
     LoginRequired,
     /// Something about a run.
     Turn(RunId, TurnEvent),
+    /// Something about a terminal in which a command of the agent's runs. It may outlast the run in which it began.
+    Terminal {
+        /// What the backend calls the terminal; no other one of the conversation is called so.
+        name: String,
+        /// What.
+        event: TerminalEvent,
+    },
     /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.
     /// It is opened anew for the next turn, and nobody needs to notice.
     Left,
@@ -91,9 +98,29 @@ impl Event {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Turn(_, event) => event.bytes(),
+            Self::Terminal { event: TerminalEvent::Data(text), .. } => text.len(),
             _ => 0,
         }
     }
+}
+
+/// What a backend reports about a terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TerminalEvent {
+    /// It is there, in a call of the turn that runs. Until then nothing is told of it, and content of the call that
+    /// has the name as its `resource` shows it from then on.
+    Opened {
+        /// The call.
+        call: String,
+        /// The command, for people.
+        title: String,
+    },
+    /// The command has printed more.
+    Data(String),
+    /// What comes next does not follow what came before: there was too much of it in between.
+    Cleared,
+    /// The command has ended, with this status where it has one. Nothing follows.
+    Exited(Option<i64>),
 }
 
 /// What is missing when a conversation cannot be opened.

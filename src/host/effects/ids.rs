@@ -27,6 +27,16 @@ impl From<u64> for WatchKey {
     }
 }
 
+/// The channel of a terminal. Never given twice by one store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TerminalKey(pub u64);
+
+impl From<u64> for TerminalKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {
@@ -43,6 +53,11 @@ impl ChannelId {
     /// The session that it is, if it is one.
     pub fn session(self) -> Option<SessionKey> {
         (self.kind == ChannelKind::Session).then_some(SessionKey(self.key))
+    }
+
+    /// The terminal that it is, if it is one.
+    pub fn terminal(self) -> Option<TerminalKey> {
+        (self.kind == ChannelKind::Terminal).then_some(TerminalKey(self.key))
     }
 
     /// The chat that it is, if it is one.

@@ -190,8 +190,7 @@ impl Host {
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.sequence(step, key, removed, None);
             self.close_conversation(step, chat);
-            self.remove_channel(chat.into());
-            self.channels.chats.remove(&chat);
+            self.remove_chat(chat);
         }
         self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
@@ -291,6 +290,13 @@ impl Host {
         let action =
             StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
         self.sequence(step, ChannelId::ROOT, action, None);
+    }
+
+    /// Takes a chat out of memory, with its terminals.
+    pub(in crate::host) fn remove_chat(&mut self, chat: ChatKey) {
+        self.forget_terminals_of(chat);
+        self.remove_channel(chat.into());
+        self.channels.chats.remove(&chat);
     }
 
     /// Takes a channel out of reach, with all subscriptions to it.

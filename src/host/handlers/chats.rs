@@ -243,7 +243,7 @@ impl Host {
 
     /// A chat in which nothing runs, with what it begins with.
     pub(super) fn beginning_chat(
-        &self,
+        &mut self,
         channel: Channel,
         key: SessionKey,
         mut state: ChatState,
@@ -254,7 +254,8 @@ impl Host {
         state.draft = from.draft;
         let mut title_by = TitleBy::Nobody;
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
-        if let Some((source, turns)) = from.copied {
+        if let Some((source, mut turns)) = from.copied {
+            self.copy_terminals(&channel.uri, &mut turns);
             if let Some(source) = self.channels.chats.known(source) {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
@@ -301,8 +302,7 @@ impl Host {
         }
         self.take_from_catalogue(step, key, &params.channel);
         self.close_conversation(step, chat);
-        self.remove_channel(chat.into());
-        self.channels.chats.remove(&chat);
+        self.remove_chat(chat);
         self.unsaved.remove(&chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));

@@ -24,6 +24,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
+use crate::wire::terminals::named_by_terminal;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// States from this size on, in bytes, are large: they take longer to write than others should wait.
@@ -56,6 +57,7 @@ impl Host {
         params: &InitializeParams,
     ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
+        self.bring_back_terminals(wanted);
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
         if let Some(client) = self.connections.get_mut(&connection) {
@@ -102,6 +104,7 @@ impl Host {
         params: &ReconnectParams,
         aside: Option<&Aside>,
     ) -> Result<(Subscribed, Missed), RpcError> {
+        self.bring_back_terminals(&params.subscriptions);
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -211,9 +214,12 @@ impl Host {
         params: &SubscribeParams,
     ) -> Result<Subscribed, RpcError> {
         self.check_watches_have_room(connection, &params.channel)?;
+        self.bring_back_terminals([&params.channel]);
         let not_found = || match step.refused_watches.remove(&params.channel) {
             Some(refused) => refused,
-            None if is_watch(&params.channel) => RpcError::resource_not_found(&params.channel),
+            None if is_watch(&params.channel) || named_by_terminal(&params.channel).is_some() => {
+                RpcError::resource_not_found(&params.channel)
+            }
             None => self.not_found(&params.channel),
         };
         let target = self.find(&params.channel).ok_or_else(not_found)?;

@@ -126,6 +126,7 @@ impl Host {
             self.sequence(step, to, added, None);
         }
         self.keep_notes(step, to, &uri, notes);
+        self.hand_terminals_over(step, key);
         self.sync_session(step, to);
         // Now, and not at the end of the step: by then the session may be gone, and the chat with it.
         self.save_moved(step, key);

@@ -277,6 +277,7 @@ fn step(dice: &mut Dice, calm: bool) -> String {
         "/activity Looking around",
         "/tool ls {\"path\":\"/\"}",
         "/tool now",
+        "/terminal one two",
         "/ask rm {\"path\":\"/x\"}",
         "/ask write {\"n\":1.5}",
         "/review cat {\"path\":\"/y\"}",

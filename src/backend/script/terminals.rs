@@ -1,0 +1,65 @@
+//! The step that shows a terminal.
+//!
+//! Owns: what is reported of a command that is not run: its call, what it prints, and its end.
+//! Never: runs anything.
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{ToolResultContent, ToolResultTerminalContent};
+
+use super::steps::text_content;
+use super::{Agent, Stop};
+use crate::host::effects::{Besides, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
+
+/// The tool that runs commands.
+const TOOL: &str = "terminal";
+
+/// What clients that follow VS Code know such a tool by.
+const TOOL_KIND: &str = "toolKind";
+
+impl Agent {
+    /// A call whose terminal shows a text, word by word.
+    pub(super) async fn show_terminal(&mut self, text: &str) -> Result<(), Stop> {
+        self.turn.calls += 1;
+        let id = format!("call-{}", self.turn.calls);
+        self.terminals += 1;
+        let terminal = format!("terminal-{}", self.terminals);
+        let started = TurnEvent::ToolStarted {
+            id: id.clone(),
+            name: TOOL.to_owned(),
+            display_name: "Terminal".to_owned(),
+        };
+        let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
+        self.tell(TurnEvent::With(Box::new(started), Besides { meta, ..Besides::default() })).await?;
+        let input = format!("echo {text}");
+        let message = format!("Run {input}");
+        let ready = TurnEvent::ToolReady {
+            id: id.clone(),
+            input: input.clone(),
+            message: message.into(),
+            gate: ToolGate::Open,
+        };
+        self.tell(ready).await?;
+        self.report_of(&terminal, TerminalEvent::Opened { call: id.clone(), title: input.clone() }).await?;
+        let shown = ToolResultContent::Terminal(ToolResultTerminalContent {
+            resource: terminal.clone(),
+            title: input.clone(),
+            is_pty: None,
+            result: None,
+        });
+        self.tell(TurnEvent::ToolContent { id: id.clone(), content: vec![shown.clone()] }).await?;
+        let printed = format!("{text}\n");
+        for word in printed.split_inclusive(' ') {
+            self.report_of(&terminal, TerminalEvent::Data(word.to_owned())).await?;
+        }
+        self.report_of(&terminal, TerminalEvent::Exited(Some(0))).await?;
+        let mut content = vec![shown];
+        content.extend(text_content(&printed));
+        let message = format!("Ran {input}").into();
+        let outcome = ToolOutcome { success: true, message, content, error: None };
+        self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
+    }
+
+    async fn report_of(&mut self, terminal: &str, event: TerminalEvent) -> Result<(), Stop> {
+        self.report(Event::Terminal { name: terminal.to_owned(), event }).await
+    }
+}

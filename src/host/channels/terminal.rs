@@ -1,0 +1,131 @@
+//! The channel of a terminal.
+//!
+//! Owns: what such a channel is: its state, which keeps the latest of what was shown, and whose command it shows.
+//! Never: keeps it: what a tool call says of the output of its command is kept with the call, and the channel is made again
+//! from that when somebody asks for it.
+
+use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::{SnapshotState, TerminalCommandResult, TerminalLifecycleState, TerminalState};
+
+use super::{Channels, Kind, Table};
+use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::effects::{ChannelId, ChatKey, SessionKey, TerminalKey};
+use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
+use crate::host::scrollback::{cut, text_of};
+use crate::host::{Config, Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
+use crate::wire::terminals::{
+    named_by_terminal, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
+};
+
+/// The channel of a terminal.
+#[derive(Debug)]
+pub(in crate::host) struct Terminal {
+    pub(in crate::host) channel: Channel,
+    pub(in crate::host) state: TerminalState,
+    /// The chat whose agent has the command run.
+    pub(in crate::host) chat: ChatKey,
+    /// What its agent calls it, while that may say something of it.
+    pub(in crate::host) name: Option<String>,
+    /// A call that is over says how the command has ended, and what it has printed.
+    pub(in crate::host) is_kept: bool,
+    /// There was more before what is kept.
+    pub(in crate::host) is_cut: bool,
+}
+
+impl Terminal {
+    /// Whether its command has not ended.
+    pub(in crate::host) fn runs(&self) -> bool {
+        matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
+    }
+
+    /// How its command has ended, once it has, as the call says it that shows it.
+    pub(in crate::host) fn result(&self) -> Option<TerminalCommandResult> {
+        let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
+        Some(TerminalCommandResult {
+            exit_code: exited.exit_code,
+            preview: Some(self.state.content.iter().map(text_of).collect()),
+            truncated: self.is_cut.then_some(true),
+        })
+    }
+
+    /// Cuts what is too much. No action says that: a mirror may hold more, and ends like this.
+    fn cut(&mut self) {
+        let (max, left) = if self.runs() {
+            (SCROLLBACK_BYTES_MAX, SCROLLBACK_BYTES_CUT)
+        } else {
+            (OUTPUT_BYTES_KEPT, OUTPUT_BYTES_KEPT)
+        };
+        self.is_cut |= cut(&mut self.state.content, max, left);
+    }
+}
+
+impl Kind for Terminal {
+    const KIND: ChannelKind = ChannelKind::Terminal;
+    const CALLED: &'static str = "a terminal's channel";
+    const ACTIONS: &'static [ClientAction] = actions_of! {
+        Terminal;
+        "terminal/input" => TerminalInputAction;
+        "terminal/resized" => TerminalResizedAction;
+        "terminal/claimed" => TerminalClaimedAction;
+        "terminal/titleChanged" => TerminalTitleChangedAction;
+        "terminal/cleared" => TerminalClearedAction;
+    };
+    type Key = TerminalKey;
+    type All = Table<TerminalKey, Self>;
+
+    fn at_start(_: &Config) -> Self::All {
+        Table::default()
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn channel_mut(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
+        let outcome = apply_action_to_terminal(&mut self.state, action);
+        self.cut();
+        outcome
+    }
+
+    fn snapshot(&mut self, _: TerminalKey, _: usize) -> Option<SnapshotState> {
+        Some(SnapshotState::Terminal(Box::new(self.state.clone())))
+    }
+
+    /// URI libraries write an empty authority in several ways.
+    fn called_otherwise(channels: &Channels, uri: &str) -> Option<TerminalKey> {
+        let (chat, number) = named_by_terminal(uri)?;
+        channels.by_uri.get(&terminal_uri(&chat, number))?.terminal()
+    }
+
+    fn session_of(channels: &Channels, key: TerminalKey) -> Option<SessionKey> {
+        let chat = channels.terminals.get(&key)?.chat;
+        channels.chats.get(&chat).map(|chat| chat.session)
+    }
+
+    fn change(
+        host: &mut Host,
+        _: &mut Step<'_>,
+        key: TerminalKey,
+        action: StateAction,
+        _: ActionOrigin,
+        _: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        host.client_changes_terminal(key, &action)
+    }
+
+    fn after_action(_: &mut Host, _: &mut Step<'_>, _: TerminalKey, _: &StateAction, _: usize) {}
+}
+
+impl From<TerminalKey> for ChannelId {
+    fn from(TerminalKey(key): TerminalKey) -> Self {
+        Self { kind: Terminal::KIND, key }
+    }
+}

@@ -1,0 +1,342 @@
+//! Terminals: what the commands of agents print, told while they run and kept with the calls that show them.
+//!
+//! Owns: when the channel of a terminal comes into being and goes, what is told on it, and what clients may change of it.
+//! Never: runs a command, or touches the call that shows it: `calls` does that, and asks here what the call says.
+//!
+//! A channel is there as long as its command runs or somebody follows it. What is left of it is in the completed call: how
+//! the command has ended, and the latest of what it has printed. Of that the channel is made again, under the same key, so
+//! that a client that missed something is told exactly that. Where the call does not say how the command has ended, because
+//! the host or the call has ended before it, whoever asks gets the state.
+
+use ahp_types::actions::{
+    StateAction, TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
+};
+use ahp_types::state::{
+    ChatState, ResponsePart, TerminalClaim, TerminalContentPart, TerminalExitedLifecycleState,
+    TerminalLifecycleState, TerminalRunningLifecycleState, TerminalSessionClaim, TerminalState,
+    TerminalUnclassifiedPart, ToolCallState, ToolResultContent, ToolResultTerminalContent, Turn,
+};
+
+use super::actions::Verdict;
+use super::channels::Terminal;
+use super::effects::{ChatKey, TerminalEvent, TerminalKey};
+use super::model::{Channel, Session};
+use super::reduce::tool_call_id;
+use super::refusal::Refusal;
+use super::{Host, Step};
+use crate::wire::terminals::{named_by_terminal, terminal_uri};
+use crate::wire::text;
+
+/// How long a title of a terminal is at most, in bytes.
+const TITLE_BYTES_MAX: usize = 1024;
+
+/// What a call has produced so far.
+fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
+    let content = match call {
+        ToolCallState::Running(call) => &call.content,
+        ToolCallState::PendingResultConfirmation(call) => &call.content,
+        ToolCallState::Completed(call) => &call.content,
+        _ => &None,
+    };
+    content.as_deref().unwrap_or_default()
+}
+
+/// What a chat says of one of its terminals.
+struct Shown<'a> {
+    turn: &'a str,
+    call: &'a str,
+    block: &'a ToolResultTerminalContent,
+    /// The text that stands beside it, for clients that follow no terminals.
+    text: Option<&'a str>,
+}
+
+/// The call that shows the terminal of this URI.
+fn shown_in<'a>(state: &'a ChatState, uri: &str) -> Option<Shown<'a>> {
+    let active = state.active_turn.iter().map(|turn| (&turn.id, &turn.response_parts));
+    let over = state.turns.iter().rev().map(|turn| (&turn.id, &turn.response_parts));
+    active.chain(over).find_map(|(turn, parts)| {
+        parts.iter().find_map(|part| {
+            let ResponsePart::ToolCall(part) = part else { return None };
+            let content = content_of(&part.tool_call);
+            let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
+                ToolResultContent::Terminal(block) if block.resource == uri => Some((at, block)),
+                _ => None,
+            })?;
+            let text = match content.get(at + 1) {
+                Some(ToolResultContent::Text(text)) => Some(text.text.as_str()),
+                _ => None,
+            };
+            Some(Shown { turn, call: tool_call_id(&part.tool_call), block, text })
+        })
+    })
+}
+
+/// The terminals that the calls of these turns show.
+fn terminals_in(turns: &mut [Turn]) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
+    let parts = turns.iter_mut().flat_map(|turn| &mut turn.response_parts);
+    let content = parts.filter_map(|part| match part {
+        ResponsePart::ToolCall(part) => match &mut part.tool_call {
+            ToolCallState::Completed(call) => call.content.as_mut(),
+            _ => None,
+        },
+        _ => None,
+    });
+    content.flatten().filter_map(|content| match content {
+        ToolResultContent::Terminal(block) => Some(block),
+        _ => None,
+    })
+}
+
+impl Host {
+    /// Takes in what an agent reports of a terminal.
+    pub(super) fn terminal_reports(
+        &mut self,
+        step: &mut Step<'_>,
+        chat: ChatKey,
+        name: String,
+        event: TerminalEvent,
+    ) {
+        let known = self.terminal_called(chat, &name);
+        if let TerminalEvent::Opened { call, title } = event {
+            if known.is_none() {
+                self.open_terminal(chat, name, call, &title);
+            }
+            return;
+        }
+        let runs = |key: &TerminalKey| self.channels.terminals.get(key).is_some_and(Terminal::runs);
+        let Some(key) = known.filter(runs) else {
+            tracing::debug!(?chat, name, "a report of a terminal that is unknown or has ended was ignored");
+            return;
+        };
+        let action = match event {
+            TerminalEvent::Data(data) => StateAction::TerminalData(TerminalDataAction { data }),
+            TerminalEvent::Cleared => StateAction::TerminalCleared(TerminalClearedAction {}),
+            TerminalEvent::Exited(exit_code) => {
+                self.terminals_changed = true;
+                StateAction::TerminalExited(TerminalExitedAction { exit_code })
+            }
+            TerminalEvent::Opened { .. } => return,
+        };
+        self.sequence(step, key, action, None);
+    }
+
+    /// The terminal that the agent of a chat calls by this name.
+    fn terminal_called(&self, chat: ChatKey, name: &str) -> Option<TerminalKey> {
+        let mut terminals = self.channels.terminals.iter();
+        let found =
+            terminals.find(|(_, terminal)| terminal.chat == chat && terminal.name.as_deref() == Some(name));
+        found.map(|(key, _)| *key)
+    }
+
+    fn open_terminal(&mut self, key: ChatKey, name: String, call: String, title: &str) {
+        let number = self.fresh_key();
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(run) = &chat.run else { return };
+        let claim = self.claim_of(key, Some(run.turn_id.clone()), Some(call));
+        let state = TerminalState {
+            title: text::first_bytes(&text::message(title), TITLE_BYTES_MAX).to_owned(),
+            cwd: None,
+            cols: None,
+            rows: None,
+            content: Vec::new(),
+            lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+            claim,
+            supports_command_detection: None,
+            is_pty: Some(false),
+        };
+        // It has no past: nobody knows its URI.
+        let channel = Channel::new(terminal_uri(&chat.channel.uri, number), self.head);
+        let terminal =
+            Terminal { channel, state, chat: key, name: Some(name), is_kept: false, is_cut: false };
+        self.add_terminal(TerminalKey(number), terminal);
+    }
+
+    fn add_terminal(&mut self, key: TerminalKey, terminal: Terminal) {
+        self.channels.by_uri.insert(terminal.channel.uri.clone(), key.into());
+        self.channels.terminals.insert(key, terminal);
+    }
+
+    /// Who has a terminal in which a chat's agent runs a command.
+    fn claim_of(
+        &self,
+        chat: ChatKey,
+        turn_id: Option<String>,
+        tool_call_id: Option<String>,
+    ) -> TerminalClaim {
+        let chat = self.channels.chats.known(chat);
+        let session = chat.and_then(|chat| self.channels.sessions.known(chat.session));
+        TerminalClaim::Session(TerminalSessionClaim {
+            session: session.map(|session| session.channel.uri.clone()).unwrap_or_default(),
+            chat: chat.map(|chat| chat.channel.uri.clone()).unwrap_or_default(),
+            turn_id,
+            tool_call_id,
+        })
+    }
+
+    /// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has become of those that
+    /// have ended.
+    pub(super) fn place_terminals(
+        &self,
+        chat: ChatKey,
+        mut content: Vec<ToolResultContent>,
+    ) -> Vec<ToolResultContent> {
+        for content in &mut content {
+            let ToolResultContent::Terminal(block) = content else { continue };
+            let by_uri = || self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+            let key = self.terminal_called(chat, &block.resource).or_else(by_uri);
+            let Some(terminal) = key.and_then(|key| self.channels.terminals.get(&key)) else { continue };
+            block.resource.clone_from(&terminal.channel.uri);
+            block.title.clone_from(&terminal.state.title);
+            block.is_pty = terminal.state.is_pty;
+            block.result = terminal.result();
+        }
+        content
+    }
+
+    /// A call is over that says what has become of these terminals.
+    pub(super) fn terminals_are_kept(&mut self, content: &[ToolResultContent]) {
+        for content in content {
+            let ToolResultContent::Terminal(block) = content else { continue };
+            let key = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+            let terminal = key.and_then(|key| self.channels.terminals.get_mut(&key));
+            if let Some(terminal) = terminal.filter(|_| block.result.is_some()) {
+                terminal.is_kept = true;
+                self.terminals_changed = true;
+            }
+        }
+    }
+
+    fn terminals_of(&self, chat: ChatKey) -> Vec<TerminalKey> {
+        let terminals = self.channels.terminals.iter();
+        terminals.filter(|(_, terminal)| terminal.chat == chat).map(|(key, _)| *key).collect()
+    }
+
+    /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the same names.
+    pub(super) fn end_terminals_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        for key in self.terminals_of(chat) {
+            let Some(terminal) = self.channels.terminals.known_mut(key) else { continue };
+            terminal.name = None;
+            if terminal.runs() {
+                let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
+                self.sequence(step, key, action, None);
+                self.terminals_changed = true;
+            }
+        }
+    }
+
+    /// A chat is one of another session now.
+    pub(super) fn hand_terminals_over(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        for key in self.terminals_of(chat) {
+            let claim = self.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+            let Some(TerminalClaim::Session(before)) = claim else { continue };
+            let claim = self.claim_of(chat, before.turn_id, before.tool_call_id);
+            let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
+            self.sequence(step, key, claimed, None);
+        }
+    }
+
+    /// A chat is gone, or is let out of memory.
+    pub(super) fn forget_terminals_of(&mut self, chat: ChatKey) {
+        for key in self.terminals_of(chat) {
+            self.remove_channel(key.into());
+            self.channels.terminals.remove(&key);
+        }
+    }
+
+    /// Whether nobody would notice that the terminals of a session are not in memory.
+    pub(super) fn has_idle_terminals(&self, session: &Session) -> bool {
+        let chats: Vec<ChatKey> = self.channels.chats_of(session).collect();
+        let mut terminals = self.channels.terminals.values().filter(|it| chats.contains(&it.chat));
+        terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
+    }
+
+    /// Lets those out of memory that can be made again, and that nobody follows.
+    pub(super) fn settle_terminals(&mut self) {
+        if !std::mem::take(&mut self.terminals_changed) {
+            return;
+        }
+        let stays = |it: &Terminal| it.runs() || !it.is_kept || !it.channel.subscribers.is_empty();
+        self.channels.terminals.retain(|_, terminal| {
+            let stays = stays(terminal);
+            if !stays {
+                self.channels.by_uri.remove(&terminal.channel.uri);
+            }
+            stays
+        });
+    }
+
+    /// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
+    pub(super) fn bring_back_terminals<'a>(&mut self, uris: impl IntoIterator<Item = &'a String>) {
+        for uri in uris {
+            if self.find(uri).is_none() {
+                if let Some((key, terminal)) = self.terminal_shown(uri) {
+                    self.add_terminal(key, terminal);
+                    self.terminals_changed = true;
+                }
+            }
+        }
+    }
+
+    fn terminal_shown(&self, uri: &str) -> Option<(TerminalKey, Terminal)> {
+        let (chat, number) = named_by_terminal(uri)?;
+        let key = self.find_chat(&chat)?;
+        let uri = terminal_uri(&self.channels.chats.known(key)?.channel.uri, number);
+        let Shown { turn, call, block, text } =
+            shown_in(self.channels.chats.known(key)?.conversation.state(), &uri)?;
+        let result = block.result.as_ref();
+        let output = result.and_then(|result| result.preview.as_deref()).or(text).unwrap_or_default();
+        let part = TerminalUnclassifiedPart { value: output.to_owned() };
+        let content = (!output.is_empty()).then_some(TerminalContentPart::Unclassified(part));
+        let exited = TerminalExitedLifecycleState { exit_code: result.and_then(|result| result.exit_code) };
+        let state = TerminalState {
+            title: block.title.clone(),
+            cwd: None,
+            cols: None,
+            rows: None,
+            content: content.into_iter().collect(),
+            lifecycle: TerminalLifecycleState::Exited(exited),
+            claim: self.claim_of(key, Some(turn.to_owned()), Some(call.to_owned())),
+            supports_command_detection: None,
+            is_pty: block.is_pty,
+        };
+        // What was told last of one whose end the call does not say does not lead to this.
+        let session = self.channels.sessions.known(self.channels.chats.known(key)?.session)?;
+        let born_at = if result.is_some() { session.channel.born_at } else { self.head + 1 };
+        let channel = Channel::new(uri, born_at);
+        let is_cut = result.is_some_and(|result| result.truncated == Some(true));
+        Some((TerminalKey(number), Terminal { channel, state, chat: key, name: None, is_kept: true, is_cut }))
+    }
+
+    /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they are there as long as
+    /// it is, whatever becomes of the chat that it comes from. Commands that run are shown where they are.
+    pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [Turn]) {
+        for block in terminals_in(turns) {
+            let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+            let runs = known.and_then(|key| self.channels.terminals.get(&key)).is_some_and(Terminal::runs);
+            if !runs && named_by_terminal(&block.resource).is_some() {
+                block.resource = terminal_uri(chat, self.fresh_key());
+            }
+        }
+    }
+
+    /// What a client asks to be changed of a terminal.
+    ///
+    /// # Errors
+    /// Why it may not be.
+    pub(super) fn client_changes_terminal(
+        &mut self,
+        key: TerminalKey,
+        action: &StateAction,
+    ) -> Result<Verdict, Refusal> {
+        if self.channels.terminals.known(key).is_none() {
+            return Ok(Verdict::Unchanged);
+        }
+        Err(Refusal::OutputOfAgent(match action {
+            StateAction::TerminalInput(_) => "reads nothing",
+            StateAction::TerminalResized(_) => "has no size",
+            StateAction::TerminalClaimed(_) => "belongs to its agent",
+            StateAction::TerminalTitleChanged(_) => "is called by its command",
+            _ => "is not cleared by clients",
+        }))
+    }
+}

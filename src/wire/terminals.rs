@@ -1,0 +1,51 @@
+//! What the URI of a terminal of the host's own says, and how large a terminal may get.
+//!
+//! Owns: that URI: it names the chat in which a command was run, and which terminal of it is meant, so that what the
+//! command has printed is found as long as the chat is there, whatever became of the command.
+//! Never: knows which terminals there are. A client gives the terminals that it asks for URIs of its own choice.
+
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::Engine as _;
+
+/// What stands before what is encoded.
+const SCHEME: &str = "ahp-terminal:";
+
+/// So much of what a terminal has shown is kept, in bytes; past it the oldest is cut.
+pub const SCROLLBACK_BYTES_MAX: usize = 256 << 10;
+
+/// So much is left when it is cut.
+pub const SCROLLBACK_BYTES_CUT: usize = 192 << 10;
+
+/// So much is kept of what a command of an agent has printed, once it has ended.
+pub const OUTPUT_BYTES_KEPT: usize = 64 << 10;
+
+/// The URI of a terminal of this chat.
+pub fn terminal_uri(chat: &str, number: u64) -> String {
+    format!("{SCHEME}/{}.{number}", URL_SAFE_NO_PAD.encode(chat))
+}
+
+/// The chat and the number that the URI of a terminal names; none when it is none of the host's own. URI libraries write
+/// an empty authority in several ways.
+pub fn named_by_terminal(uri: &str) -> Option<(String, u64)> {
+    let name = uri.strip_prefix(SCHEME)?.trim_start_matches('/');
+    let (chat, number) = name.split_once('.')?;
+    Some((String::from_utf8(URL_SAFE_NO_PAD.decode(chat).ok()?).ok()?, number.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uri_of_a_terminal_says_where_its_command_was_run() {
+        let chat = "ahp-chat://default/YWhw_b246L3M";
+        let uri = terminal_uri(chat, 17);
+        assert_eq!(named_by_terminal(&uri), Some((chat.to_owned(), 17)));
+        assert_eq!(named_by_terminal(&uri.replace(":/", ":///")), Some((chat.to_owned(), 17)));
+        for foreign in
+            ["ahp-terminal:/x", "ahp-terminal:/x.y", "agenthost-terminal:/YQ.1", "ahp-terminal:/%.1"]
+        {
+            assert_eq!(named_by_terminal(foreign), None, "{foreign}");
+        }
+    }
+}

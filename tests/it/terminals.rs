@@ -1,0 +1,262 @@
+//! Terminals of agents' commands, where a transcript cannot go: what is told while a command runs.
+//!
+//! Owns: a host in memory, one chat of it, an agent that says what a test has it say, and the mirror of a client.
+//! Never: runs a command.
+
+use ahp::reducers::apply_action_to_terminal;
+use ahp_sidecar::host::effects::{
+    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, RunId, TerminalEvent, ToolGate, ToolOutcome,
+    TurnEnd, TurnEvent,
+};
+use ahp_sidecar::wire::terminals::{OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_MAX};
+use ahp_types::actions::ActionEnvelope;
+use ahp_types::state::{
+    Snapshot, SnapshotState, TerminalContentPart, TerminalState, ToolResultContent, ToolResultTerminalContent,
+};
+use serde_json::{json, Value};
+
+use crate::support::core::{opened, said, Core, CHAT, SESSION};
+
+const CLIENT: ConnectionId = ConnectionId(1);
+
+struct World {
+    core: Core,
+    chat: ChatKey,
+    run: RunId,
+    outputs: Vec<Output>,
+}
+
+/// A terminal, as its agent has a call show it.
+fn shown(name: &str) -> Vec<ToolResultContent> {
+    vec![ToolResultContent::Terminal(ToolResultTerminalContent {
+        resource: name.to_owned(),
+        title: "x".to_owned(),
+        is_pty: None,
+        result: None,
+    })]
+}
+
+/// All that a terminal shows.
+fn text_of(state: &TerminalState) -> String {
+    let texts = state.content.iter().map(|part| match part {
+        TerminalContentPart::Unclassified(part) => part.value.clone(),
+        part => panic!("no command is told: {part:?}"),
+    });
+    texts.collect()
+}
+
+impl World {
+    /// A chat in which a call runs that shows a terminal, and a client that follows the chat.
+    fn new() -> (Self, String) {
+        let (core, chat, run) = (Core::new(), ChatKey(0), RunId(0));
+        let mut world = Self { core, chat, run, outputs: Vec::new() };
+        world.feed(Input::Opened { connection: CLIENT, default_directory: None });
+        let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
+        world.say(json!({ "id": 1, "method": "initialize", "params": hello }));
+        world.say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));
+        world.chat = opened(&world.outputs);
+        world.hear(Event::Opened);
+        world.say(json!({ "id": 3, "method": "subscribe", "params": { "channel": CHAT } }));
+        let message = json!({ "text": "go", "origin": { "kind": "user" } });
+        let action = json!({ "type": "chat/turnStarted", "turnId": "t1", "message": message });
+        let params = json!({ "channel": CHAT, "clientSeq": 1, "action": action });
+        world.say(json!({ "method": "dispatchAction", "params": params }));
+        let started = world.outputs.iter().find_map(|output| match output {
+            Output::Agent(_, command) => match &**command {
+                Command::StartTurn { run, .. } => Some(*run),
+                _ => None,
+            },
+            _ => None,
+        });
+        world.run = started.unwrap();
+        let (name, display_name) = ("sh".to_owned(), "sh".to_owned());
+        world.report(TurnEvent::ToolStarted { id: "c".to_owned(), name, display_name });
+        let (input, message) = ("x".to_owned(), "x".into());
+        world.report(TurnEvent::ToolReady { id: "c".to_owned(), input, message, gate: ToolGate::Open });
+        world.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned() });
+        world.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
+        let content = world.told("chat/toolCallContentChanged");
+        let uri = content["content"][0]["resource"].as_str().unwrap().to_owned();
+        (world, uri)
+    }
+
+    fn feed(&mut self, input: Input) {
+        self.outputs.extend(self.core.feed(input));
+    }
+
+    fn say(&mut self, message: Value) {
+        self.feed(said(CLIENT, message));
+    }
+
+    fn hear(&mut self, event: Event) {
+        self.feed(Input::Agent(self.chat, event));
+    }
+
+    fn report(&mut self, event: TurnEvent) {
+        self.hear(Event::Turn(self.run, event));
+    }
+
+    fn print(&mut self, event: TerminalEvent) {
+        self.hear(Event::Terminal { name: "one".to_owned(), event });
+    }
+
+    fn data(&mut self, text: impl Into<String>) {
+        self.print(TerminalEvent::Data(text.into()));
+    }
+
+    fn done(&mut self) {
+        let outcome = ToolOutcome { success: true, message: "x".into(), content: shown("one"), error: None };
+        self.report(TurnEvent::ToolDone { id: "c".to_owned(), outcome, review: false });
+    }
+
+    /// What was put out since it was last asked for.
+    fn lines(&mut self) -> Vec<Value> {
+        let outputs = std::mem::take(&mut self.outputs);
+        let frames = outputs.into_iter().filter_map(|output| match output {
+            Output::Frame(CLIENT, Frame::Action(action)) => serde_json::from_slice(&action.line).ok(),
+            Output::Frame(CLIENT, Frame::Answer(line)) => serde_json::from_slice(&line).ok(),
+            Output::Frame(CLIENT, Frame::Result { result, .. }) => serde_json::from_slice(&result).ok(),
+            Output::Frame(CLIENT, Frame::Error { error, .. }) => Some(json!({ "error": error.code })),
+            _ => None,
+        });
+        frames.collect()
+    }
+
+    /// The last action of this name that was told.
+    fn told(&mut self, name: &str) -> Value {
+        let lines = self.lines().into_iter().rev();
+        let mut actions = lines.map(|line| line["params"]["action"].clone());
+        actions.find(|action| action["type"] == name).unwrap_or_else(|| panic!("no {name} was told"))
+    }
+
+    /// The state of a terminal, which the client follows from now on.
+    fn follow(&mut self, uri: &str) -> TerminalState {
+        self.lines();
+        self.say(json!({ "id": 4, "method": "subscribe", "params": { "channel": uri } }));
+        let answer = self.lines().remove(0);
+        let snapshot: Snapshot =
+            serde_json::from_value(answer["snapshot"].clone()).unwrap_or_else(|_| panic!("{answer}"));
+        let SnapshotState::Terminal(state) = snapshot.state else { panic!("no terminal") };
+        *state
+    }
+
+    fn leave(&mut self, uri: &str) {
+        self.say(json!({ "method": "unsubscribe", "params": { "channel": uri } }));
+    }
+
+    /// What the mirror of a client is that is told what was put out.
+    fn mirror(&mut self, mut state: TerminalState, uri: &str) -> TerminalState {
+        for line in self.lines().into_iter().filter(|line| line["params"]["channel"] == uri) {
+            let envelope: ActionEnvelope = serde_json::from_value(line["params"].clone()).unwrap();
+            apply_action_to_terminal(&mut state, &envelope.action);
+        }
+        state
+    }
+}
+
+#[test]
+fn a_client_that_follows_a_terminal_has_what_it_shows() {
+    let (mut world, uri) = World::new();
+    world.data("before ");
+    let state = world.follow(&uri);
+    assert_eq!((text_of(&state).as_str(), state.title.as_str()), ("before ", "make"));
+    assert_eq!(state.is_pty, Some(false));
+    world.data("one ");
+    world.data("two");
+    world.print(TerminalEvent::Cleared);
+    world.data("three");
+    world.print(TerminalEvent::Exited(Some(3)));
+    // Nothing follows an end.
+    world.data("four");
+    world.print(TerminalEvent::Exited(Some(4)));
+    let mirror = world.mirror(state, &uri);
+    assert_eq!(text_of(&mirror), "three");
+    assert_eq!(mirror, world.follow(&uri));
+    world.done();
+    let done = world.told("chat/toolCallComplete");
+    let result = json!({ "exitCode": 3, "preview": "three" });
+    assert_eq!(done["result"]["content"][0]["result"], result);
+    // It is made again of the call when nobody follows it any more.
+    world.leave(&uri);
+    assert_eq!(mirror, world.follow(&uri));
+}
+
+#[test]
+fn what_is_too_much_is_cut_at_its_beginning() {
+    let (mut world, uri) = World::new();
+    let line = |number: usize| format!("{number:0>62}\n");
+    let state = world.follow(&uri);
+    let enough = SCROLLBACK_BYTES_MAX / line(0).len();
+    let all: String = (0..enough).map(line).collect();
+    let rest = SCROLLBACK_BYTES_MAX - all.len();
+    world.data(all + &"x".repeat(rest));
+    let mirror = world.mirror(state, &uri);
+    assert_eq!(mirror, world.follow(&uri), "as much as may be");
+    world.data("y");
+    let mirror = world.mirror(mirror, &uri);
+    let shown = text_of(&world.follow(&uri));
+    assert!(shown.len() < SCROLLBACK_BYTES_MAX && shown.starts_with('0') && shown.find('\n') == Some(62));
+    assert!(text_of(&mirror).ends_with(&shown));
+    world.print(TerminalEvent::Exited(None));
+    let mirror = world.mirror(mirror, &uri);
+    let kept = world.follow(&uri);
+    assert!(text_of(&kept).len() <= OUTPUT_BYTES_KEPT && text_of(&mirror).ends_with(&text_of(&kept)));
+    assert_eq!(mirror.lifecycle, kept.lifecycle);
+    world.done();
+    let done = world.told("chat/toolCallComplete");
+    assert_eq!(done["result"]["content"][0]["result"]["truncated"], true);
+    world.leave(&uri);
+    assert_eq!(world.follow(&uri), kept);
+}
+
+#[test]
+fn a_command_that_outlasts_its_call_and_its_turn_is_followed_to_its_end() {
+    let (mut world, uri) = World::new();
+    let state = world.follow(&uri);
+    world.done();
+    let done = world.told("chat/toolCallComplete");
+    assert_eq!(done["result"]["content"][0]["result"], Value::Null);
+    world.report(TurnEvent::Ended(TurnEnd::Complete));
+    world.data("late");
+    world.leave(&uri);
+    world.print(TerminalEvent::Exited(Some(0)));
+    let after = world.follow(&uri);
+    assert_eq!((text_of(&after).as_str(), after.claim), ("late", state.claim));
+}
+
+#[test]
+fn commands_end_with_their_agent_and_terminals_with_their_chat() {
+    let (mut world, uri) = World::new();
+    let state = world.follow(&uri);
+    world.hear(Event::Died { reason: "it is dead".to_owned() });
+    let mirror = world.mirror(state, &uri);
+    assert_eq!(serde_json::to_value(&mirror.lifecycle).unwrap(), json!({ "status": "exited" }));
+    assert_eq!(mirror, world.follow(&uri));
+    // What has its name in another conversation is another one.
+    world.print(TerminalEvent::Data("x".to_owned()));
+    assert!(world.lines().is_empty());
+    world.say(json!({ "id": 5, "method": "disposeSession", "params": { "channel": SESSION } }));
+    world.lines();
+    world.say(json!({ "id": 6, "method": "subscribe", "params": { "channel": uri } }));
+    assert_eq!(world.lines(), [json!({ "error": -32008 })]);
+}
+
+#[test]
+fn clients_change_nothing_of_it() {
+    let (mut world, uri) = World::new();
+    world.follow(&uri);
+    let claim = json!({ "kind": "client", "clientId": "me" });
+    for action in [
+        json!({ "type": "terminal/input", "data": "x" }),
+        json!({ "type": "terminal/resized", "cols": 1, "rows": 1 }),
+        json!({ "type": "terminal/claimed", "claim": claim }),
+        json!({ "type": "terminal/titleChanged", "title": "x" }),
+        json!({ "type": "terminal/cleared" }),
+        json!({ "type": "terminal/data", "data": "x" }),
+    ] {
+        let params = json!({ "channel": uri, "clientSeq": 2, "action": action });
+        world.say(json!({ "method": "dispatchAction", "params": params }));
+        let lines = world.lines();
+        assert!(lines.len() == 1 && lines[0]["params"]["rejectionReason"].is_string(), "{lines:?}");
+    }
+}
