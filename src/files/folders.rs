@@ -208,10 +208,11 @@ impl Place {
     /// The file system lets us write there: what is there, or its folder when nothing is.
     fn must_be_writable(&self) -> Result<(), Refusal> {
         let may = |name: &OsStr| accessat(&self.folder, name, Access::WRITE_OK, AtFlags::empty());
-        Ok(match self.name.as_deref().map(may) {
-            None | Some(Err(Errno::NOENT)) => may(OsStr::new("."))?,
-            Some(outcome) => outcome?,
-        })
+        let outcome = match self.name.as_deref().map(may) {
+            None | Some(Err(Errno::NOENT)) => may(OsStr::new(".")),
+            Some(outcome) => outcome,
+        };
+        outcome.map_err(Refusal::from)
     }
 }
 

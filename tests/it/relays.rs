@@ -130,7 +130,7 @@ fn nothing_waits_for_who_is_gone() {
     let outputs = read(&mut core, ASKS, 7, "virtual://client-3/a");
     let is_refused = |output: &Output| matches!(output, Output::Resource(..));
     assert!(asked(&outputs).is_none() && outputs.iter().any(is_refused), "as any scheme that nobody serves");
-    open(&mut core, SERVES, "client-2");
+    open(&mut core, ConnectionId(3), "client-2");
     assert!(asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).is_some(), "it has come back");
 }
 
