@@ -33,7 +33,7 @@ const TOLD_BYTES_MAX: usize = 64 << 10;
 const EMBEDDED: &[u8] = b"embeddedResource";
 
 /// Something that is shown, and may have a content of its own.
-enum Shown<'a> {
+enum ShownContent<'a> {
     /// A side of a change, and which one.
     Side(&'static str, &'a mut FileEditSide),
     /// Data that a tool call has produced.
@@ -42,20 +42,24 @@ enum Shown<'a> {
 
 /// Something that contents are in.
 trait Contents {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>));
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>));
 }
 
-fn both(before: &mut Option<FileEditSide>, after: &mut Option<FileEditSide>, see: &mut dyn FnMut(Shown<'_>)) {
-    before.iter_mut().for_each(|side| see(Shown::Side("before", side)));
-    after.iter_mut().for_each(|side| see(Shown::Side("after", side)));
+fn both(
+    before: &mut Option<FileEditSide>,
+    after: &mut Option<FileEditSide>,
+    see: &mut dyn FnMut(ShownContent<'_>),
+) {
+    before.iter_mut().for_each(|side| see(ShownContent::Side("before", side)));
+    after.iter_mut().for_each(|side| see(ShownContent::Side("after", side)));
 }
 
 impl Contents for Vec<ToolResultContent> {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         for content in self {
             match content {
                 ToolResultContent::FileEdit(edit) => both(&mut edit.before, &mut edit.after, see),
-                ToolResultContent::EmbeddedResource(_) => see(Shown::Produced(content)),
+                ToolResultContent::EmbeddedResource(_) => see(ShownContent::Produced(content)),
                 _ => {}
             }
         }
@@ -63,7 +67,7 @@ impl Contents for Vec<ToolResultContent> {
 }
 
 impl Contents for FileEditCollection {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         for edit in &mut self.items {
             both(&mut edit.before, &mut edit.after, see);
         }
@@ -71,7 +75,7 @@ impl Contents for FileEditCollection {
 }
 
 impl<T: Contents> Contents for Option<T> {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         if let Some(some) = self {
             some.each(see);
         }
@@ -79,7 +83,7 @@ impl<T: Contents> Contents for Option<T> {
 }
 
 impl Contents for ToolCallState {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         match self {
             Self::PendingConfirmation(call) => call.edits.each(see),
             Self::Running(call) => call.content.each(see),
@@ -91,7 +95,7 @@ impl Contents for ToolCallState {
 }
 
 impl Contents for Vec<ResponsePart> {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         for part in self {
             if let ResponsePart::ToolCall(part) = part {
                 part.tool_call.each(see);
@@ -101,13 +105,13 @@ impl Contents for Vec<ResponsePart> {
 }
 
 impl Contents for Vec<Turn> {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         self.iter_mut().for_each(|turn| turn.response_parts.each(see));
     }
 }
 
 impl Contents for ChatState {
-    fn each(&mut self, see: &mut dyn FnMut(Shown<'_>)) {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         self.turns.each(see);
         self.active_turn.iter_mut().for_each(|turn| turn.response_parts.each(see));
     }
@@ -117,7 +121,7 @@ impl Contents for ChatState {
 fn tell_request(request: &mut SessionInputRequest) {
     if let SessionInputRequest::ToolConfirmation(request) = request {
         let chat = request.chat.clone();
-        let mut each = |shown: Shown<'_>| tell(&chat, shown);
+        let mut each = |shown: ShownContent<'_>| tell(&chat, shown);
         match &mut request.tool_call {
             ToolCallConfirmationState::PendingConfirmation(call) => call.edits.each(&mut each),
             ToolCallConfirmationState::PendingResultConfirmation(call) => call.content.each(&mut each),
@@ -127,14 +131,14 @@ fn tell_request(request: &mut SessionInputRequest) {
 }
 
 /// Puts the URI that clients are told in place of a content.
-fn tell(chat: &str, shown: Shown<'_>) {
+fn tell(chat: &str, shown: ShownContent<'_>) {
     match shown {
-        Shown::Side(side, of) if of.content.uri.starts_with(INLINE) => {
+        ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
             let path = of.uri.strip_prefix("file://").unwrap_or("/");
             of.content.uri = content_uri(chat, &id_of(&of.content.uri), side, path);
         }
-        Shown::Side(..) => {}
-        Shown::Produced(content) => {
+        ShownContent::Side(..) => {}
+        ShownContent::Produced(content) => {
             let Some((embedded, inline)) = large(content) else { return };
             let padding = embedded.data.bytes().rev().take_while(|byte| *byte == b'=').count();
             let bytes = (embedded.data.len() / 4 * 3).saturating_sub(padding);
@@ -254,7 +258,7 @@ impl Host {
             StateAction::ChatToolCallReady(ready) => {
                 let mut edits = ready.edits.clone();
                 edits.each(&mut |shown| {
-                    if let Shown::Side(_, of) = shown {
+                    if let ShownContent::Side(_, of) = shown {
                         chat.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
                     }
                 });
@@ -286,11 +290,11 @@ impl Host {
                 let ResponsePart::ToolCall(part) = part else { continue };
                 part.tool_call.clone().each(&mut |shown| {
                     let inline = match shown {
-                        Shown::Side(_, of) if of.content.uri.starts_with(INLINE) => {
+                        ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
                             Some(std::mem::take(&mut of.content.uri))
                         }
-                        Shown::Side(..) => None,
-                        Shown::Produced(content) => large(content).map(|(_, inline)| inline),
+                        ShownContent::Side(..) => None,
+                        ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
                     };
                     found = found.take().or(inline.filter(|inline| id_of(inline) == id));
                 });

@@ -23,7 +23,7 @@ use super::effects::{ConnectionId, Frame, Output, Timer};
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{read_json, to_sorted_json, Params, Reply, RequestId};
+use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId};
 use crate::wire::uris::ROOT;
 
 /// A client must answer within this time.
@@ -52,7 +52,7 @@ const NO_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
 
 /// Who serves a URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Server {
+enum ServedBy {
     /// The client of this connection.
     Client(ConnectionId),
     /// A client that was here, and is not any more.
@@ -112,9 +112,9 @@ impl Host {
             )));
         }
         let asked = match asked {
-            Server::Client(asked) => asked,
-            Server::Gone => return Err(RpcError::unavailable(format_args!("`{uri}`: its client is gone"))),
-            Server::Nobody => return Ok(None),
+            ServedBy::Client(asked) => asked,
+            ServedBy::Gone => return Err(RpcError::unavailable(format_args!("`{uri}`: its client is gone"))),
+            ServedBy::Nobody => return Ok(None),
         };
         let on_its_way = self.awaited.values().filter(|awaited| awaited.relay.asked == asked);
         if on_its_way.count() >= ASKED_MAX {
@@ -127,11 +127,11 @@ impl Host {
     }
 
     /// Who serves a URI.
-    fn who_serves(&self, uri: &str) -> Server {
-        let Some((scheme, rest)) = uri.split_once(':') else { return Server::Nobody };
+    fn who_serves(&self, uri: &str) -> ServedBy {
+        let Some((scheme, rest)) = uri.split_once(':') else { return ServedBy::Nobody };
         let is_one = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
         if !is_one || NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme)) {
-            return Server::Nobody;
+            return ServedBy::Nobody;
         }
         let can_be_asked = |connection: &ConnectionId| {
             let answers = self.connections.get(connection).is_some_and(|client| !client.answers_nothing);
@@ -155,10 +155,10 @@ impl Host {
         let ranked = clients
             .filter_map(|(connection, client)| Some((serves(client.client_id.as_deref()?)?, *connection)));
         match ranked.max() {
-            Some((_, connection)) => Server::Client(connection),
+            Some((_, connection)) => ServedBy::Client(connection),
             // One that answers nothing serves nothing.
-            None if self.is_gone(serves) => Server::Gone,
-            None => Server::Nobody,
+            None if self.is_gone(serves) => ServedBy::Gone,
+            None => ServedBy::Nobody,
         }
     }
 
@@ -208,7 +208,12 @@ impl Host {
     }
 
     /// A client has answered something.
-    pub(super) fn client_replies(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: Reply) {
+    pub(super) fn client_replies(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        reply: ClientReply,
+    ) {
         let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
         let is_asked =
             |number: &u64| self.awaited.get(number).is_some_and(|awaited| awaited.relay.asked == connection);
@@ -255,7 +260,7 @@ impl Host {
 }
 
 /// What somebody is answered whose request a client has answered so.
-fn answer(relay: Relay, id: RequestId, reply: Reply) -> Frame {
+fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let Relay { method, uri, .. } = relay;
     let failed = |error| Frame::Error { id: Some(id.clone()), error };
     let error = reply.error.filter(|error| error != "null");

@@ -21,7 +21,7 @@ use tokio::time::{sleep_until, Instant};
 
 use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
-use self::screen::{Changes, Screen, Stage};
+use self::screen::{CommandStage, Screen, ScreenChanges};
 use super::errors::RequestError;
 use super::peer::AgentRequest;
 use crate::host::effects::RunId;
@@ -37,15 +37,15 @@ const SHOW_EVERY: Duration = Duration::from_millis(250);
 pub struct Terminals {
     /// Where commands run that name no place.
     directory: PathBuf,
-    open: BTreeMap<String, Terminal>,
+    open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
-    changes: Arc<Changes>,
+    changes: Arc<ScreenChanges>,
     /// When it was last told what they show.
     told: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Terminal {
+struct AgentTerminal {
     screen: Arc<Screen>,
     /// None when it was killed.
     held: Option<KillSwitch>,
@@ -64,7 +64,7 @@ enum Wait {
 }
 
 /// An answer to a request.
-pub type Answer = (AgentRequest, Result<Value, RequestError>);
+pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
 
 impl Terminals {
     /// None yet.
@@ -116,7 +116,7 @@ impl Terminals {
         run: RunId,
         commands: &Commands,
     ) -> Result<(String, Arc<Screen>), RequestError> {
-        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), Stage::Failed(_)));
+        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), CommandStage::Failed(_)));
         if self.open.len() >= TERMINALS_MAX {
             return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
@@ -126,7 +126,7 @@ impl Terminals {
             .start(launch, Arc::clone(&screen))
             .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
         let name = commands.next_name();
-        let terminal = Terminal { screen: Arc::clone(&screen), held: Some(held), run };
+        let terminal = AgentTerminal { screen: Arc::clone(&screen), held: Some(held), run };
         self.open.insert(name.clone(), terminal);
         self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Start(name.clone())));
         Ok((name, screen))
@@ -173,7 +173,7 @@ impl Terminals {
     /// # Errors
     /// When there is no such terminal.
     pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
-        let Terminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
+        let AgentTerminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
         screen.release();
         self.waiting.push((request.clone(), screen, Wait::End));
         held.into_iter().for_each(KillSwitch::kill);
@@ -202,16 +202,20 @@ impl Terminals {
     }
 
     /// The answers to requests that wait no longer.
-    pub fn answers(&mut self) -> Vec<Answer> {
+    pub fn answers(&mut self) -> Vec<TerminalAnswer> {
         self.changes.take_settled();
         let mut answers = Vec::new();
         self.waiting.retain(|(request, screen, wait)| {
             let answer = match (screen.stage(), wait) {
-                (Stage::Starting, _) | (Stage::Running, Wait::Ending | Wait::End) => return true,
-                (Stage::Failed(_), Wait::End) | (Stage::Ended(_), Wait::End) => Ok(json!({})),
-                (Stage::Failed(why), _) => Err(RequestError::NotStarted { title: screen.title.clone(), why }),
+                (CommandStage::Starting, _) | (CommandStage::Running, Wait::Ending | Wait::End) => {
+                    return true
+                }
+                (CommandStage::Failed(_), Wait::End) | (CommandStage::Ended(_), Wait::End) => Ok(json!({})),
+                (CommandStage::Failed(why), _) => {
+                    Err(RequestError::NotStarted { title: screen.title.clone(), why })
+                }
                 (_, Wait::Start(name)) => Ok(json!({ "terminalId": name })),
-                (Stage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
+                (CommandStage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
             };
             answers.push((request.clone(), answer));
             false
@@ -233,7 +237,7 @@ impl Terminals {
         self.told = Some(Instant::now());
     }
 
-    fn get(&self, name: &str) -> Result<&Terminal, RequestError> {
+    fn get(&self, name: &str) -> Result<&AgentTerminal, RequestError> {
         self.open.get(name).ok_or_else(|| unknown(name))
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 
-use crate::files::folders::{Folders, Refusal};
+use crate::files::folders::{Folders, PathRefusal};
 
 /// `inside` and `also` are ours, `outside` is not; `secret` is a file out there.
 struct Ground {
@@ -138,12 +138,12 @@ fn a_link_to_a_folder_of_ours_stays_and_once_turned_leads_nowhere() {
     let folders = Folders::new(vec![link.clone(), top.join("above")]);
     folders.write(&file, b"one").unwrap();
     for refused in [folders.remove(&link, false), folders.rename(&link, &top.join("above/x"), false)] {
-        assert!(matches!(refused, Err(Refusal::Unfit(_))), "{refused:?}");
+        assert!(matches!(refused, Err(PathRefusal::Unfit(_))), "{refused:?}");
     }
     fs::remove_file(&link).unwrap();
-    assert!(matches!(folders.write(&file, b"two"), Err(Refusal::Outside)), "it leads nowhere");
+    assert!(matches!(folders.write(&file, b"two"), Err(PathRefusal::Outside)), "it leads nowhere");
     symlink(top.join("other"), &link).unwrap();
-    assert!(matches!(folders.write(&file, b"two"), Err(Refusal::Outside)));
+    assert!(matches!(folders.write(&file, b"two"), Err(PathRefusal::Outside)));
     assert_eq!(fs::read_to_string(top.join("real/file")).unwrap(), "one");
     assert!(!top.join("other/file").exists());
     folders.write(&top.join("real/file"), b"three").unwrap();
