@@ -454,10 +454,12 @@ impl Conversation {
     fn tell(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.told = true;
+        let of_terminals = self.calls.tell_of_terminals_in(&event);
         let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {
             self.name();
         }
+        self.pending.extend(of_terminals);
         self.pending.push_back(event);
     }
 

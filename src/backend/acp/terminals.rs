@@ -1,12 +1,13 @@
 //! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and `release`.
 //!
 //! In reading order: this file (which there are, and who waits for what), `command` (what runs in them), `screen`
-//! (what they show), `guard` (nothing of them outlives us).
+//! (what they show), `feed` (what is to be told of that), `guard` (nothing of them outlives us).
 //!
 //! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and with us.
 //! Never: answers the agent, or decides whether a command may run: that is the agent's own question to the user.
 
 pub mod command;
+pub mod feed;
 pub mod guard;
 pub mod screen;
 
@@ -24,13 +25,16 @@ pub use self::command::{Commands, Launch};
 use self::screen::{Changes, Screen, Stage};
 use super::errors::RequestError;
 use super::peer::AgentRequest;
-use crate::host::effects::RunId;
+use crate::host::effects::{Event, RunId};
 
 /// A conversation has so many terminals that are not released.
 const TERMINALS_MAX: usize = 64;
 
-/// How often what a running command shows is told anew.
+/// How often what a running command shows is told anew in the call, as text.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
+
+/// How often what is new of it is told to those who follow the terminal.
+const TELL_EVERY: Duration = Duration::from_millis(30);
 
 /// The terminals of a conversation; what runs in them is ended with them.
 #[derive(Debug)]
@@ -40,8 +44,12 @@ pub struct Terminals {
     open: BTreeMap<String, Terminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
     changes: Arc<Changes>,
-    /// When it was last told what they show.
+    /// When it was last told what is new in them.
     told: Option<Instant>,
+    /// When calls were last told what they show.
+    shown: Option<Instant>,
+    /// Calls do not show all that was told since.
+    is_to_be_shown: bool,
 }
 
 #[derive(Debug)]
@@ -69,7 +77,15 @@ pub type Answer = (AgentRequest, Result<Value, RequestError>);
 impl Terminals {
     /// None yet.
     pub fn new(directory: PathBuf) -> Self {
-        Self { directory, open: BTreeMap::new(), waiting: Vec::new(), changes: Arc::default(), told: None }
+        Self {
+            directory,
+            open: BTreeMap::new(),
+            waiting: Vec::new(),
+            changes: Arc::default(),
+            told: None,
+            shown: None,
+            is_to_be_shown: false,
+        }
     }
 
     /// Commands that name no place run here from now on.
@@ -120,12 +136,11 @@ impl Terminals {
         if self.open.len() >= TERMINALS_MAX {
             return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
-        let screen =
-            Arc::new(Screen::new(launch.title(), launch.output_bytes_max, Arc::clone(&self.changes)));
+        let (name, changes) = (commands.next_name(), Arc::clone(&self.changes));
+        let screen = Arc::new(Screen::new(name.clone(), launch.title(), launch.output_bytes_max, changes));
         let held = commands
             .start(launch, Arc::clone(&screen))
             .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
-        let name = commands.next_name();
         let terminal = Terminal { screen: Arc::clone(&screen), held: Some(held), run };
         self.open.insert(name.clone(), terminal);
         self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Start(name.clone())));
@@ -193,7 +208,8 @@ impl Terminals {
 
     /// Whether nothing can settle, and nothing is due.
     pub fn are_quiet(&self) -> bool {
-        self.open.is_empty() && self.waiting.is_empty() && !self.changes.has_output()
+        let says_nothing = !self.changes.has_output() && !self.is_to_be_shown;
+        self.open.is_empty() && self.waiting.is_empty() && says_nothing
     }
 
     /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
@@ -221,16 +237,32 @@ impl Terminals {
 
     /// Waits until it is time to tell anew what commands show. May be dropped half-way.
     pub async fn due(&self) {
-        self.changes.wait_for_output().await;
-        if let Some(told) = self.told {
-            sleep_until(told + SHOW_EVERY).await;
+        let news = async {
+            self.changes.wait_for_output().await;
+            if let Some(told) = self.told {
+                sleep_until(told + TELL_EVERY).await;
+            }
+        };
+        match self.shown.filter(|_| self.is_to_be_shown) {
+            Some(shown) => tokio::select! {
+                () = news => {}
+                () = sleep_until(shown + SHOW_EVERY) => {}
+            },
+            None => news.await,
         }
     }
 
-    /// It is told now.
-    pub fn told(&mut self) {
+    /// What is new is told now; whether it is also time that calls show it.
+    pub fn told(&mut self) -> bool {
         self.changes.take_output();
-        self.told = Some(Instant::now());
+        let now = Instant::now();
+        self.told = Some(now);
+        let is_due = self.shown.is_none_or(|shown| now >= shown + SHOW_EVERY);
+        if is_due {
+            self.shown = Some(now);
+        }
+        self.is_to_be_shown = !is_due;
+        is_due
     }
 
     fn get(&self, name: &str) -> Result<&Terminal, RequestError> {
@@ -261,8 +293,13 @@ impl Screens {
         named.inspect(|screen| screen.set_shown()).collect()
     }
 
+    /// What the host is to be told of those that calls have shown; of those that say very much only what is `due`.
+    pub fn tell(&self, due: bool) -> Vec<Event> {
+        self.0.values().flat_map(|screen| screen.tell(due)).collect()
+    }
+
     /// The turn is over: what the agent does not need any more, nobody refers to.
     pub fn end_turn(&mut self) {
-        self.0.retain(|_, screen| !screen.is_released());
+        self.0.retain(|_, screen| !screen.is_released() || screen.is_followed());
     }
 }
