@@ -18,7 +18,7 @@ use crate::cli::WhichAgents;
 use crate::host::effects::{AgentDescription, OpenFailure, Tokens};
 use crate::host::{kept_of, Start};
 use crate::store::archive::Archive;
-use crate::store::folder::{self, Folder};
+use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
 
 /// The setting that is an agent's mode.
@@ -26,13 +26,13 @@ const MODE: &str = "mode";
 
 /// The arguments of `agents`.
 #[derive(Debug, Args)]
-pub struct Agents {
+pub struct AgentsArguments {
     #[command(subcommand)]
-    verb: Verb,
+    verb: AgentsVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum AgentsVerb {
     /// Start each agent once: say whether it is there, which version, whether it is logged in, its models and modes;
     /// and remember that for clients
     Check(Check),
@@ -67,8 +67,8 @@ pub enum Checked {
 ///
 /// # Errors
 /// When it is not known which agents are meant.
-pub fn run(agents: &Agents, guard: &GuardProgram) -> anyhow::Result<Checked> {
-    let Verb::Check(check) = &agents.verb;
+pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Checked> {
+    let AgentsVerb::Check(check) = &agents.verb;
     let mut specs = check.which.agents()?;
     if let Some(name) = &check.name {
         let all: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
@@ -128,8 +128,8 @@ async fn meet_all(specs: Vec<AgentSpec>, guard: &GuardProgram) -> Vec<Met> {
     met
 }
 
-fn open(asked: Option<&Path>) -> anyhow::Result<(Folder, Archive)> {
-    let folder = Folder::hold(&folder::chosen(asked)?)?;
+fn open(asked: Option<&Path>) -> anyhow::Result<(StateFolder, Archive)> {
+    let folder = StateFolder::hold(&folder::chosen(asked)?)?;
     let path = folder.private_file(sqlite::FILE_NAME)?;
     let archive = Archive::open(&path).with_context(|| format!("{} cannot be used", path.display()))?;
     Ok((folder, archive))

@@ -14,7 +14,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::AgentSpec;
-use crate::check::Agents;
+use crate::check::AgentsArguments;
 use crate::config;
 use crate::connect::ConnectArgs;
 use crate::files::uris::uri_of;
@@ -24,7 +24,7 @@ use crate::host::limits::Limits;
 use crate::io::hello::{environment, Hello, Wishes, LINK};
 use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
-use crate::io::run::Options;
+use crate::io::run::RunOptions;
 use crate::listening::{ListenArgs, StatusArgs};
 use crate::places;
 use crate::sessions::Sessions;
@@ -51,16 +51,16 @@ const ASKED_BYTES_MAX: usize = 256 << 20;
 pub struct Cli {
     /// What to do instead of serving.
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub command: Option<CliCommand>,
 
     /// How to serve.
     #[command(flatten)]
-    pub serving: Serving,
+    pub serving: ServeOptions,
 }
 
 /// How to serve.
 #[derive(Debug, Args)]
-pub struct Serving {
+pub struct ServeOptions {
     #[command(flatten)]
     which: WhichAgents,
 
@@ -207,9 +207,9 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 
 /// What the program does instead of serving.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Serve clients that connect, not on stdin and stdout, until a signal asks to leave
-    Serve(Box<Serving>),
+    Serve(Box<ServeOptions>),
     /// Be a client, on stdin and stdout, of a host that listens
     Connect(ConnectArgs),
     /// Print what runs on a state folder, and where it listens
@@ -217,7 +217,7 @@ pub enum Command {
     /// See, save, bring back and remove the sessions of a state folder; the last two while no ahp-sidecar is using it
     Sessions(Sessions),
     /// Look after the agents that are configured
-    Agents(Agents),
+    Agents(AgentsArguments),
     /// Hold a short conversation with a host, and print it; nothing is kept
     Demo,
     /// Print how to use a command, or what the documentation has on a topic
@@ -265,7 +265,7 @@ enum OnEof {
     Exit,
 }
 
-impl Serving {
+impl ServeOptions {
     /// What may be logged, and what there is to say about the choice once there is a log. The environment
     /// may be meant for other programs: a filter there that is none of ours keeps nobody from starting.
     ///
@@ -337,7 +337,7 @@ impl Serving {
     }
 
     /// What a front says to the host of the state folder.
-    pub fn hello(&self, options: &Options, agents: &[AgentSpec], log: &Targets) -> Hello {
+    pub fn hello(&self, options: &RunOptions, agents: &[AgentSpec], log: &Targets) -> Hello {
         let named = agents.iter().flat_map(|agent| agent.environment.keys().cloned());
         Hello {
             link: LINK,
@@ -360,7 +360,7 @@ impl Serving {
     ///
     /// # Errors
     /// When a flag asks for something that is not there, or for a folder that is none.
-    pub fn options(&self, stays: bool) -> anyhow::Result<Options> {
+    pub fn options(&self, stays: bool) -> anyhow::Result<RunOptions> {
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
                 directory
@@ -389,7 +389,7 @@ impl Serving {
         if stays && listening.is_none() {
             bail!("serve: nobody could connect; say where with --listen");
         }
-        Ok(Options {
+        Ok(RunOptions {
             stays,
             listening,
             terms: Terms {

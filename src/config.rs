@@ -27,12 +27,12 @@ const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    agents: BTreeMap<String, Agent>,
+    agents: BTreeMap<String, AgentEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Agent {
+struct AgentEntry {
     command: PathBuf,
     #[serde(default)]
     args: Vec<String>,
@@ -115,7 +115,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     let (name, command_line) = flag.split_once('=').context("it is not NAME=COMMAND LINE")?;
     let mut words = shell_words::split(command_line).context("the command line cannot be split")?.into_iter();
     let command = words.next().filter(|command| !command.is_empty()).context("there is no command")?;
-    let agent = Agent {
+    let agent = AgentEntry {
         command: command.into(),
         args: words.collect(),
         env: BTreeMap::new(),
@@ -150,7 +150,7 @@ fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
     agents.collect()
 }
 
-fn described(name: String, agent: Agent) -> anyhow::Result<AgentSpec> {
+fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
     let fits = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) || !name.chars().all(fits) {
         bail!("the name `{name}` is not a letter followed by letters, digits, `-`, `_` and `.`");

@@ -20,8 +20,8 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_util::codec::FramedRead;
 
-use crate::io::codec::{Line, LineCodec};
-use crate::io::listen::access::Token;
+use crate::io::codec::{InputLine, LineCodec};
+use crate::io::listen::access::AccessToken;
 use crate::io::listen::websocket::END_OF_INPUT;
 
 /// The longest message, in bytes: what a host may say has no limit of its own.
@@ -111,7 +111,7 @@ async fn join_websocket(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
     }
     let mut request = arguments.address.as_str().into_client_request()?;
     if let Some(file) = &arguments.token_file {
-        let token = Token::from_file(file).context("--token-file")?;
+        let token = AccessToken::from_file(file).context("--token-file")?;
         request.headers_mut().insert(AUTHORIZATION, format!("Bearer {}", token.reveal()).parse()?);
     }
     let config = WebSocketConfig::default()
@@ -130,8 +130,8 @@ async fn join_websocket(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
         let mut lines = FramedRead::new(tokio::io::stdin(), LineCodec::new(MESSAGE_BYTES_MAX));
         while let Some(line) = lines.next().await {
             let line: Bytes = match line? {
-                Line::Complete(line) | Line::Unterminated(line) => line,
-                Line::TooLong => return Err(io::Error::other("a line is too long")),
+                InputLine::Complete(line) | InputLine::Unterminated(line) => line,
+                InputLine::TooLong => return Err(io::Error::other("a line is too long")),
             };
             let text = String::from_utf8_lossy(&line).into_owned();
             to_host.send(Message::Text(text.into())).await.map_err(failed)?;

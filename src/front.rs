@@ -26,13 +26,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-use crate::io::hello::{Hello, Told, LEAVE};
+use crate::io::hello::{Hello, HelloLine, LEAVE};
 use crate::io::log::Log;
 use crate::io::signals::catch_signals;
 use crate::io::stdio;
 use crate::io::watch::{self, Loss};
 use crate::status::{EXIT_GONE, EXIT_STATE};
-use crate::store::folder::{Folder, FolderError, Holder};
+use crate::store::folder::{FolderError, Holder, StateFolder};
 
 /// All that is needed until a host serves us is done within this time.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
@@ -57,14 +57,14 @@ const SOCKET: &str = "host.sock";
 #[derive(Debug)]
 pub enum Joined {
     /// A host serves our client.
-    Host(Box<Host>),
+    Host(Box<HostProcess>),
     /// No host can be started: we hold the folder, and serve our client ourselves.
-    Alone(Folder, anyhow::Error),
+    Alone(StateFolder, anyhow::Error),
 }
 
 /// A host that serves our client.
 #[derive(Debug)]
-pub struct Host {
+pub struct HostProcess {
     stream: BufReader<UnixStream>,
     process: u32,
     version: String,
@@ -73,7 +73,7 @@ pub struct Host {
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum NoHost {
     /// The folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -101,7 +101,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl NoHost {
     /// The exit status that says so.
     pub fn status(&self) -> u8 {
         match self {
@@ -114,8 +114,8 @@ impl Refusal {
 /// Joins the host of a folder, and starts it with `start` when there is none.
 ///
 /// # Errors
-/// See [`Refusal`].
-pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result<Joined, Refusal> {
+/// See [`NoHost`].
+pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result<Joined, NoHost> {
     let begin = Instant::now();
     let mut last = "nothing listens".to_owned();
     let mut held_since: Option<(Holder, Instant)> = None;
@@ -127,7 +127,7 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
                 Err(error) => last = error.to_string(),
             }
         }
-        match Folder::hold_for_host(folder) {
+        match StateFolder::hold_for_host(folder) {
             Ok(held) => match start_host(held, hello, begin, &start) {
                 Ok(joined) => return joined,
                 // It has gone before it heard us.
@@ -137,7 +137,7 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
                 }
                 Err(error) => {
                     let (folder, holder) = (folder.display().to_string(), "nobody".to_owned());
-                    return Err(Refusal::TooLate { folder, holder, last: error.to_string() });
+                    return Err(NoHost::TooLate { folder, holder, last: error.to_string() });
                 }
             },
             Err(held @ FolderError::Held { .. }) => {
@@ -154,7 +154,7 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
                         Some(process) if holder.lives() => format!("process {process}"),
                         _ => "another process".to_owned(),
                     };
-                    return Err(Refusal::TooLate { folder: folder.display().to_string(), holder: who, last });
+                    return Err(NoHost::TooLate { folder: folder.display().to_string(), holder: who, last });
                 }
                 held_since = Some((holder, since));
                 thread::sleep(LOOK_EVERY);
@@ -169,8 +169,8 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
 ///
 /// # Errors
 /// When somebody else holds the folder, or it cannot be used.
-pub fn hold(folder: &Path) -> Result<(Folder, anyhow::Result<(UnixListener, PathBuf)>), FolderError> {
-    let mut held = Folder::hold_for_host(folder)?;
+pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(UnixListener, PathBuf)>), FolderError> {
+    let mut held = StateFolder::hold_for_host(folder)?;
     let listener = listen(held.path());
     held.announce(listener.as_ref().ok().map(|(_, place)| place.as_path()))?;
     Ok((held, listener))
@@ -181,11 +181,11 @@ pub fn hold(folder: &Path) -> Result<(Folder, anyhow::Result<(UnixListener, Path
 /// # Errors
 /// When it is gone before it has heard us.
 fn start_host(
-    mut held: Folder,
+    mut held: StateFolder,
     hello: &Hello,
     begin: Instant,
     start: &impl Fn() -> Command,
-) -> io::Result<Result<Joined, Refusal>> {
+) -> io::Result<Result<Joined, NoHost>> {
     let started = listen(held.path())
         .and_then(|(listener, place)| {
             held.announce(Some(&place))?;
@@ -264,7 +264,7 @@ fn runtime_folder() -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// When it is gone.
-fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Result<Host, Refusal>> {
+fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Result<HostProcess, NoHost>> {
     let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(LOOK_EVERY);
     stream.set_read_timeout(Some(left))?;
     stream.set_write_timeout(Some(left))?;
@@ -279,18 +279,20 @@ fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Re
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let why = format!("the host does not answer within {} seconds", JOIN_WITHIN.as_secs());
-            return Ok(Err(Refusal::Refused { why, status: EXIT_STATE }));
+            return Ok(Err(NoHost::Refused { why, status: EXIT_STATE }));
         }
         Err(error) => return Err(error),
     }
     stream.get_ref().set_read_timeout(None)?;
     stream.get_ref().set_write_timeout(None)?;
     Ok(match serde_json::from_str(&answer) {
-        Ok(Told::Welcome { version, process, differs }) => Ok(Host { stream, process, version, differs }),
-        Ok(Told::Refused { why, status }) => Err(Refusal::Refused { why, status }),
+        Ok(HelloLine::Welcome { version, process, differs }) => {
+            Ok(HostProcess { stream, process, version, differs })
+        }
+        Ok(HelloLine::Refused { why, status }) => Err(NoHost::Refused { why, status }),
         _ => {
             let why = "the host of this state folder cannot be understood".to_owned();
-            Err(Refusal::Refused { why, status: EXIT_STATE })
+            Err(NoHost::Refused { why, status: EXIT_STATE })
         }
     })
 }
@@ -338,8 +340,8 @@ impl Ears {
 ///
 /// # Errors
 /// When the host cannot be heard.
-pub fn stay(host: Host, ears: Ears, log: &Log) -> anyhow::Result<u8> {
-    let Host { stream, process, version, differs } = host;
+pub fn stay(host: HostProcess, ears: Ears, log: &Log) -> anyhow::Result<u8> {
+    let HostProcess { stream, process, version, differs } = host;
     if version != env!("CARGO_PKG_VERSION") {
         tracing::info!(host = version, "the host is of another version");
     }
@@ -381,8 +383,8 @@ async fn hear(
         tokio::select! {
             line = lines.next_line() => match line {
                 Ok(Some(line)) => match serde_json::from_str(&line) {
-                    Ok(Told::Log(line)) => log.pass_on(line.into_bytes()),
-                    Ok(Told::Over { status: how, why }) => {
+                    Ok(HelloLine::Log(line)) => log.pass_on(line.into_bytes()),
+                    Ok(HelloLine::Over { status: how, why }) => {
                         if let Some(why) = why {
                             tracing::error!("{why}");
                         }

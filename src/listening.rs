@@ -11,9 +11,9 @@ use anyhow::{bail, Context};
 use clap::Args;
 use serde_json::json;
 
-use crate::io::listen::access::{Access, Token};
+use crate::io::listen::access::{Access, AccessToken};
 use crate::io::listen::address::Address;
-use crate::io::listen::notice::Notice;
+use crate::io::listen::notice::ListenNotice;
 use crate::io::listen::Listening;
 use crate::places;
 use crate::store::folder;
@@ -91,8 +91,8 @@ impl ListenArgs {
         }
         let token = match &self.token_file {
             _ if self.no_token => None,
-            Some(file) => Some(Token::from_file(file).context("--token-file")?),
-            None => Some(Token::fresh()?),
+            Some(file) => Some(AccessToken::from_file(file).context("--token-file")?),
+            None => Some(AccessToken::fresh()?),
         };
         if let Some(open) = self.listen.iter().find(|address| self.no_token && !address.is_local()) {
             bail!("--no-token: others than this machine could connect to {open}; give it a token");
@@ -139,7 +139,7 @@ pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
     let holder =
         folder::holder_now(&place).with_context(|| format!("cannot look into {}", place.display()))?;
     let process = holder.and_then(|holder| holder.process);
-    let notice = Notice::read(&place).context("what it tells of where is listened cannot be read")?;
+    let notice = ListenNotice::read(&place).context("what it tells of where is listened cannot be read")?;
     // One that was killed has left its notice.
     let notice = notice.filter(|notice| process == Some(notice.process));
     let listening = notice.iter().flat_map(|notice| notice.listening.clone());

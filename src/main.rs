@@ -10,20 +10,20 @@ use ahp_sidecar::backend::acp::guards::GuardProgram;
 use ahp_sidecar::backend::acp::{guard, terminals, Acp, AgentSpec};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
-use ahp_sidecar::check::{self, Agents, Checked};
-use ahp_sidecar::cli::{self, Cli, Command, Serving, GUARD};
+use ahp_sidecar::check::{self, AgentsArguments, Checked};
+use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions, GUARD};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined};
-use ahp_sidecar::io::fronts::Place;
+use ahp_sidecar::io::fronts::HostPlace;
 use ahp_sidecar::io::log::{Audience, Log};
-use ahp_sidecar::io::run::{serve, serve_fronts, Exit, Options, StateError};
+use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
 use ahp_sidecar::io::signals;
 use ahp_sidecar::io::{descriptors, log, stdio, watch};
 use ahp_sidecar::listening::print_status;
-use ahp_sidecar::sessions::{self, Failure};
+use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
-use ahp_sidecar::store::folder::{self, Folder};
+use ahp_sidecar::store::folder::{self, StateFolder};
 use ahp_sidecar::store::StatePlace;
 use anyhow::{bail, Context};
 use clap::Parser;
@@ -34,10 +34,10 @@ const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Command::Guard { terminal, command }) = &cli.command {
+    if let Some(CliCommand::Guard { terminal, command }) = &cli.command {
         return ExitCode::from(if *terminal { terminals::guard::run(command) } else { guard::run(command) });
     }
-    if let Some(Command::RelayClientTools) = &cli.command {
+    if let Some(CliCommand::RelayClientTools) = &cli.command {
         return match relay::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    if let Some(Command::Help { topic }) = &cli.command {
+    if let Some(CliCommand::Help { topic }) = &cli.command {
         return match cli::help(topic.as_deref()) {
             Ok(text) => print(&text),
             Err(error) => {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let serves = matches!(cli.command, None | Some(Command::Serve(_)));
+    let serves = matches!(cli.command, None | Some(CliCommand::Serve(_)));
     let wanted = if serves { descriptors::HOST } else { descriptors::SESSIONS };
     if let Err(error) = descriptors::expect(wanted) {
         complain(&error);
@@ -65,19 +65,23 @@ fn main() -> ExitCode {
         complain(&format_args!("cannot catch SIGXFSZ: {error}"));
         return ExitCode::from(EXIT_FAILURE);
     }
-    if let Some(Command::Sessions(arguments)) = &cli.command {
+    if let Some(CliCommand::Sessions(arguments)) = &cli.command {
         return match sessions::run(arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&error);
-                ExitCode::from(if matches!(error, Failure::Folder(_)) { EXIT_STATE } else { EXIT_FAILURE })
+                ExitCode::from(if matches!(error, SessionsFailure::Folder(_)) {
+                    EXIT_STATE
+                } else {
+                    EXIT_FAILURE
+                })
             }
         };
     }
-    if let Some(Command::Agents(arguments)) = &cli.command {
+    if let Some(CliCommand::Agents(arguments)) = &cli.command {
         return check_agents(arguments);
     }
-    if let Some(Command::Demo) = &cli.command {
+    if let Some(CliCommand::Demo) = &cli.command {
         return match demo::run(&own_path()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -87,7 +91,7 @@ fn main() -> ExitCode {
         };
     }
     match &cli.command {
-        Some(Command::Connect(arguments)) => {
+        Some(CliCommand::Connect(arguments)) => {
             return match connect::run(arguments) {
                 Ok(Ended::Ours) => ExitCode::SUCCESS,
                 Ok(Ended::Theirs) => {
@@ -100,7 +104,7 @@ fn main() -> ExitCode {
                 }
             };
         }
-        Some(Command::Status(arguments)) => {
+        Some(CliCommand::Status(arguments)) => {
             return match print_status(arguments) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
@@ -112,7 +116,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let (serving, stays) = match cli.command {
-        Some(Command::Serve(serving)) => (*serving, true),
+        Some(CliCommand::Serve(serving)) => (*serving, true),
         _ => (cli.serving, false),
     };
     let ((filter, complaint), options, agents) = match serving
@@ -149,13 +153,13 @@ fn main() -> ExitCode {
 }
 
 /// Serves in this process. Where others can connect to it, those that are spawned on its state folder join it, too.
-fn serve_here(serving: &Serving, options: Options, agents: Vec<AgentSpec>, audience: Audience) -> u8 {
+fn serve_here(serving: &ServeOptions, options: RunOptions, agents: Vec<AgentSpec>, audience: Audience) -> u8 {
     let (held, place) = match &options.state {
         StatePlace::Folder(asked) if serving.can_be_joined() => {
             match folder::chosen(asked.as_deref()).and_then(|folder| front::hold(&folder)) {
                 Ok((held, Ok((listener, path)))) => {
                     let settings = serving.settings(&agents);
-                    (Some(held), Some(Place { listener, path, settings, audience, stays: true }))
+                    (Some(held), Some(HostPlace { listener, path, settings, audience, stays: true }))
                 }
                 Ok((held, Err(why))) => {
                     tracing::warn!("{why:#}: whoever is spawned on this state folder cannot join");
@@ -170,7 +174,13 @@ fn serve_here(serving: &Serving, options: Options, agents: Vec<AgentSpec>, audie
 }
 
 /// Has the host of the state folder serve our client, where there can be one.
-fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<AgentSpec>, log: &Log) -> u8 {
+fn join(
+    serving: &ServeOptions,
+    filter: &Targets,
+    options: RunOptions,
+    agents: Vec<AgentSpec>,
+    log: &Log,
+) -> u8 {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
         return status_of(serve(options, backends(serving, agents), None, None));
@@ -181,7 +191,7 @@ fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<Agent
     };
     let start = || {
         let mut command = std::process::Command::new(own_path());
-        command.arg0(env!("CARGO_PKG_NAME")).args(Serving::to_be_host());
+        command.arg0(env!("CARGO_PKG_NAME")).args(ServeOptions::to_be_host());
         command
     };
     let ears = match Ears::open(parent) {
@@ -202,7 +212,7 @@ fn join(serving: &Serving, filter: &Targets, options: Options, agents: Vec<Agent
 }
 
 /// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that fronts come to.
-fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<AgentSpec>) -> ExitCode {
+fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: Vec<AgentSpec>) -> ExitCode {
     let audience = Audience::default();
     let taken = || -> anyhow::Result<_> {
         // What is done to the group of the process that has started us is not done to us.
@@ -210,12 +220,12 @@ fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<Age
         let (lock, listener) = stdio::take()?;
         let StatePlace::Folder(asked) = &options.state else { bail!("a host keeps sessions in a folder") };
         let path = folder::chosen(asked.as_deref())?;
-        let (held, place) = Folder::take_over(&path, lock)?;
+        let (held, place) = StateFolder::take_over(&path, lock)?;
         let place = place.context("nobody knows where to come to")?;
         let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
         Ok((
             held,
-            Place {
+            HostPlace {
                 listener,
                 path: place,
                 settings: serving.settings(&agents),
@@ -244,7 +254,7 @@ fn be_host(serving: &Serving, filter: Targets, options: Options, agents: Vec<Age
 }
 
 /// The agents that there are: the first one is the default.
-fn backends(serving: &Serving, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backend>> {
+fn backends(serving: &ServeOptions, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backend>> {
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
     let guard = this_program();
     for agent in agents {
@@ -278,7 +288,7 @@ fn failed(error: &dyn std::fmt::Display, status: u8) -> u8 {
     status
 }
 
-fn check_agents(arguments: &Agents) -> ExitCode {
+fn check_agents(arguments: &AgentsArguments) -> ExitCode {
     match check::run(arguments, &this_program()) {
         Ok(Checked::Usable) => ExitCode::SUCCESS,
         Ok(Checked::Unusable) => ExitCode::from(EXIT_FAILURE),

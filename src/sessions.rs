@@ -22,9 +22,9 @@ use serde_json::value::RawValue;
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
 use crate::host::envelope_of;
 use crate::host::rows::{self, ChatBody, SessionBody};
-use crate::store::archive::{Archive, Entry, Salvaged};
+use crate::store::archive::{Archive, ArchivedSession, Salvaged};
 use crate::store::errors::StoreError;
-use crate::store::folder::{self, Folder};
+use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
 use crate::wire::rpc::to_sorted_json;
 
@@ -38,11 +38,11 @@ const FORMAT_VERSION: u32 = 1;
 #[derive(Debug, Args)]
 pub struct Sessions {
     #[command(subcommand)]
-    verb: Verb,
+    verb: SessionsVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum SessionsVerb {
     /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`, and `trash` or `-`
     List(StateDir),
     /// Print what was said in a session
@@ -91,7 +91,7 @@ struct StateDir {
 
 /// Why nothing was done, or not all of it.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum SessionsFailure {
     /// The state folder is unusable or held by another process.
     #[error("{0:#}")]
     Folder(anyhow::Error),
@@ -103,39 +103,42 @@ pub enum Failure {
 /// Does what the arguments ask for.
 ///
 /// # Errors
-/// See [`Failure`]. That nobody reads what is printed is no failure.
-pub fn run(sessions: &Sessions) -> Result<(), Failure> {
+/// See [`SessionsFailure`]. That nobody reads what is printed is no failure.
+pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     let place = match &sessions.verb {
-        Verb::List(place)
-        | Verb::Show { place, .. }
-        | Verb::Export { place, .. }
-        | Verb::Restore { place, .. }
-        | Verb::Purge { place, .. } => place,
+        SessionsVerb::List(place)
+        | SessionsVerb::Show { place, .. }
+        | SessionsVerb::Export { place, .. }
+        | SessionsVerb::Restore { place, .. }
+        | SessionsVerb::Purge { place, .. } => place,
     };
-    let looks = matches!(sessions.verb, Verb::List(_) | Verb::Show { .. } | Verb::Export { .. });
-    let (_folder, mut archive) = open(place.state_dir.as_deref(), looks).map_err(Failure::Folder)?;
+    let looks = matches!(
+        sessions.verb,
+        SessionsVerb::List(_) | SessionsVerb::Show { .. } | SessionsVerb::Export { .. }
+    );
+    let (_folder, mut archive) = open(place.state_dir.as_deref(), looks).map_err(SessionsFailure::Folder)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = act(&sessions.verb, &mut archive, &mut out);
     let done = done.and_then(|()| Ok(out.flush()?));
     match done {
         Err(error) if is_closed_pipe(&error) => Ok(()),
-        done => done.map_err(Failure::Failed),
+        done => done.map_err(SessionsFailure::Failed),
     }
 }
 
 /// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the pen. Nor is anything
 /// changed for one who only looks into it.
-fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(Folder, Archive)> {
+fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
     if !Archive::was_at(&there) {
         fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
     }
     if looks {
-        let folder = Folder::look_into(&folder)?;
+        let folder = StateFolder::look_into(&folder)?;
         return Ok((folder, Archive::look_into(&there)?));
     }
-    let folder = Folder::hold_existing(&folder)?;
+    let folder = StateFolder::hold_existing(&folder)?;
     let database = folder.private_file(sqlite::FILE_NAME)?;
     if folder.was_held() {
         sqlite::refuse_what_was_cut(&database)?;
@@ -148,27 +151,27 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn act(verb: &Verb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Result<()> {
+fn act(verb: &SessionsVerb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Result<()> {
     match verb {
-        Verb::List(_) => {
+        SessionsVerb::List(_) => {
             for entry in archive.list()? {
                 writeln!(out, "{}", list_line(&entry)?)?;
             }
             Ok(())
         }
-        Verb::Show { uri, .. } => show(archive, uri, out),
-        Verb::Export { uri, output: None, .. } => export(archive, uri, out),
-        Verb::Export { uri, output: Some(path), .. } => export_to(archive, uri, path),
-        Verb::Restore { from: Some(path), .. } => {
+        SessionsVerb::Show { uri, .. } => show(archive, uri, out),
+        SessionsVerb::Export { uri, output: None, .. } => export(archive, uri, out),
+        SessionsVerb::Export { uri, output: Some(path), .. } => export_to(archive, uri, path),
+        SessionsVerb::Restore { from: Some(path), .. } => {
             let uri = restore_from(archive, path)?;
             Ok(writeln!(out, "brought in: {}", one_line(&uri))?)
         }
-        Verb::Restore { uri, .. } => {
+        SessionsVerb::Restore { uri, .. } => {
             let uri = uri.as_deref().unwrap_or_default();
             restore(archive, uri)?;
             Ok(writeln!(out, "brought back: {}", one_line(uri))?)
         }
-        Verb::Purge { uri, .. } => {
+        SessionsVerb::Purge { uri, .. } => {
             let count = archive.purge(uri.as_deref())?;
             writeln!(out, "removed for good: {count}")?;
             out.flush()?;
@@ -177,7 +180,7 @@ fn act(verb: &Verb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Resul
     }
 }
 
-fn list_line(entry: &Entry) -> anyhow::Result<String> {
+fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     let summary: SessionSummary = serde_json::from_slice(&entry.summary)
         .with_context(|| format!("the summary of the session {} is none", entry.key.0))?;
     let mark = if entry.removed_at.is_some() { "trash" } else { "-" };

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{timeout_at, Instant};
 
 use super::room::ByteRoom;
-use super::{Backend, Conversation, Line, Report, Reports, REPORTS_BYTES_MAX, REPORTS_MAX};
+use super::{Backend, HostLine, Report, Reports, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
 /// How long an agent that has opened a conversation may go on to say what it is: some tell their commands later.
@@ -31,8 +31,8 @@ pub struct Meeting {
 }
 
 /// Meets an agent, with these tokens; the conversation works in the agent's own folder.
-pub async fn meet(conversation: Begun) -> Meeting {
-    let Begun { conversation, mut reports, commands } = conversation;
+pub async fn meet(conversation: MeetingConversation) -> Meeting {
+    let MeetingConversation { conversation, mut reports, commands } = conversation;
     let task = tokio::spawn(conversation);
     let mut met = Meeting { said: SelfDescription::default(), config: None, failure: None };
     let mut until = None;
@@ -70,14 +70,14 @@ pub async fn meet(conversation: Begun) -> Meeting {
 }
 
 /// A conversation that is there to meet its agent, and has not begun to run.
-pub struct Begun {
-    conversation: Conversation,
+pub struct MeetingConversation {
+    conversation: RunningConversation,
     reports: mpsc::Receiver<Report>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
 /// Begins to meet an agent.
-pub fn begin(backend: &dyn Backend, tokens: Tokens) -> Begun {
+pub fn begin(backend: &dyn Backend, tokens: Tokens) -> MeetingConversation {
     let open = OpenConversation {
         client_tools: Vec::new(),
         provider: backend.describe().info.provider,
@@ -94,7 +94,9 @@ pub fn begin(backend: &dyn Backend, tokens: Tokens) -> Begun {
     let (sender, reports) = mpsc::channel(REPORTS_MAX);
     // No chat has this key, and nobody else hears of it.
     let bytes = ByteRoom::new(REPORTS_BYTES_MAX);
-    let line =
-        Line { commands: receiver, reports: Reports { chat: ChatKey(0), conversation: 0, sender, bytes } };
-    Begun { conversation: backend.converse(open, line), reports, commands }
+    let line = HostLine {
+        commands: receiver,
+        reports: Reports { chat: ChatKey(0), conversation: 0, sender, bytes },
+    };
+    MeetingConversation { conversation: backend.converse(open, line), reports, commands }
 }

@@ -44,7 +44,7 @@ pub trait Backend: Send {
     ///
     /// It first reports [`Event::Opened`] or [`Event::OpenFailed`]. When it returns an error before it is
     /// told to close, that is reported as its death.
-    fn converse(&self, open: OpenConversation, line: Line) -> Conversation;
+    fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation;
 
     /// Ends whatever it has started outside of this process, for good.
     fn stop(&self) -> Stopping {
@@ -53,14 +53,14 @@ pub trait Backend: Send {
 }
 
 /// A running conversation.
-pub type Conversation = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+pub type RunningConversation = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
 /// The end of a backend: ready when nothing of it is left.
 pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A conversation's line to the host.
 #[derive(Debug)]
-pub struct Line {
+pub struct HostLine {
     /// What it is told. Ends when the conversation is closed.
     pub commands: mpsc::UnboundedReceiver<Command>,
     /// Where it reports.
@@ -133,14 +133,14 @@ pub struct Report {
 /// Every backend and every open conversation.
 pub struct Agents {
     backends: Vec<Box<dyn Backend>>,
-    open: HashMap<ChatKey, Open>,
+    open: HashMap<ChatKey, OpenHandle>,
     reports: mpsc::Sender<Report>,
     reports_bytes: ByteRoom,
     last_conversation: u64,
     met: mpsc::UnboundedSender<(String, Meeting)>,
 }
 
-struct Open {
+struct OpenHandle {
     conversation: u64,
     commands: mpsc::UnboundedSender<Command>,
 }
@@ -227,8 +227,8 @@ impl Agents {
         let (commands, receiver) = mpsc::unbounded_channel();
         let reports =
             Reports { chat, conversation, sender: self.reports.clone(), bytes: self.reports_bytes.clone() };
-        self.open.insert(chat, Open { conversation, commands });
-        let line = Line { commands: receiver, reports: reports.clone() };
+        self.open.insert(chat, OpenHandle { conversation, commands });
+        let line = HostLine { commands: receiver, reports: reports.clone() };
         let Some(backend) = self.backend(&open.provider) else {
             let reason = format!("no agent `{}` is configured", open.provider);
             tokio::spawn(async move {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use clients::names_of;
 pub use clients::GuardedScript;
 
-use super::{Backend, Conversation, Line};
+use super::{Backend, HostLine, RunningConversation};
 use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
@@ -71,8 +71,8 @@ const STEPS: &[(&str, &str, &str)] = &[
 #[derive(Debug, Default)]
 pub struct Script;
 
-async fn converse(open: OpenConversation, line: Line, resource: Option<String>) -> anyhow::Result<()> {
-    let Some(mut agent) = Agent::open(open, line, resource).await else { return Ok(()) };
+async fn converse(open: OpenConversation, line: HostLine, resource: Option<String>) -> anyhow::Result<()> {
+    let Some(mut agent) = ScriptAgent::open(open, line, resource).await else { return Ok(()) };
     agent.serve().await
 }
 
@@ -151,7 +151,7 @@ impl Backend for Script {
         }
     }
 
-    fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
+    fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation {
         Box::pin(converse(open, line, None))
     }
 }
@@ -174,8 +174,8 @@ impl Stop {
     }
 }
 
-struct Agent {
-    line: Line,
+struct ScriptAgent {
+    line: HostLine,
     /// What it needs a token for.
     resource: Option<String>,
     tokens: Tokens,
@@ -208,7 +208,7 @@ struct Turn {
     /// What the user added and what has not been said back.
     steering: VecDeque<(String, Message)>,
     /// The answers to calls and questions that nobody has taken up yet.
-    replies: Vec<(String, Reply)>,
+    replies: Vec<(String, ScriptReply)>,
 }
 
 impl Turn {
@@ -234,16 +234,16 @@ impl Turn {
 }
 
 /// A command that a step waited for.
-enum Reply {
+enum ScriptReply {
     Permission { option: Option<String>, approved: bool },
     Reviewed,
     ToolResult(ToolCallResult),
     Answers { response: ChatInputResponseKind, answers: BTreeMap<String, ChatInputAnswer> },
 }
 
-impl Agent {
+impl ScriptAgent {
     /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
-    async fn open(open: OpenConversation, mut line: Line, resource: Option<String>) -> Option<Self> {
+    async fn open(open: OpenConversation, mut line: HostLine, resource: Option<String>) -> Option<Self> {
         let config = &open.config;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
             None => 0,
@@ -442,7 +442,7 @@ impl Agent {
     }
 
     /// Waits for the answer to a call or question.
-    async fn reply_about(&mut self, id: &str) -> Result<Reply, Stop> {
+    async fn reply_about(&mut self, id: &str) -> Result<ScriptReply, Stop> {
         loop {
             // It may have come while a steering message was said back.
             if let Some(at) = self.turn.replies.iter().position(|(about, _)| about == id) {
@@ -470,11 +470,11 @@ impl Agent {
                 Ok(())
             }
             Some(Command::Permission { run, tool_call_id, option, approved }) if run == current => {
-                self.turn.replies.push((tool_call_id, Reply::Permission { option, approved }));
+                self.turn.replies.push((tool_call_id, ScriptReply::Permission { option, approved }));
                 Ok(())
             }
             Some(Command::ResultConfirmed { run, tool_call_id, .. }) if run == current => {
-                self.turn.replies.push((tool_call_id, Reply::Reviewed));
+                self.turn.replies.push((tool_call_id, ScriptReply::Reviewed));
                 Ok(())
             }
             Some(Command::ClientTools { tools }) => {
@@ -490,11 +490,11 @@ impl Agent {
                 Ok(())
             }
             Some(Command::ToolResult { run, tool_call_id, result }) if run == current => {
-                self.turn.replies.push((tool_call_id, Reply::ToolResult(result)));
+                self.turn.replies.push((tool_call_id, ScriptReply::ToolResult(result)));
                 Ok(())
             }
             Some(Command::Answer { run, request_id, response, answers }) if run == current => {
-                self.turn.replies.push((request_id, Reply::Answers { response, answers }));
+                self.turn.replies.push((request_id, ScriptReply::Answers { response, answers }));
                 Ok(())
             }
             Some(command) => {

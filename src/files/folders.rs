@@ -39,7 +39,7 @@ pub(super) const CAREFULLY: OFlags =
 
 /// Why a path is not served.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum PathRefusal {
     /// It is not absolute.
     #[error("it is not an absolute path")]
     Relative,
@@ -63,22 +63,22 @@ pub enum Refusal {
     Unfit(String),
     /// It is about the second of two paths.
     #[error("{0}")]
-    Destination(Box<Refusal>),
+    Destination(Box<PathRefusal>),
     /// It was begun, and not finished.
     #[error("{1}, after {0}")]
-    Partly(String, Box<Refusal>),
+    Partly(String, Box<PathRefusal>),
     /// Whatever the file system says.
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
 
-impl From<Errno> for Refusal {
+impl From<Errno> for PathRefusal {
     fn from(error: Errno) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl Refusal {
+impl PathRefusal {
     /// Whether there is no such file.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Failed(error) if error.kind() == io::ErrorKind::NotFound)
@@ -88,21 +88,21 @@ impl Refusal {
 /// Folders that somebody works in.
 #[derive(Debug, Default)]
 pub struct Folders {
-    folders: Vec<Arc<Folder>>,
+    folders: Vec<Arc<WorkFolder>>,
     /// What is in them is not served where it is one of these.
     own: Arc<[Own]>,
 }
 
 /// A folder that somebody works in, wherever its name has led when it was given.
 #[derive(Debug)]
-pub struct Folder {
+pub struct WorkFolder {
     /// As it was named.
     named: PathBuf,
     /// Where it was then: no component of this is a link.
     real: PathBuf,
 }
 
-impl Folder {
+impl WorkFolder {
     /// The folder of this name, as it is now.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ pub(super) enum Last {
 }
 
 /// Where a path has led.
-pub(super) struct Place {
+pub(super) struct ResolvedPath {
     /// The folder that it is in.
     pub(super) folder: OwnedFd,
     /// Its name there; none when it is that folder itself, one that somebody works in.
@@ -211,7 +211,7 @@ pub(super) struct Place {
 
 /// A way that is being followed.
 struct Walk<'a> {
-    top: &'a Folder,
+    top: &'a WorkFolder,
     /// That folder, opened.
     start: OwnedFd,
     /// The folders that were passed below it, and their names.
@@ -223,7 +223,7 @@ struct Walk<'a> {
 impl Folders {
     /// These folders, as they are now. One that is not there is none.
     pub fn new(folders: Vec<PathBuf>) -> Self {
-        let there = folders.into_iter().filter_map(|named| match Folder::find(named.clone()) {
+        let there = folders.into_iter().filter_map(|named| match WorkFolder::find(named.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) => {
                 tracing::warn!(%error, "no files are served in `{}`", named.display());
@@ -234,7 +234,7 @@ impl Folders {
     }
 
     /// Folders that were found before, but for what is the host's own.
-    pub fn of(folders: Vec<Arc<Folder>>, own: Arc<[Own]>) -> Self {
+    pub fn of(folders: Vec<Arc<WorkFolder>>, own: Arc<[Own]>) -> Self {
         Self { folders, own }
     }
 
@@ -242,9 +242,11 @@ impl Folders {
     ///
     /// # Errors
     /// When there is no regular file, or it is outside.
-    pub fn open(&self, path: &Path) -> Result<File, Refusal> {
-        let Place { folder, name: Some(name), .. } = self.find(path, Missing::Fails, Last::Followed)? else {
-            return Err(Refusal::NotAFile("a folder"));
+    pub fn open(&self, path: &Path) -> Result<File, PathRefusal> {
+        let ResolvedPath { folder, name: Some(name), .. } =
+            self.find(path, Missing::Fails, Last::Followed)?
+        else {
+            return Err(PathRefusal::NotAFile("a folder"));
         };
         must_be_file(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?)?;
         let file = openat(&folder, &name, OFlags::RDONLY | CAREFULLY, Mode::empty())?;
@@ -257,17 +259,17 @@ impl Folders {
     ///
     /// # Errors
     /// When it is outside, or one of the host's own files.
-    pub fn may_change(&self, path: &Path) -> Result<(), Refusal> {
+    pub fn may_change(&self, path: &Path) -> Result<(), PathRefusal> {
         match self.find(path, Missing::Fails, Last::Followed) {
             Ok(place) => self.must_not_be_own(&place),
             // It can be made, where nobody knows of a way out.
-            Err(Refusal::Failed(error))
+            Err(PathRefusal::Failed(error))
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
             {
                 if path.components().any(|part| part == Component::ParentDir) {
-                    return Err(Refusal::Outside);
+                    return Err(PathRefusal::Outside);
                 }
-                self.must_not_be_in_own(&real_as_far_as_there(path).ok_or(Refusal::Outside)?)
+                self.must_not_be_in_own(&real_as_far_as_there(path).ok_or(PathRefusal::Outside)?)
             }
             Err(refusal) => Err(refusal),
         }
@@ -277,8 +279,8 @@ impl Folders {
     ///
     /// # Errors
     /// When it is no folder, or outside.
-    pub fn folder(&self, path: &Path) -> Result<PathBuf, Refusal> {
-        let Place { folder, name, path } = self.find(path, Missing::Fails, Last::Followed)?;
+    pub fn folder(&self, path: &Path) -> Result<PathBuf, PathRefusal> {
+        let ResolvedPath { folder, name, path } = self.find(path, Missing::Fails, Last::Followed)?;
         if let Some(name) = name {
             pass(&folder, &name)?;
         }
@@ -289,14 +291,19 @@ impl Folders {
     ///
     /// # Errors
     /// When it leads out of the folders, or into the host's own, or the file system says no.
-    pub(super) fn find(&self, path: &Path, missing: Missing, last: Last) -> Result<Place, Refusal> {
+    pub(super) fn find(
+        &self,
+        path: &Path,
+        missing: Missing,
+        last: Last,
+    ) -> Result<ResolvedPath, PathRefusal> {
         let mut walk = self.enter(path)?;
         let mut links = 0;
         while let Some(part) = walk.ahead.pop() {
             if part == ".." {
                 if walk.passed.pop().is_none() {
                     // Above this folder there may be another one of ours.
-                    let above = walk.top.real.parent().ok_or(Refusal::Outside)?;
+                    let above = walk.top.real.parent().ok_or(PathRefusal::Outside)?;
                     walk = self.enter(&above.join(walk.rest()))?;
                 }
                 continue;
@@ -349,9 +356,9 @@ impl Folders {
     }
 
     /// Begins a way at the folder of ours that an absolute path is below of.
-    fn enter(&self, path: &Path) -> Result<Walk<'_>, Refusal> {
+    fn enter(&self, path: &Path) -> Result<Walk<'_>, PathRefusal> {
         if !path.is_absolute() {
-            return Err(Refusal::Relative);
+            return Err(PathRefusal::Relative);
         }
         if path.as_os_str().len() > PATH_BYTES_MAX {
             return Err(Errno::NAMETOOLONG.into());
@@ -360,8 +367,8 @@ impl Folders {
             Some((top, rest)) => (top, rest.to_owned()),
             // It may be another name of a folder of ours. Nothing is trusted here: the way is followed all the same.
             None => {
-                let real = real_as_far_as_there(path).ok_or(Refusal::Outside)?;
-                let (top, rest) = self.above(&real).ok_or(Refusal::Outside)?;
+                let real = real_as_far_as_there(path).ok_or(PathRefusal::Outside)?;
+                let (top, rest) = self.above(&real).ok_or(PathRefusal::Outside)?;
                 (top, rest.to_owned())
             }
         };
@@ -369,7 +376,7 @@ impl Folders {
         for part in parts(&top.real) {
             start = pass(&start, &part).map_err(|error| match error {
                 // Somebody has put a link there since.
-                Errno::NOTDIR | Errno::LOOP => Refusal::Outside,
+                Errno::NOTDIR | Errno::LOOP => PathRefusal::Outside,
                 error => error.into(),
             })?;
             self.must_not_lead_into_own(&start)?;
@@ -378,7 +385,7 @@ impl Folders {
     }
 
     /// The innermost folder of ours that a path is below of by its name, and what follows.
-    fn above<'p>(&self, path: &'p Path) -> Option<(&Folder, &'p Path)> {
+    fn above<'p>(&self, path: &'p Path) -> Option<(&WorkFolder, &'p Path)> {
         let below = self.folders.iter().flat_map(|folder| {
             [&folder.named, &folder.real]
                 .into_iter()
@@ -388,7 +395,7 @@ impl Folders {
     }
 
     /// Nothing is found in a folder of the host's own, by whichever name the way has come there.
-    fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), Refusal> {
+    fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), PathRefusal> {
         if self.own.is_empty() {
             return Ok(());
         }
@@ -396,36 +403,38 @@ impl Folders {
     }
 
     /// What goes from its place is none of the folders that somebody works in, nor holds one.
-    pub(super) fn must_hold_no_top(&self, place: &Place) -> Result<(), Refusal> {
+    pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         match self.folders.iter().any(|folder| folder.real.starts_with(&place.path)) {
-            true => Err(Refusal::Unfit("somebody works in this folder, or in one that is in it".to_owned())),
+            true => {
+                Err(PathRefusal::Unfit("somebody works in this folder, or in one that is in it".to_owned()))
+            }
             false => Ok(()),
         }
     }
 
-    pub(super) fn must_not_be_one_of_own(&self, known: &Stat) -> Result<(), Refusal> {
+    pub(super) fn must_not_be_one_of_own(&self, known: &Stat) -> Result<(), PathRefusal> {
         match self.own.iter().any(|own| own.known.is_some_and(|its| its == identity(known))) {
-            true => Err(Refusal::Own),
+            true => Err(PathRefusal::Own),
             false => Ok(()),
         }
     }
 
     /// No folder is made where one of the host's own files is to be, or in such a folder.
-    pub(super) fn must_not_be_in_own(&self, path: &Path) -> Result<(), Refusal> {
+    pub(super) fn must_not_be_in_own(&self, path: &Path) -> Result<(), PathRefusal> {
         let path = folded(path);
         match self.own.iter().any(|own| path.starts_with(folded(&own.path))) {
-            true => Err(Refusal::Own),
+            true => Err(PathRefusal::Own),
             false => Ok(()),
         }
     }
 
     /// What is changed is none of the host's own files, by its name or by another one, nor holds one, or is put where
     /// one is to be.
-    pub(super) fn must_not_be_own(&self, place: &Place) -> Result<(), Refusal> {
+    pub(super) fn must_not_be_own(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let path = folded(&place.path);
         let own = self.own.iter().map(|own| folded(&own.path));
         if own.into_iter().any(|own| path.starts_with(&own) || own.starts_with(&path)) {
-            return Err(Refusal::Own);
+            return Err(PathRefusal::Own);
         }
         match &place.name {
             Some(name) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -456,10 +465,10 @@ impl Walk<'_> {
         path
     }
 
-    fn end(mut self, name: Option<OsString>) -> Result<Place, Refusal> {
+    fn end(mut self, name: Option<OsString>) -> Result<ResolvedPath, PathRefusal> {
         let path = self.path_with(name.as_ref());
         let folder = self.passed.pop().map_or(self.start, |(_, folder)| folder);
-        Ok(Place { folder, name, path })
+        Ok(ResolvedPath { folder, name, path })
     }
 }
 
@@ -492,11 +501,11 @@ fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
     })
 }
 
-pub(super) fn must_be_file(known: &Stat) -> Result<(), Refusal> {
+pub(super) fn must_be_file(known: &Stat) -> Result<(), PathRefusal> {
     match FileType::from_raw_mode(known.st_mode) {
         FileType::RegularFile => Ok(()),
-        FileType::Directory => Err(Refusal::NotAFile("a folder")),
-        FileType::Symlink => Err(Refusal::NotAFile("a link that was put there just now")),
-        _ => Err(Refusal::NotAFile("a device, a pipe or a socket")),
+        FileType::Directory => Err(PathRefusal::NotAFile("a folder")),
+        FileType::Symlink => Err(PathRefusal::NotAFile("a link that was put there just now")),
+        _ => Err(PathRefusal::NotAFile("a device, a pipe or a socket")),
     }
 }

@@ -21,7 +21,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::folders::{identity, must_be_file, Folders, Identity, Last, Missing, Place, Refusal, CAREFULLY};
+use super::folders::{
+    identity, must_be_file, Folders, Identity, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY,
+};
 use super::writing::{must_be_on_a_disk, name_beside};
 
 /// So many files and folders are copied or removed at once.
@@ -39,7 +41,7 @@ enum Deed<'a> {
     Copied,
     Removed,
     /// Removed, if it is what was copied.
-    Moved(&'a Record),
+    Moved(&'a CopyRecord),
 }
 
 /// What was counted, or done.
@@ -54,7 +56,7 @@ impl Folders {
     ///
     /// # Errors
     /// When there is something else, or it is outside.
-    pub fn make_folder(&self, path: &Path) -> Result<(), Refusal> {
+    pub fn make_folder(&self, path: &Path) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
         let place = self.find(path, Missing::IsMade, Last::Followed)?;
         let Some(name) = &place.name else { return Ok(()) };
@@ -64,7 +66,7 @@ impl Folders {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(known) if is_folder(&known) => Ok(()),
-                Ok(_) => Err(Refusal::Exists),
+                Ok(_) => Err(PathRefusal::Exists),
                 Err(error) => Err(error.into()),
             },
             Err(error) => Err(error.into()),
@@ -75,7 +77,7 @@ impl Folders {
     ///
     /// # Errors
     /// When there is nothing, it is outside, or a folder that is not empty. What was removed before it failed is said.
-    pub fn remove(&self, path: &Path, with_content: bool) -> Result<(), Refusal> {
+    pub fn remove(&self, path: &Path, with_content: bool) -> Result<(), PathRefusal> {
         let place = self.find(path, Missing::Fails, Last::Itself)?;
         let name = name_of(&place)?;
         self.must_not_be_own(&place)?;
@@ -88,9 +90,9 @@ impl Folders {
         match unlinkat(&place.folder, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY | Errno::EXIST) if with_content => {}
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                return Err(Refusal::Unfit("it is a folder that is not empty".to_owned()));
+                return Err(PathRefusal::Unfit("it is a folder that is not empty".to_owned()));
             }
-            Err(Errno::NOTDIR) => return Err(Refusal::Changed),
+            Err(Errno::NOTDIR) => return Err(PathRefusal::Changed),
             removed => return Ok(removed?),
         }
         let folder = open_folder(&place.folder, name)?;
@@ -105,7 +107,7 @@ impl Folders {
     ///
     /// # Errors
     /// When there is nothing, one of the two is outside, or something is there that is not replaced.
-    pub fn rename(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), Refusal> {
+    pub fn rename(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let source = self.find(from, Missing::Fails, Last::Itself)?;
         let target = self.find(to, Missing::Fails, Last::Itself).map_err(of_destination)?;
         let name = name_of(&source)?;
@@ -120,7 +122,7 @@ impl Folders {
         match put_in_place(&source.folder, name, &target.folder, there, only_if_free) {
             // The system does nothing then, and says that it is done.
             Ok(()) if is_twin => Self::take_name(&source, name, &known, &target, there),
-            Err(Refusal::Failed(error)) if is(&error, Errno::XDEV) => {
+            Err(PathRefusal::Failed(error)) if is(&error, Errno::XDEV) => {
                 must_be_replaceable(is_folder(&known), &target, there)?;
                 self.move_over(&source, name, &target, there, only_if_free)
             }
@@ -130,12 +132,12 @@ impl Folders {
 
     /// Takes its name from a file that has the one as well that it is to have.
     fn take_name(
-        source: &Place,
+        source: &ResolvedPath,
         name: &OsString,
         known: &Stat,
-        target: &Place,
+        target: &ResolvedPath,
         there: &OsString,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PathRefusal> {
         let aside = name_beside();
         match put_aside(&source.folder, name, &aside) {
             Err(Errno::NOENT) => return Ok(()),
@@ -143,7 +145,7 @@ impl Folders {
         }
         let now = statat(&source.folder, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
         if identity(&now) != identity(known) {
-            return put_back(source, &aside, name, Refusal::Changed);
+            return put_back(source, &aside, name, PathRefusal::Changed);
         }
         // Nothing again, unless the two names were one that is written in two ways, or the other one is gone by now.
         if let Err(refusal) = put_in_place(&source.folder, &aside, &target.folder, there, false) {
@@ -159,12 +161,12 @@ impl Folders {
     /// could still put something into.
     fn move_over(
         &self,
-        source: &Place,
+        source: &ResolvedPath,
         name: &OsString,
-        target: &Place,
+        target: &ResolvedPath,
         there: &OsString,
         only_if_free: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PathRefusal> {
         let aside = name_beside();
         match put_aside(&source.folder, name, &aside) {
             // A folder of a lower layer of an overlay has no other name: it goes as far as it is what was copied.
@@ -179,26 +181,26 @@ impl Folders {
 
     fn move_what_is_aside(
         &self,
-        source: &Place,
+        source: &ResolvedPath,
         aside: &OsString,
-        target: &Place,
+        target: &ResolvedPath,
         there: &OsString,
         only_if_free: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PathRefusal> {
         let known = statat(&source.folder, aside, AtFlags::SYMLINK_NOFOLLOW)?;
         self.must_not_be_one_of_own(&known)?;
         let moved = match FileType::from_raw_mode(known.st_mode) {
             FileType::Symlink => {
-                Source::Link(readlinkat(&source.folder, aside, Vec::new())?.into_bytes(), known)
+                CopySource::Link(readlinkat(&source.folder, aside, Vec::new())?.into_bytes(), known)
             }
-            _ => Source::open(&source.folder, aside)?,
+            _ => CopySource::open(&source.folder, aside)?,
         };
-        if let Source::Folder(folder) = &moved {
+        if let CopySource::Folder(folder) = &moved {
             self.count(folder.as_fd(), Deed::Removed)?;
         }
         let record = self.copy_to(&moved, target, there, only_if_free)?;
         let removed = self.remove_what_was_copied(&source.folder, aside, &moved, &record);
-        removed.map_err(|refusal| Refusal::Partly("it was copied".to_owned(), refusal.into()))
+        removed.map_err(|refusal| PathRefusal::Partly("it was copied".to_owned(), refusal.into()))
     }
 
     /// Removes what was copied, if it still is what it was then.
@@ -206,10 +208,10 @@ impl Folders {
         &self,
         folder: &OwnedFd,
         name: &OsString,
-        copied: &Source,
-        record: &Record,
-    ) -> Result<(), Refusal> {
-        let Source::Folder(inside) = copied else {
+        copied: &CopySource,
+        record: &CopyRecord,
+    ) -> Result<(), PathRefusal> {
+        let CopySource::Folder(inside) = copied else {
             record.must_hold(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)?;
             return Ok(unlinkat(folder, name, AtFlags::empty())?);
         };
@@ -217,7 +219,7 @@ impl Folders {
         self.count(inside.as_fd(), deed)?;
         let removed = self.empty(inside.as_fd(), Mount::of(inside.as_fd())?, deed, 0, &mut done);
         let removed = removed.and_then(|()| match unlinkat(folder, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(Refusal::Changed),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(PathRefusal::Changed),
             removed => Ok(removed?),
         });
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
@@ -229,15 +231,15 @@ impl Folders {
     /// # Errors
     /// When there is nothing, the destination is outside, or something is there that is not replaced. Then nothing has
     /// changed.
-    pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), Refusal> {
+    pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let from = from.canonicalize()?;
-        let source = Source::open(CWD, from.as_os_str())?;
+        let source = CopySource::open(CWD, from.as_os_str())?;
         let last = if only_if_free { Last::Itself } else { Last::Followed };
         let target = self.find(to, Missing::Fails, last).map_err(of_destination)?;
         let there = self.free_or_replaceable(&target, only_if_free).map_err(of_destination)?;
         must_be_on_a_disk(&target.folder)?;
-        if matches!(source, Source::Folder(_)) && target.path.starts_with(&from) {
-            return Err(Refusal::Unfit("a folder cannot be copied into itself".to_owned()));
+        if matches!(source, CopySource::Folder(_)) && target.path.starts_with(&from) {
+            return Err(PathRefusal::Unfit("a folder cannot be copied into itself".to_owned()));
         }
         if target.path == from {
             return Ok(());
@@ -248,16 +250,16 @@ impl Folders {
     /// The name that something is to have, if it may be put there.
     fn free_or_replaceable<'a>(
         &self,
-        target: &'a Place,
+        target: &'a ResolvedPath,
         only_if_free: bool,
-    ) -> Result<&'a OsString, Refusal> {
+    ) -> Result<&'a OsString, PathRefusal> {
         let name = match name_of(target) {
-            Err(_) if only_if_free => return Err(Refusal::Exists),
+            Err(_) if only_if_free => return Err(PathRefusal::Exists),
             name => name?,
         };
         self.must_not_be_own(target)?;
         match statat(&target.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) if only_if_free => Err(Refusal::Exists),
+            Ok(_) if only_if_free => Err(PathRefusal::Exists),
             Ok(_) => {
                 self.must_hold_no_top(target)?;
                 Ok(name)
@@ -270,12 +272,12 @@ impl Folders {
     /// Copies to a new name beside the destination, and then gives it the name that it is to have.
     fn copy_to(
         &self,
-        source: &Source,
-        to: &Place,
+        source: &CopySource,
+        to: &ResolvedPath,
         name: &OsString,
         only_if_free: bool,
-    ) -> Result<Record, Refusal> {
-        must_be_replaceable(matches!(source, Source::Folder(_)), to, name)?;
+    ) -> Result<CopyRecord, PathRefusal> {
+        must_be_replaceable(matches!(source, CopySource::Folder(_)), to, name)?;
         let new = name_beside();
         let placed = self.make_copy(source, &to.folder, &new).and_then(|copy| {
             put_in_place(&to.folder, &new, &to.folder, name, only_if_free)?;
@@ -284,11 +286,11 @@ impl Folders {
         match placed {
             Ok(copy) => {
                 copy.close()
-                    .map_err(|refusal| Refusal::Partly("it was copied".to_owned(), refusal.into()))?;
+                    .map_err(|refusal| PathRefusal::Partly("it was copied".to_owned(), refusal.into()))?;
                 Ok(copy.record)
             }
             Err(refusal) => {
-                let is_folder = matches!(source, Source::Folder(_));
+                let is_folder = matches!(source, CopySource::Folder(_));
                 if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
                     tracing::warn!(%error, "`{}` is left beside `{}`", new.display(), to.path.display());
                 }
@@ -297,18 +299,18 @@ impl Folders {
         }
     }
 
-    fn make_copy(&self, source: &Source, to: &OwnedFd, name: &OsString) -> Result<Copy, Refusal> {
+    fn make_copy(&self, source: &CopySource, to: &OwnedFd, name: &OsString) -> Result<Copy, PathRefusal> {
         let mut copy = Copy::default();
         match source {
-            Source::Link(target, known) => {
+            CopySource::Link(target, known) => {
                 copy.record.add(known);
                 symlinkat(OsString::from_vec(target.clone()), to, name)?;
             }
-            Source::File(file, known) => {
+            CopySource::File(file, known) => {
                 copy.record.add(known);
                 copy_file(file, known, to, name, &mut Tally::default())?.sync_data()?;
             }
-            Source::Folder(folder) => {
+            CopySource::Folder(folder) => {
                 let folder = folder.as_fd();
                 self.count(folder, Deed::Copied)?;
                 let known = fstat(folder)?;
@@ -335,7 +337,7 @@ impl Folders {
         folder: BorrowedFd<'_>,
         name: &OsString,
         is_folder: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PathRefusal> {
         if !is_folder {
             return match unlinkat(folder, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -351,7 +353,7 @@ impl Folders {
     }
 
     /// Counts what is in a folder that is to be copied or removed.
-    fn count(&self, folder: BorrowedFd<'_>, deed: Deed<'_>) -> Result<(), Refusal> {
+    fn count(&self, folder: BorrowedFd<'_>, deed: Deed<'_>) -> Result<(), PathRefusal> {
         self.count_below(folder, Mount::of(folder)?, deed, 0, &mut Tally::default())
     }
 
@@ -362,7 +364,7 @@ impl Folders {
         deed: Deed<'_>,
         depth: usize,
         tally: &mut Tally,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PathRefusal> {
         for name in names_in(folder, tally)? {
             let Some(known) = mount.look(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
@@ -386,7 +388,7 @@ impl Folders {
     }
 
     /// What goes from its place is none of the host's own files, and is what was copied, if it was.
-    fn must_be_free_for(&self, deed: Deed<'_>, known: &Stat) -> Result<(), Refusal> {
+    fn must_be_free_for(&self, deed: Deed<'_>, known: &Stat) -> Result<(), PathRefusal> {
         match deed {
             Deed::Copied => Ok(()),
             Deed::Removed => self.must_not_be_one_of_own(known),
@@ -405,7 +407,7 @@ impl Folders {
         deed: Deed<'_>,
         depth: usize,
         done: &mut Tally,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PathRefusal> {
         for name in names_in(folder, &mut Tally::default())? {
             let Some(known) = mount.look(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
@@ -435,12 +437,12 @@ struct Mount {
 }
 
 impl Mount {
-    fn of(folder: BorrowedFd<'_>) -> Result<Self, Refusal> {
+    fn of(folder: BorrowedFd<'_>) -> Result<Self, PathRefusal> {
         Ok(Self { device: identity(&fstat(folder)?).0, id: mount_id(folder, OsStr::new(""))? })
     }
 
     /// What has this name, if anything has: nothing else is to be mounted there.
-    fn look(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>, Refusal> {
+    fn look(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>, PathRefusal> {
         let known = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             known => known?,
@@ -453,16 +455,16 @@ impl Mount {
         Ok(Some(known))
     }
 
-    fn open_folder(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Refusal> {
+    fn open_folder(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, PathRefusal> {
         let opened = open_folder(folder, name)?;
         self.must_be(Self::of(opened.as_fd())?)?;
         Ok(opened)
     }
 
-    fn must_be(self, other: Self) -> Result<(), Refusal> {
+    fn must_be(self, other: Self) -> Result<(), PathRefusal> {
         match self == other {
             true => Ok(()),
-            false => Err(Refusal::Unfit("another file system is mounted in it".to_owned())),
+            false => Err(PathRefusal::Unfit("another file system is mounted in it".to_owned())),
         }
     }
 }
@@ -487,25 +489,25 @@ fn mount_id(_: BorrowedFd<'_>, _: &OsStr) -> Result<Option<u64>, Errno> {
 
 /// What was copied, and as what it was.
 #[derive(Debug, Default)]
-struct Record(HashMap<Identity, Version>);
+struct CopyRecord(HashMap<Identity, FileVersion>);
 
 /// When a file was written last, and how large it was. A folder is known by what is in it, and a link never changes.
-type Version = Option<(i128, i128, i128)>;
+type FileVersion = Option<(i128, i128, i128)>;
 
-impl Record {
+impl CopyRecord {
     fn add(&mut self, known: &Stat) {
         self.0.insert(identity(known), version(known));
     }
 
-    fn must_hold(&self, known: &Stat) -> Result<(), Refusal> {
+    fn must_hold(&self, known: &Stat) -> Result<(), PathRefusal> {
         match self.0.get(&identity(known)) {
             Some(copied) if *copied == version(known) => Ok(()),
-            _ => Err(Refusal::Changed),
+            _ => Err(PathRefusal::Changed),
         }
     }
 }
 
-fn version(known: &Stat) -> Version {
+fn version(known: &Stat) -> FileVersion {
     let is_file = FileType::from_raw_mode(known.st_mode) == FileType::RegularFile;
     is_file.then(|| (known.st_mtime.into(), known.st_mtime_nsec.into(), known.st_size.into()))
 }
@@ -513,7 +515,7 @@ fn version(known: &Stat) -> Version {
 /// What was made of what is copied.
 #[derive(Default)]
 struct Copy {
-    record: Record,
+    record: CopyRecord,
     /// The folder, if it is one.
     made: Option<OwnedFd>,
     /// Folders in it that are to be closed to their owner, the innermost first: while they are, nobody could clean up.
@@ -528,7 +530,7 @@ struct ToClose {
 
 impl Copy {
     /// Gives the modes that were not given before.
-    fn close(&self) -> Result<(), Refusal> {
+    fn close(&self) -> Result<(), PathRefusal> {
         let Some(made) = &self.made else { return Ok(()) };
         for ToClose { way, which, mode } in &self.to_close {
             let mut inner = None;
@@ -537,7 +539,7 @@ impl Copy {
             }
             let folder = inner.as_ref().unwrap_or(made);
             if identity(&fstat(folder)?) != *which {
-                return Err(Refusal::Changed);
+                return Err(PathRefusal::Changed);
             }
             fchmod(folder, *mode)?;
         }
@@ -546,15 +548,15 @@ impl Copy {
 }
 
 /// What is copied.
-enum Source {
+enum CopySource {
     File(File, Stat),
     Folder(OwnedFd),
     Link(Vec<u8>, Stat),
 }
 
-impl Source {
+impl CopySource {
     /// Opens a file or a folder that is to be copied.
-    fn open(folder: impl AsFd, name: impl AsRef<Path>) -> Result<Self, Refusal> {
+    fn open(folder: impl AsFd, name: impl AsRef<Path>) -> Result<Self, PathRefusal> {
         let (folder, name) = (folder.as_fd(), name.as_ref());
         let known = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if is_folder(&known) {
@@ -581,7 +583,12 @@ struct Copying {
 }
 
 impl Copying {
-    fn copy_below(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: usize) -> Result<(), Refusal> {
+    fn copy_below(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        depth: usize,
+    ) -> Result<(), PathRefusal> {
         for name in names_in(from, &mut self.done)? {
             let Some(known) = self.mount.look(from, &name)? else { continue };
             if identity(&known) == self.made {
@@ -603,12 +610,12 @@ impl Copying {
                     self.copy.record.add(&known);
                     symlinkat(readlinkat(from, &name, Vec::new())?, to, &name)?;
                 }
-                _ => match Source::open(from, &name)? {
-                    Source::File(file, known) => {
+                _ => match CopySource::open(from, &name)? {
+                    CopySource::File(file, known) => {
                         self.copy.record.add(&known);
                         drop(copy_file(&file, &known, to, &name, &mut self.done)?);
                     }
-                    Source::Folder(_) | Source::Link(..) => return Err(Refusal::Changed),
+                    CopySource::Folder(_) | CopySource::Link(..) => return Err(PathRefusal::Changed),
                 },
             }
         }
@@ -616,7 +623,7 @@ impl Copying {
     }
 
     /// Gives a folder that was copied its mode, as far as we can still remove what is in it then.
-    fn end(&mut self, made: &OwnedFd, known: &Stat) -> Result<(), Refusal> {
+    fn end(&mut self, made: &OwnedFd, known: &Stat) -> Result<(), PathRefusal> {
         let mode = mode_of(known);
         if !mode.contains(Mode::RWXU) {
             let which = identity(&fstat(made)?);
@@ -633,7 +640,7 @@ fn copy_file(
     folder: impl AsFd,
     name: &OsString,
     done: &mut Tally,
-) -> Result<File, Refusal> {
+) -> Result<File, PathRefusal> {
     done.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
     done.must_not_be_too_much()?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
@@ -647,10 +654,10 @@ fn copy_file(
 }
 
 impl Tally {
-    fn add_entry(&mut self) -> Result<(), Refusal> {
+    fn add_entry(&mut self) -> Result<(), PathRefusal> {
         self.entries += 1;
         if self.entries > ENTRIES_MAX {
-            return Err(Refusal::Unfit(format!("it has more than {ENTRIES_MAX} files and folders")));
+            return Err(PathRefusal::Unfit(format!("it has more than {ENTRIES_MAX} files and folders")));
         }
         Ok(())
     }
@@ -659,7 +666,7 @@ impl Tally {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    fn must_not_be_too_much(&self) -> Result<(), Refusal> {
+    fn must_not_be_too_much(&self) -> Result<(), PathRefusal> {
         match self.bytes > BYTES_MAX {
             true => Err(too_many_bytes()),
             false => Ok(()),
@@ -667,8 +674,8 @@ impl Tally {
     }
 }
 
-fn too_many_bytes() -> Refusal {
-    Refusal::Unfit(format!("it has more than {BYTES_MAX} bytes"))
+fn too_many_bytes() -> PathRefusal {
+    PathRefusal::Unfit(format!("it has more than {BYTES_MAX} bytes"))
 }
 
 /// Gives something another name, and says what is in its way.
@@ -678,7 +685,7 @@ fn put_in_place(
     to: &OwnedFd,
     new: &OsString,
     only_if_free: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), PathRefusal> {
     let moved = match only_if_free {
         true => match renameat_with(from, name, to, new, RenameFlags::NOREPLACE) {
             // Not every file system can do that; it was free just now.
@@ -687,10 +694,10 @@ fn put_in_place(
         },
         false => renameat(from, name, to, new),
     };
-    let unfit = |why: &str| Err(of_destination(Refusal::Unfit(why.to_owned())));
+    let unfit = |why: &str| Err(of_destination(PathRefusal::Unfit(why.to_owned())));
     match moved {
         Ok(()) => Ok(()),
-        Err(Errno::EXIST) if only_if_free => Err(of_destination(Refusal::Exists)),
+        Err(Errno::EXIST) if only_if_free => Err(of_destination(PathRefusal::Exists)),
         Err(Errno::EXIST | Errno::NOTEMPTY) => unfit("a folder is there that is not empty"),
         Err(Errno::ISDIR) => unfit("a folder is there"),
         Err(Errno::NOTDIR) => unfit("a file is there"),
@@ -701,12 +708,12 @@ fn put_in_place(
 
 /// Whether two names are of one file, and are two.
 fn is_another_name(
-    source: &Place,
+    source: &ResolvedPath,
     name: &OsString,
     known: &Stat,
-    target: &Place,
+    target: &ResolvedPath,
     there: &OsString,
-) -> Result<bool, Refusal> {
+) -> Result<bool, PathRefusal> {
     let other = match statat(&target.folder, there, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(false),
         other => other?,
@@ -716,12 +723,12 @@ fn is_another_name(
 }
 
 /// What cannot be replaced in the end is said before anything is copied.
-fn must_be_replaceable(by_folder: bool, place: &Place, name: &OsString) -> Result<(), Refusal> {
+fn must_be_replaceable(by_folder: bool, place: &ResolvedPath, name: &OsString) -> Result<(), PathRefusal> {
     let known = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(()),
         known => known?,
     };
-    let unfit = |why: &str| Err(of_destination(Refusal::Unfit(why.to_owned())));
+    let unfit = |why: &str| Err(of_destination(PathRefusal::Unfit(why.to_owned())));
     match (by_folder, is_folder(&known)) {
         (false, false) => Ok(()),
         (false, true) => unfit("a folder is there"),
@@ -740,11 +747,16 @@ fn put_aside(folder: &OwnedFd, name: &OsString, aside: &OsString) -> Result<(), 
 }
 
 /// Gives back the name that something had, unless somebody else has it by now, and says why it was not moved.
-fn put_back(place: &Place, aside: &OsString, name: &OsString, why: Refusal) -> Result<(), Refusal> {
+fn put_back(
+    place: &ResolvedPath,
+    aside: &OsString,
+    name: &OsString,
+    why: PathRefusal,
+) -> Result<(), PathRefusal> {
     // Where the system cannot take care of that, this does nearly.
     let put = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => put_in_place(&place.folder, aside, &place.folder, name, true),
-        Ok(_) => Err(Refusal::Exists),
+        Ok(_) => Err(PathRefusal::Exists),
         Err(error) => Err(error.into()),
     };
     match put {
@@ -752,30 +764,33 @@ fn put_back(place: &Place, aside: &OsString, name: &OsString, why: Refusal) -> R
         Err(error) => {
             let left = place.path.with_file_name(aside);
             tracing::warn!(%error, "`{}` is left at `{}`", place.path.display(), left.display());
-            Err(Refusal::Partly(format!("what is left of it was put at `{}`", left.display()), why.into()))
+            Err(PathRefusal::Partly(
+                format!("what is left of it was put at `{}`", left.display()),
+                why.into(),
+            ))
         }
     }
 }
 
-fn of_destination(refusal: Refusal) -> Refusal {
-    Refusal::Destination(refusal.into())
+fn of_destination(refusal: PathRefusal) -> PathRefusal {
+    PathRefusal::Destination(refusal.into())
 }
 
-fn partly(done: &Tally, what: &str, refusal: Refusal) -> Refusal {
+fn partly(done: &Tally, what: &str, refusal: PathRefusal) -> PathRefusal {
     match done.entries {
         0 => refusal,
-        entries => Refusal::Partly(format!("{entries} files and folders {what}"), refusal.into()),
+        entries => PathRefusal::Partly(format!("{entries} files and folders {what}"), refusal.into()),
     }
 }
 
-fn name_of(place: &Place) -> Result<&OsString, Refusal> {
-    place.name.as_ref().ok_or_else(|| Refusal::Unfit("it is a folder that somebody works in".to_owned()))
+fn name_of(place: &ResolvedPath) -> Result<&OsString, PathRefusal> {
+    place.name.as_ref().ok_or_else(|| PathRefusal::Unfit("it is a folder that somebody works in".to_owned()))
 }
 
-fn deeper(depth: usize) -> Result<usize, Refusal> {
+fn deeper(depth: usize) -> Result<usize, PathRefusal> {
     match depth + 1 {
         deep if deep < DEPTH_MAX => Ok(deep),
-        _ => Err(Refusal::Unfit(format!("folders are more than {DEPTH_MAX} deep in it"))),
+        _ => Err(PathRefusal::Unfit(format!("folders are more than {DEPTH_MAX} deep in it"))),
     }
 }
 
@@ -792,13 +807,13 @@ fn mode_of(known: &Stat) -> Mode {
 }
 
 /// Opens a folder to look at what is in it.
-fn open_folder(folder: impl AsFd, name: impl AsRef<Path>) -> Result<OwnedFd, Refusal> {
+fn open_folder(folder: impl AsFd, name: impl AsRef<Path>) -> Result<OwnedFd, PathRefusal> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY;
     Ok(openat(folder, name.as_ref(), flags, Mode::empty())?)
 }
 
 /// The names in a folder, counted.
-fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, Refusal> {
+fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, PathRefusal> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
         let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
@@ -811,7 +826,7 @@ fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, 
 }
 
 /// Whether nothing is in a folder. What is large is not read to its end.
-fn is_empty(folder: BorrowedFd<'_>) -> Result<bool, Refusal> {
+fn is_empty(folder: BorrowedFd<'_>) -> Result<bool, PathRefusal> {
     for entry in Dir::read_from(folder)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
             return Ok(false);

@@ -22,7 +22,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::facts::etag;
-use super::folders::{must_be_file, pass, Folders, Last, Missing, Place, Refusal, CAREFULLY};
+use super::folders::{must_be_file, pass, Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
 
 /// A file that is larger, in bytes, is changed where it lies when the change is at its end.
 const NEW_BYTES_MAX: u64 = 16 << 20;
@@ -62,13 +62,13 @@ struct Before {
 
 /// What of the file that was there stays: so many bytes before what is written, and all from this one on behind it.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct KeptRanges {
     before: u64,
     from: u64,
     size: u64,
 }
 
-impl Kept {
+impl KeptRanges {
     fn of(put: Put, size: u64) -> Self {
         let (before, from) = match put {
             Put::Truncate(position) => (position.min(size), size),
@@ -89,7 +89,7 @@ impl Folders {
     /// # Errors
     /// When there is something else, it may not be written, or it is outside. Then nothing has changed, but for the
     /// folders.
-    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), Refusal> {
+    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
         let writing = Writing { content, put: Put::Truncate(0), create_only: false, if_match: None };
         self.write_at(path, Missing::IsMade, &writing)
     }
@@ -98,24 +98,24 @@ impl Folders {
     ///
     /// # Errors
     /// The same; or it is there, or has changed, and that was not to be.
-    pub fn put(&self, path: &Path, writing: &Writing<'_>) -> Result<(), Refusal> {
+    pub fn put(&self, path: &Path, writing: &Writing<'_>) -> Result<(), PathRefusal> {
         self.write_at(path, Missing::Fails, writing)
     }
 
-    fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), Refusal> {
+    fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), PathRefusal> {
         if missing == Missing::IsMade {
             self.must_be_made_on_a_disk(path)?;
         }
         let last = if writing.create_only { Last::Itself } else { Last::Followed };
         let place = self.find(path, missing, last).map_err(|refusal| match refusal {
-            gone if gone.is_missing() && writing.if_match.is_some() => Refusal::Changed,
+            gone if gone.is_missing() && writing.if_match.is_some() => PathRefusal::Changed,
             refusal => refusal,
         })?;
-        let Some(name) = &place.name else { return Err(Refusal::NotAFile("a folder")) };
+        let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
         let before = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) if writing.create_only => return Err(Refusal::Exists),
+            Ok(_) if writing.create_only => return Err(PathRefusal::Exists),
             Ok(known) => {
                 must_be_file(&known)?;
                 Some(open_before(&place.folder, name, writing)?)
@@ -124,7 +124,7 @@ impl Folders {
             Err(error) => return Err(error.into()),
         };
         if !is_expected(before.as_ref(), writing)? {
-            return Err(Refusal::Changed);
+            return Err(PathRefusal::Changed);
         }
         match before {
             None => make(&place, name, writing),
@@ -133,14 +133,14 @@ impl Folders {
     }
 
     /// Folders that are made on the way are not made where the kernel makes something else of them.
-    pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), Refusal> {
+    pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), PathRefusal> {
         for above in path.ancestors().skip(1) {
             let folder = match self.find(above, Missing::Fails, Last::Followed) {
-                Ok(Place { folder, name: Some(name), .. }) => match pass(&folder, &name) {
+                Ok(ResolvedPath { folder, name: Some(name), .. }) => match pass(&folder, &name) {
                     Ok(there) => there,
                     Err(_) => folder,
                 },
-                Ok(Place { folder, .. }) => folder,
+                Ok(ResolvedPath { folder, .. }) => folder,
                 Err(refusal) if refusal.is_missing() => continue,
                 // Whoever follows the way says so.
                 Err(_) => return Ok(()),
@@ -152,7 +152,7 @@ impl Folders {
 }
 
 /// Opens a file that is to be changed. Nobody may replace what he may not write.
-fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Result<Before, Refusal> {
+fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Result<Before, PathRefusal> {
     let file = match openat(folder, name, OFlags::RDWR | CAREFULLY, Mode::empty()) {
         // All of it is replaced, and what may not be read is none of our business.
         Err(Errno::ACCESS) if writing.put == Put::Truncate(0) => {
@@ -167,7 +167,7 @@ fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Resu
 }
 
 /// Whether what is there is of the version that was asked for, if any was.
-fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, Refusal> {
+fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, PathRefusal> {
     match (writing.if_match, before) {
         (None, _) => Ok(true),
         (Some(_), None) => Ok(false),
@@ -176,8 +176,8 @@ fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, R
 }
 
 /// Makes a file that was not there.
-fn make(place: &Place, name: &OsString, writing: &Writing<'_>) -> Result<(), Refusal> {
-    let kept = Kept { before: 0, from: 0, size: 0 };
+fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<(), PathRefusal> {
+    let kept = KeptRanges { before: 0, from: 0, size: 0 };
     let new = Beside::of(place)?;
     new.fill(writing.content, None, kept)?;
     if !writing.create_only {
@@ -188,7 +188,7 @@ fn make(place: &Place, name: &OsString, writing: &Writing<'_>) -> Result<(), Ref
             new.stay();
             Ok(())
         }
-        Err(Errno::EXIST) => Err(Refusal::Exists),
+        Err(Errno::EXIST) => Err(PathRefusal::Exists),
         // Not every file system can do that.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => make_at_once(place, name, writing.content),
         Err(error) => Err(error.into()),
@@ -196,11 +196,11 @@ fn make(place: &Place, name: &OsString, writing: &Writing<'_>) -> Result<(), Ref
 }
 
 /// Makes a file under its name: whoever looks meanwhile finds a part of it, but nothing is replaced.
-fn make_at_once(place: &Place, name: &OsString, content: &[u8]) -> Result<(), Refusal> {
+fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result<(), PathRefusal> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
     let file =
         openat(&place.folder, name, flags, Mode::from_raw_mode(0o666)).map_err(|error| match error {
-            Errno::EXIST => Refusal::Exists,
+            Errno::EXIST => PathRefusal::Exists,
             error => error.into(),
         })?;
     let mut file = File::from(file);
@@ -214,9 +214,14 @@ fn make_at_once(place: &Place, name: &OsString, content: &[u8]) -> Result<(), Re
 }
 
 /// Changes a file that is there.
-fn change(place: &Place, name: &OsString, before: Before, writing: &Writing<'_>) -> Result<(), Refusal> {
+fn change(
+    place: &ResolvedPath,
+    name: &OsString,
+    before: Before,
+    writing: &Writing<'_>,
+) -> Result<(), PathRefusal> {
     let Before { file, known } = before;
-    let kept = Kept::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
+    let kept = KeptRanges::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
     let has_one_name = known.st_nlink == 1;
     let is_at_the_end = kept.from == kept.size && kept.before > 0;
     // What cannot be undone is done there only if there is no other way.
@@ -225,24 +230,26 @@ fn change(place: &Place, name: &OsString, before: Before, writing: &Writing<'_>)
         return change_in_place(file, writing.content, kept);
     }
     if kept.bytes() > KEPT_BYTES_MAX {
-        return Err(Refusal::Unfit(format!("more than {KEPT_BYTES_MAX} bytes of it would be written anew")));
+        return Err(PathRefusal::Unfit(format!(
+            "more than {KEPT_BYTES_MAX} bytes of it would be written anew"
+        )));
     }
     let made = Beside::of(place).and_then(|new| {
         new.fill(writing.content, Some((&file, &known)), kept)?;
         Ok(new)
     });
-    let placed = made.map_err(Refusal::from).and_then(|new| {
+    let placed = made.map_err(PathRefusal::from).and_then(|new| {
         // As late as can be.
         if let Some(expected) = writing.if_match {
             let now = openat(&place.folder, name, OFlags::RDONLY | CAREFULLY, Mode::empty()).map(File::from);
             if !now.is_ok_and(|now| now.metadata().is_ok_and(|now| etag(&now) == expected)) {
-                return Err(Refusal::Changed);
+                return Err(PathRefusal::Changed);
             }
         }
         Ok(new.take_place(name)?)
     });
     match placed {
-        Err(Refusal::Failed(error)) if has_one_name && takes_nothing_new(&error) => {
+        Err(PathRefusal::Failed(error)) if has_one_name && takes_nothing_new(&error) => {
             change_in_place(file, writing.content, kept)
         }
         placed => placed,
@@ -256,7 +263,7 @@ fn takes_nothing_new(error: &io::Error) -> bool {
 }
 
 /// Changes a file where it lies. What was replaced is put back when that fails.
-fn change_in_place(file: File, content: &[u8], kept: Kept) -> Result<(), Refusal> {
+fn change_in_place(file: File, content: &[u8], kept: KeptRanges) -> Result<(), PathRefusal> {
     let replaced = match kept.size - kept.before <= NEW_BYTES_MAX {
         true => read_at_end(&file, kept.before),
         false => Err(io::ErrorKind::FileTooLarge.into()),
@@ -266,9 +273,9 @@ fn change_in_place(file: File, content: &[u8], kept: Kept) -> Result<(), Refusal
         _ if kept.from >= kept.size => &[][..],
         Ok(replaced) => replaced,
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            return Err(Refusal::Unfit(format!("more than {NEW_BYTES_MAX} bytes of it would be moved")));
+            return Err(PathRefusal::Unfit(format!("more than {NEW_BYTES_MAX} bytes of it would be moved")));
         }
-        Err(_) => return replaced.map(drop).map_err(Refusal::from),
+        Err(_) => return replaced.map(drop).map_err(PathRefusal::from),
     };
     let Err(error) = replace_end(&file, kept.before, &[content, rest]) else { return Ok(()) };
     let restored = replaced.and_then(|replaced| {
@@ -282,7 +289,7 @@ fn change_in_place(file: File, content: &[u8], kept: Kept) -> Result<(), Refusal
         Err(why) => {
             tracing::warn!(error = %why, "a file that was changed in part could not be restored");
             let done = format!("a part of it was changed, which could not be undone ({why})");
-            Err(Refusal::Partly(done, Box::new(error.into())))
+            Err(PathRefusal::Partly(done, Box::new(error.into())))
         }
     }
 }
@@ -306,13 +313,13 @@ fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()
 
 /// A new file beside the one whose place it is to take; it goes with this unless it has.
 struct Beside<'a> {
-    place: &'a Place,
+    place: &'a ResolvedPath,
     name: OsString,
     file: File,
 }
 
 impl<'a> Beside<'a> {
-    fn of(place: &'a Place) -> io::Result<Self> {
+    fn of(place: &'a ResolvedPath) -> io::Result<Self> {
         let name = name_beside();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
         let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
@@ -320,7 +327,7 @@ impl<'a> Beside<'a> {
     }
 
     /// Makes it what the file is to become.
-    fn fill(&self, content: &[u8], before: Option<(&File, &Stat)>, kept: Kept) -> io::Result<()> {
+    fn fill(&self, content: &[u8], before: Option<(&File, &Stat)>, kept: KeptRanges) -> io::Result<()> {
         let mut new = &self.file;
         if let Some((_, known)) = before {
             // Before anything is in it.
@@ -383,7 +390,7 @@ pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<(
 
 /// Files that the kernel shows are none.
 #[cfg(target_os = "linux")]
-pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), Refusal> {
+pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
     /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`; `binfmt_misc`, `configfs`,
     /// `efivarfs`, `selinuxfs`, `pstore`, `mqueue`; `devpts`, `fusectl`, `resctrl`, `smackfs`, `hugetlbfs`, `nsfs`.
     const OF_THE_KERNEL: [u32; 20] = [
@@ -412,12 +419,12 @@ pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), Refusal> {
     #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
     let kind = rustix::fs::fstatfs(folder)?.f_type as u32;
     match OF_THE_KERNEL.contains(&kind) {
-        true => Err(Refusal::NotAFile("one of those that the kernel shows")),
+        true => Err(PathRefusal::NotAFile("one of those that the kernel shows")),
         false => Ok(()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn must_be_on_a_disk(_: impl AsFd) -> Result<(), Refusal> {
+pub(super) fn must_be_on_a_disk(_: impl AsFd) -> Result<(), PathRefusal> {
     Ok(())
 }

@@ -22,7 +22,7 @@ const LOGIN_NEEDED_MS: u64 = 10_000;
 
 /// All agents; the first one is the default.
 #[derive(Debug)]
-pub(super) struct Agents(Vec<KnownAgent>);
+pub(super) struct AgentTable(Vec<KnownAgent>);
 
 #[derive(Debug)]
 struct KnownAgent {
@@ -40,12 +40,12 @@ struct KnownAgent {
 
 /// What is kept of what an agent has said.
 #[derive(Serialize, Deserialize)]
-struct Kept<T> {
+struct KeptAgent<T> {
     identity: String,
     said: T,
 }
 
-impl Agents {
+impl AgentTable {
     /// Those that a host starts with: as their operator describes them, with what was kept of what they said.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
         Self(operators.into_iter().map(|operator| KnownAgent::at_start(operator, start)).collect())
@@ -121,20 +121,21 @@ impl Agents {
 impl KnownAgent {
     fn at_start(operator: AgentDescription, start: &Start) -> Self {
         let kept = start.said.iter().find(|(provider, _)| *provider == operator.info.provider);
-        let said =
-            kept.and_then(|(provider, json)| match serde_json::from_slice::<Kept<SelfDescription>>(json) {
+        let said = kept.and_then(|(provider, json)| {
+            match serde_json::from_slice::<KeptAgent<SelfDescription>>(json) {
                 Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
                 Err(error) => {
                     tracing::warn!(provider, %error, "what an agent said of itself cannot be read");
                     None
                 }
-            });
+            }
+        });
         let said = said.unwrap_or_default();
         Self { whole: whole(&operator, &said), operator, said, met_until_ms: 0, login_until_ms: 0 }
     }
 
     fn kept(&self) -> Bytes {
-        to_sorted_json(&Kept { identity: self.operator.identity.clone(), said: &self.said }).into()
+        to_sorted_json(&KeptAgent { identity: self.operator.identity.clone(), said: &self.said }).into()
     }
 }
 

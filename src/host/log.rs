@@ -10,14 +10,14 @@ use super::effects::ChannelId;
 
 /// How far back a client can catch up.
 #[derive(Debug, Clone, Copy)]
-pub struct Window {
+pub struct ReplayWindow {
     /// At most so many actions.
     pub actions_max: usize,
     /// At most so many bytes of them, as they are on the wire.
     pub bytes_max: usize,
 }
 
-impl Default for Window {
+impl Default for ReplayWindow {
     fn default() -> Self {
         Self { actions_max: 10_000, bytes_max: 32 << 20 }
     }
@@ -25,16 +25,16 @@ impl Default for Window {
 
 /// The log: a run of consecutive sequence numbers that ends at the head.
 #[derive(Debug)]
-pub(super) struct Log {
-    window: Window,
+pub(super) struct ReplayLog {
+    window: ReplayWindow,
     entries: VecDeque<(ChannelId, ActionLine)>,
     bytes: usize,
     /// The number before the first entry's: a client that has seen it can be told everything since.
     floor: u64,
 }
 
-impl Log {
-    pub(super) fn new(window: Window, head: u64) -> Self {
+impl ReplayLog {
+    pub(super) fn new(window: ReplayWindow, head: u64) -> Self {
         Self { window, entries: VecDeque::new(), bytes: 0, floor: head }
     }
 
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    fn filled(window: Window, head: u64, actions: u64) -> Log {
-        let mut log = Log::new(window, head);
+    fn filled(window: ReplayWindow, head: u64, actions: u64) -> ReplayLog {
+        let mut log = ReplayLog::new(window, head);
         for server_seq in head + 1..=head + actions {
             let line = ActionLine { line: Bytes::from_static(&[0; 10]), server_seq, delta: None };
             log.push(ChannelId::ROOT, line);
@@ -75,13 +75,13 @@ mod tests {
         log
     }
 
-    fn seqs(log: &Log, cursor: u64) -> Option<Vec<u64>> {
+    fn seqs(log: &ReplayLog, cursor: u64) -> Option<Vec<u64>> {
         log.since(cursor).map(|entries| entries.map(|(_, line)| line.server_seq).collect())
     }
 
     #[test]
     fn a_cursor_inside_the_window_gets_exactly_what_follows_it() {
-        let log = filled(Window::default(), 40, 3);
+        let log = filled(ReplayWindow::default(), 40, 3);
         assert_eq!(seqs(&log, 40), Some(vec![41, 42, 43]));
         assert_eq!(seqs(&log, 42), Some(vec![43]));
         assert_eq!(seqs(&log, 43), Some(vec![]));
@@ -89,19 +89,19 @@ mod tests {
 
     #[test]
     fn a_cursor_outside_gets_nothing() {
-        let log = filled(Window::default(), 40, 3);
+        let log = filled(ReplayWindow::default(), 40, 3);
         assert_eq!(seqs(&log, 39), None);
         assert_eq!(seqs(&log, 44), None);
     }
 
     #[test]
     fn the_window_holds_its_limits_exactly() {
-        let by_count = Window { actions_max: 3, bytes_max: 1000 };
+        let by_count = ReplayWindow { actions_max: 3, bytes_max: 1000 };
         assert_eq!(seqs(&filled(by_count, 0, 2), 0), Some(vec![1, 2]));
         assert_eq!(seqs(&filled(by_count, 0, 3), 0), Some(vec![1, 2, 3]));
         assert_eq!(seqs(&filled(by_count, 0, 4), 0), None);
         assert_eq!(seqs(&filled(by_count, 0, 4), 1), Some(vec![2, 3, 4]));
-        let by_bytes = Window { actions_max: 100, bytes_max: 30 };
+        let by_bytes = ReplayWindow { actions_max: 100, bytes_max: 30 };
         assert_eq!(seqs(&filled(by_bytes, 0, 3), 0), Some(vec![1, 2, 3]));
         assert_eq!(seqs(&filled(by_bytes, 0, 4), 0), None);
     }

@@ -101,7 +101,7 @@ pub struct Config {
     /// What clients can configure of the host itself.
     pub root_schema: ConfigSchema,
     /// How far back clients can catch up.
-    pub replay_window: log::Window,
+    pub replay_window: log::ReplayWindow,
     /// Where the last life of this host ended.
     pub start: Start,
     /// What sessions that nobody uses may take in memory, in bytes; the store has them all. `usize::MAX` where there is
@@ -145,10 +145,10 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Host {
     config: Config,
-    agents: agents::Agents,
+    agents: agents::AgentTable,
     /// The last sequence number given.
     head: u64,
-    log: log::Log,
+    log: log::ReplayLog,
     channels: channels::Channels,
     /// How many sessions there are, in memory or not.
     session_count: u64,
@@ -218,13 +218,13 @@ impl Step<'_> {
 impl Host {
     /// A host without sessions.
     pub fn new(mut config: Config) -> Self {
-        let agents = agents::Agents::at_start(std::mem::take(&mut config.agents), &config.start);
+        let agents = agents::AgentTable::at_start(std::mem::take(&mut config.agents), &config.start);
         let mut channels = channels::Channels::at_start(&config);
         channels.root.state.agents = agents.infos();
         let unsaved = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
         Self {
             head: config.start.head,
-            log: log::Log::new(config.replay_window, config.start.head),
+            log: log::ReplayLog::new(config.replay_window, config.start.head),
             channels,
             session_count: config.start.sessions,
             uses: 0,

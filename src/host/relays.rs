@@ -22,7 +22,7 @@ use super::effects::{ConnectionId, Frame, Output, Timer};
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{read_json, to_sorted_json, Params, Reply, RequestId};
+use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId};
 use crate::wire::uris::ROOT;
 
 /// A client must answer within this time.
@@ -151,7 +151,12 @@ impl Host {
     }
 
     /// A client has answered something.
-    pub(super) fn client_replies(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: Reply) {
+    pub(super) fn client_replies(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        reply: ClientReply,
+    ) {
         let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
         let is_asked =
             |number: &u64| self.awaited.get(number).is_some_and(|awaited| awaited.relay.asked == connection);
@@ -198,7 +203,7 @@ impl Host {
 }
 
 /// What somebody is answered whose request a client has answered so.
-fn answer(relay: Relay, id: RequestId, reply: Reply) -> Frame {
+fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let Relay { method, uri, .. } = relay;
     let failed = |error| Frame::Error { id: Some(id.clone()), error };
     let error = reply.error.filter(|error| error != "null");

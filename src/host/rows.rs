@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::attached::Attached;
 use super::model::TitleBy;
 use super::sequence::envelope_of;
-use crate::wire::asides::Change;
+use crate::wire::asides::SelectionChange;
 use crate::wire::rpc::to_sorted_json;
 
 /// What a session's row holds.
@@ -50,7 +50,7 @@ pub struct ChatBody<'a> {
     pub consumed: BTreeSet<String>,
     /// Changes of what is selected that wait until no turn runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) selecting: Vec<Change>,
+    pub(super) selecting: Vec<SelectionChange>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) following: BTreeSet<String>,
     pub(super) progress: BTreeMap<String, u64>,

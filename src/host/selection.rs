@@ -22,7 +22,7 @@ use super::effects::{ChatKey, ConnectionId};
 use super::model::{ChannelId, Session, SessionKey};
 use super::refusal::Refusal;
 use super::{Host, Step};
-use crate::wire::asides::{Change, Selection, SELECTED};
+use crate::wire::asides::{Selection, SelectionChange, SELECTED};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{nesting_fits, to_json};
 use crate::wire::uris::default_chat_of;
@@ -42,7 +42,7 @@ pub(super) struct PendingAction {
 /// A change of what is selected that waits until no turn runs in its chat.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) change: Change,
+    pub(super) change: SelectionChange,
     /// None where it follows from a change in the session's own chat, or was made before the process began.
     pub(super) asked: Option<PendingAction>,
 }
@@ -58,7 +58,7 @@ impl Host {
         step: &mut Step<'_>,
         target: ChannelId,
         asked: PendingAction,
-        change: &Change,
+        change: &SelectionChange,
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
         let session = target.session().and_then(|key| Some((key, self.channels.sessions.known(key)?)));
@@ -75,8 +75,8 @@ impl Host {
         for chat in others.into_iter().filter(|_| for_all_chats) {
             let has = self.selected_in(chat);
             let follows = match &change {
-                Change::Model(_) => has.model.is_some() && has.model == before.model,
-                Change::Agent(_) => has != Selection::default() && has.agent == before.agent,
+                SelectionChange::Model(_) => has.model.is_some() && has.model == before.model,
+                SelectionChange::Agent(_) => has != Selection::default() && has.agent == before.agent,
             };
             if follows {
                 self.select_when_idle(step, chat, change.clone(), None);
@@ -87,21 +87,21 @@ impl Host {
     }
 
     /// What is selected, as it is kept.
-    fn checked(&self, provider: &str, change: &Change) -> Result<Change, Refusal> {
+    fn checked(&self, provider: &str, change: &SelectionChange) -> Result<SelectionChange, Refusal> {
         match change {
-            Change::Model(model) => {
+            SelectionChange::Model(model) => {
                 let mut model: ModelSelection = read("model", model)?;
                 let agent = self.agents.of(provider);
                 if let Some(agent) = agent {
                     read_settings(&agent.info, &mut model);
                     check_model(&agent.info, &model)?;
                 }
-                Ok(Change::Model(json_of(&model)))
+                Ok(SelectionChange::Model(json_of(&model)))
             }
-            Change::Agent(Some(agent)) => {
-                Ok(Change::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
+            SelectionChange::Agent(Some(agent)) => {
+                Ok(SelectionChange::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
             }
-            Change::Agent(None) => Ok(Change::Agent(None)),
+            SelectionChange::Agent(None) => Ok(SelectionChange::Agent(None)),
         }
     }
 
@@ -109,7 +109,7 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
-        change: Change,
+        change: SelectionChange,
         asked: Option<PendingAction>,
     ) {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
@@ -131,7 +131,13 @@ impl Host {
     }
 
     /// Who asked for what changes nothing is told so.
-    fn select(&mut self, step: &mut Step<'_>, key: ChatKey, change: &Change, asked: Option<PendingAction>) {
+    fn select(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        change: &SelectionChange,
+        asked: Option<PendingAction>,
+    ) {
         let before = self.selected_in(key);
         let after = before.clone().with(change);
         if after != before {
@@ -229,8 +235,8 @@ impl Host {
         provider: &str,
         selection: &Selection,
     ) -> Result<Option<Message>, RpcError> {
-        let model = selection.model.clone().map(Change::Model);
-        let agent = selection.agent.clone().map(|agent| Change::Agent(Some(agent)));
+        let model = selection.model.clone().map(SelectionChange::Model);
+        let agent = selection.agent.clone().map(|agent| SelectionChange::Agent(Some(agent)));
         let mut selected = Selection::default();
         for change in model.into_iter().chain(agent) {
             selected = selected.with(&self.checked(provider, &change).map_err(RpcError::invalid_params)?);

@@ -26,7 +26,7 @@ const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
 const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
 /// What a watch is followed by that begins.
-pub(super) type Begun = Vec<(String, Result<(), RpcError>)>;
+pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
 impl Host {
     /// The watches that a message follows and that must begin before it is handled; not more than may be followed.
@@ -36,7 +36,7 @@ impl Host {
     }
 
     /// Takes in which watches have begun for the message that is handled, and which have not.
-    pub(super) fn take_watches(&mut self, step: &mut Step<'_>, begun: Begun) {
+    pub(super) fn take_watches(&mut self, step: &mut Step<'_>, begun: WatchBegun) {
         for (uri, how) in begun {
             match how.map(|()| Watched::named_by(&uri)) {
                 // Somebody else has begun it meanwhile.

@@ -11,7 +11,7 @@ use tokio_util::codec::Decoder;
 
 /// What was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Line {
+pub enum InputLine {
     /// A line, without its end.
     Complete(Bytes),
     /// What stood behind the last line end when the input ended.
@@ -43,7 +43,7 @@ impl LineCodec {
     }
 
     /// A line's content; none when it is blank.
-    fn content(&self, mut line: Bytes) -> Option<Result<Bytes, Line>> {
+    fn content(&self, mut line: Bytes) -> Option<Result<Bytes, InputLine>> {
         if line.starts_with(BYTE_ORDER_MARK) {
             line.advance(BYTE_ORDER_MARK.len());
         }
@@ -51,17 +51,17 @@ impl LineCodec {
             line.truncate(line.len() - 1);
         }
         if line.len() > self.line_bytes_max {
-            return Some(Err(Line::TooLong));
+            return Some(Err(InputLine::TooLong));
         }
         (!line.iter().all(u8::is_ascii_whitespace)).then_some(Ok(line))
     }
 }
 
 impl Decoder for LineCodec {
-    type Item = Line;
+    type Item = InputLine;
     type Error = io::Error;
 
-    fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<Line>> {
+    fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         loop {
             let Some(end) = memchr::memchr(b'\n', &buffer[self.scanned..]).map(|at| self.scanned + at) else {
                 if self.skipping || buffer.len() > self.line_bytes_max.saturating_add(SLACK) {
@@ -69,7 +69,7 @@ impl Decoder for LineCodec {
                     *buffer = BytesMut::new();
                     self.scanned = 0;
                     let reported = std::mem::replace(&mut self.skipping, true);
-                    return Ok((!reported).then_some(Line::TooLong));
+                    return Ok((!reported).then_some(InputLine::TooLong));
                 }
                 self.scanned = buffer.len();
                 return Ok(None);
@@ -81,20 +81,20 @@ impl Decoder for LineCodec {
             }
             line.truncate(end);
             match self.content(line) {
-                Some(Ok(line)) => return Ok(Some(Line::Complete(line))),
+                Some(Ok(line)) => return Ok(Some(InputLine::Complete(line))),
                 Some(Err(too_long)) => return Ok(Some(too_long)),
                 None => {}
             }
         }
     }
 
-    fn decode_eof(&mut self, buffer: &mut BytesMut) -> io::Result<Option<Line>> {
+    fn decode_eof(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         if let Some(line) = self.decode(buffer)? {
             return Ok(Some(line));
         }
         let rest = std::mem::take(buffer).freeze();
         self.scanned = 0;
-        Ok(self.content(rest).map(|line| line.map_or_else(|too_long| too_long, Line::Unterminated)))
+        Ok(self.content(rest).map(|line| line.map_or_else(|too_long| too_long, InputLine::Unterminated)))
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     /// Decodes `input` given in chunks of `size` bytes.
-    fn decode(input: &[u8], size: usize, limit: usize) -> Vec<Line> {
+    fn decode(input: &[u8], size: usize, limit: usize) -> Vec<InputLine> {
         let mut codec = LineCodec::new(limit);
         let (mut buffer, mut lines) = (BytesMut::new(), Vec::new());
         for chunk in input.chunks(size) {
@@ -118,15 +118,15 @@ mod tests {
         lines
     }
 
-    fn complete(text: &str) -> Line {
-        Line::Complete(Bytes::copy_from_slice(text.as_bytes()))
+    fn complete(text: &str) -> InputLine {
+        InputLine::Complete(Bytes::copy_from_slice(text.as_bytes()))
     }
 
     #[test]
     fn lines_are_the_same_however_the_bytes_arrive() {
         let input = "\u{feff}one\r\n\n \t\r\ntwo ä\nthree".as_bytes();
         let expected =
-            vec![complete("one"), complete("two ä"), Line::Unterminated(Bytes::from_static(b"three"))];
+            vec![complete("one"), complete("two ä"), InputLine::Unterminated(Bytes::from_static(b"three"))];
         for size in 1..=input.len() {
             assert_eq!(decode(input, size, 100), expected, "in chunks of {size}");
         }
@@ -137,10 +137,10 @@ mod tests {
         for size in [1, 2, 7, 1000] {
             assert_eq!(decode(b"1234\nx\n", size, 5), vec![complete("1234"), complete("x")]);
             assert_eq!(decode(b"12345\r\nx\n", size, 5), vec![complete("12345"), complete("x")]);
-            assert_eq!(decode(b"123456\nx\n", size, 5), vec![Line::TooLong, complete("x")]);
-            assert_eq!(decode(b"123456", size, 5), vec![Line::TooLong]);
+            assert_eq!(decode(b"123456\nx\n", size, 5), vec![InputLine::TooLong, complete("x")]);
+            assert_eq!(decode(b"123456", size, 5), vec![InputLine::TooLong]);
             let endless = [&[b'y'; 300][..], b"\nx\n"].concat();
-            assert_eq!(decode(&endless, size, 5), vec![Line::TooLong, complete("x")]);
+            assert_eq!(decode(&endless, size, 5), vec![InputLine::TooLong, complete("x")]);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Everything that can wake the loop.
 //!
-//! Owns: the closed list of causes ([`Event`]), and waiting for the next one of those that are wanted.
+//! Owns: the closed list of causes ([`LoopEvent`]), and waiting for the next one of those that are wanted.
 //! Never: decides what follows from one.
 
 use std::future::ready;
@@ -9,43 +9,43 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use super::fronts::Knock;
-use super::keeper::Kept;
+use super::keeper::CommitEvent;
 use super::link;
 use super::readers::Read;
-use super::resources::Answered;
+use super::resources::ResourceAnswer;
 use super::states::Made;
 use super::watch::Loss;
-use super::watches::{Begun, News};
+use super::watches::{BegunWatches, News};
 use crate::backend::meeting::Meeting;
 use crate::backend::Report;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
-use crate::watches::engine::Told;
+use crate::watches::engine::WatchReport;
 
 /// How many reports of agents are taken in one step.
 const REPORTS_AT_ONCE: usize = 256;
 
 /// What wakes the loop.
 #[derive(Debug)]
-pub enum Event {
+pub enum LoopEvent {
     /// Something has happened on a connection.
-    Link(link::News),
+    Link(link::LinkNews),
     /// What agents report, in order.
     Reports(Vec<Report>),
     /// An agent was met that was to be, by its provider id.
     Met(String, Box<Meeting>),
     /// What became of what was given to the store.
-    Kept(Kept),
+    Kept(CommitEvent),
     /// Something was read from the store for a connection.
     Read(ConnectionId, Read),
     /// Directories were looked at for a connection.
     Looked(ConnectionId, Findings),
     /// A connection's request for a resource is answered.
-    Resource(Answered),
+    Resource(ResourceAnswer),
     /// Watches were to begin for the message of a connection.
-    Begun(ConnectionId, Begun),
+    Begun(ConnectionId, BegunWatches),
     /// Files have changed that are watched.
-    Changed(Told),
+    Changed(WatchReport),
     /// A large state was made text.
     State(Made),
     /// A front has said hello.
@@ -73,19 +73,19 @@ pub struct Wants {
 #[derive(Debug)]
 pub struct Events {
     /// What happens on connections.
-    pub links: mpsc::UnboundedReceiver<link::News>,
+    pub links: mpsc::UnboundedReceiver<link::LinkNews>,
     /// What agents report.
     pub reports: mpsc::Receiver<Report>,
     /// What comes of meeting agents.
     pub met: mpsc::UnboundedReceiver<(String, Meeting)>,
     /// What becomes of what is given to the store.
-    pub kept: mpsc::UnboundedReceiver<Kept>,
+    pub kept: mpsc::UnboundedReceiver<CommitEvent>,
     /// What is read from it.
     pub read: mpsc::UnboundedReceiver<(ConnectionId, Read)>,
     /// What is found out about directories.
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
-    pub resources: mpsc::UnboundedReceiver<Answered>,
+    pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
     /// What comes of watching files.
     pub watches: News,
     /// Answers with large states.
@@ -98,28 +98,28 @@ pub struct Events {
 
 impl Events {
     /// Waits for the next event. May be dropped half-way: nothing is lost.
-    pub async fn next(&mut self, wants: Wants) -> Event {
+    pub async fn next(&mut self, wants: Wants) -> LoopEvent {
         let mut reports = Vec::new();
         tokio::select! {
-            Some(news) = self.links.recv() => Event::Link(news),
-            Some((provider, met)) = self.met.recv() => Event::Met(provider, Box::new(met)),
-            Some(kept) = self.kept.recv() => Event::Kept(kept),
-            Some((connection, read)) = self.read.recv() => Event::Read(connection, read),
-            Some((connection, findings)) = self.looked.recv() => Event::Looked(connection, findings),
-            Some(answered) = self.resources.recv() => Event::Resource(answered),
-            Some((connection, begun)) = self.watches.begun.recv() => Event::Begun(connection, begun),
-            Some(told) = self.watches.told.recv(), if wants.reports => Event::Changed(told),
-            Some(made) = self.states.recv() => Event::State(made),
-            Some(knock) = self.knocks.recv() => Event::Knock(knock),
-            Some(loss) = self.lost.recv() => Event::Lost(loss),
-            _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => Event::Reports(reports),
-            () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => Event::Due,
-            () = ready(()), if wants.unheard => Event::Unheard,
+            Some(news) = self.links.recv() => LoopEvent::Link(news),
+            Some((provider, met)) = self.met.recv() => LoopEvent::Met(provider, Box::new(met)),
+            Some(kept) = self.kept.recv() => LoopEvent::Kept(kept),
+            Some((connection, read)) = self.read.recv() => LoopEvent::Read(connection, read),
+            Some((connection, findings)) = self.looked.recv() => LoopEvent::Looked(connection, findings),
+            Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
+            Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::Begun(connection, begun),
+            Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
+            Some(made) = self.states.recv() => LoopEvent::State(made),
+            Some(knock) = self.knocks.recv() => LoopEvent::Knock(knock),
+            Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),
+            _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
+            () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::Due,
+            () = ready(()), if wants.unheard => LoopEvent::Unheard,
         }
     }
 
     /// An event that is there already.
-    pub async fn now(&mut self, wants: Wants) -> Option<Event> {
+    pub async fn now(&mut self, wants: Wants) -> Option<LoopEvent> {
         tokio::select! {
             biased;
             event = self.next(wants) => Some(event),

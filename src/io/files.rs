@@ -27,7 +27,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 const OF_VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 
 /// A file that fits.
-struct Found {
+struct FileMatch {
     /// How well: less is better.
     rank: (usize, usize),
     /// Its path below its directory.
@@ -43,7 +43,7 @@ pub(super) fn find(meant: &FilesMeant) -> CompletionsResult {
     let directories: Vec<PathBuf> = meant.directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
     let until = Instant::now() + WITHIN;
     let typed = meant.typed.to_lowercase();
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<FileMatch> = Vec::new();
     for (of, directory) in directories.iter().enumerate() {
         // What is in another one is looked at there.
         let has_it = |(at, other): (usize, &PathBuf)| {
@@ -60,12 +60,12 @@ pub(super) fn find(meant: &FilesMeant) -> CompletionsResult {
     for file in &found {
         *named.entry(&file.name).or_default() += 1;
     }
-    let label = |file: &Found| match named.get(file.name.as_str()) {
+    let label = |file: &FileMatch| match named.get(file.name.as_str()) {
         Some(1) => file.name.clone(),
         _ if directories.len() > 1 => format!("{}/{}", name_of(&directories[file.of]), file.below),
         _ => file.below.clone(),
     };
-    let item = |file: &Found| CompletionItem {
+    let item = |file: &FileMatch| CompletionItem {
         insert_text: format!("{}{}", meant.mark, file.name),
         range_start: meant.range.0,
         range_end: meant.range.1,
@@ -107,7 +107,7 @@ fn look_in(directory: &Path, entries_max: usize, until: Instant, mut show: impl 
 }
 
 /// Whether a file may be meant by what is typed, in small letters.
-fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<Found> {
+fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<FileMatch> {
     let below = path.strip_prefix(directory).ok()?.to_string_lossy().into_owned();
     let name = name_of(path);
     let (small_name, small_path) = (name.to_lowercase(), below.to_lowercase());
@@ -123,7 +123,7 @@ fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<Found> {
         return None;
     };
     let depth = below.matches('/').count();
-    Some(Found { rank: (how, depth), below, name, path: path.to_owned(), of })
+    Some(FileMatch { rank: (how, depth), below, name, path: path.to_owned(), of })
 }
 
 fn name_of(path: &Path) -> String {

@@ -23,9 +23,9 @@ use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
 
 use super::half_open::HalfOpen;
-use super::hello::{differences, environment, AnyHello, Hello, Told, LINE_BYTES_MAX, LINK};
+use super::hello::{differences, environment, AnyHello, Hello, HelloLine, LINE_BYTES_MAX, LINK};
 use super::link::{AtEnd, Door, Receipts, Terms};
-use super::log::{Audience, Reader};
+use super::log::{Audience, LogReader};
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use crate::host::effects::ConnectionId;
@@ -36,7 +36,7 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a host lets others join by.
 #[derive(Debug)]
-pub struct Place {
+pub struct HostPlace {
     /// Where it listens.
     pub listener: Listener,
     /// The socket's file, which goes when the host does.
@@ -49,10 +49,10 @@ pub struct Place {
     pub stays: bool,
 }
 
-impl Place {
+impl HostPlace {
     /// Tells everybody who has come why the host cannot be joined. To be called when nobody can come any more.
     pub fn refuse(self, why: &str, status: u8) {
-        let answer = Told::Refused { why: why.to_owned(), status }.to_line();
+        let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
         if let Err(error) = self.listener.set_nonblocking(true) {
             tracing::debug!(%error, "fronts are not told why they are refused");
             return;
@@ -107,8 +107,8 @@ impl Fronts {
     ///
     /// # Errors
     /// When nobody can be listened for.
-    pub fn listen(place: Place) -> io::Result<(Self, mpsc::UnboundedReceiver<Knock>)> {
-        let Place { listener, path, settings, audience, stays } = place;
+    pub fn listen(place: HostPlace) -> io::Result<(Self, mpsc::UnboundedReceiver<Knock>)> {
+        let HostPlace { listener, path, settings, audience, stays } = place;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let (knocks, knocked) = mpsc::unbounded_channel();
@@ -191,11 +191,12 @@ impl Fronts {
         };
         stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        tell(stream, &Told::Welcome { version, process: std::process::id(), differs });
+        tell(stream, &HelloLine::Welcome { version, process: std::process::id(), differs });
         tracing::info!(connection = connection.0, version = hello.version, "a front has joined");
         let filter: Targets = hello.log.parse().unwrap_or_default();
         let reads = Arc::clone(stream);
-        self.audience.join(connection.0, Reader::new(filter, move |line| tell(&reads, &Told::Log(line))));
+        self.audience
+            .join(connection.0, LogReader::new(filter, move |line| tell(&reads, &HelloLine::Log(line))));
         self.served.insert(connection, Front { stream: Arc::clone(stream), hears, _stop: stop });
         self.has_served = true;
         self.last.clear();
@@ -207,7 +208,7 @@ impl Fronts {
     pub fn see_off(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
         self.audience.leave(connection.0);
         let Some(front) = self.served.remove(&connection) else { return };
-        tell(&front.stream, &Told::Over { status, why });
+        tell(&front.stream, &HelloLine::Over { status, why });
         if let Some(hears) = front.hears {
             hears.abort();
         }
@@ -231,13 +232,13 @@ fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io
 }
 
 /// Tells a front something. One that does not listen is not waited for.
-fn tell(front: &UnixStream, told: &Told) {
+fn tell(front: &UnixStream, told: &HelloLine) {
     // Nor is that logged, which it would be told.
     front.try_write(&told.to_line()).unwrap_or_default();
 }
 
 fn refuse(front: &UnixStream, why: String) {
-    tell(front, &Told::Refused { why, status: EXIT_STATE });
+    tell(front, &HelloLine::Refused { why, status: EXIT_STATE });
 }
 
 /// Hears what a front says once its client is served: that it is to leave, or nothing any more.

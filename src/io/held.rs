@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::readers::{Found, Wanted};
-use super::watches::{Begun, Lease};
+use super::readers::{ReadRequest, ReadResult};
+use super::watches::{BegunWatches, Lease};
 use crate::host::effects::{Output, Past, Recalled, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::versions::dialect::Dialect;
@@ -25,7 +25,7 @@ pub struct HeldMessage {
     /// Watches that nobody follows were given up for those that it follows.
     pub made_room: bool,
     /// The watches that it follows and that were begun for it, or why they were not.
-    pub watches: Begun,
+    pub watches: BegunWatches,
     /// The version that its client spoke last, once that was looked up.
     pub version: Option<Option<Dialect>>,
     /// The sessions that are kept, each with its provider, once that was looked up.
@@ -51,7 +51,7 @@ impl HeldMessage {
             named,
             findings: None,
             made_room: false,
-            watches: Begun::new(),
+            watches: BegunWatches::new(),
             version: None,
             sessions_kept: None,
             waits_for_store: false,
@@ -64,7 +64,7 @@ impl HeldMessage {
     }
 
     /// The URIs of channels that must be looked up, again if they have changed since they were.
-    pub fn unknown(&mut self, host: &Host, changes: &Changes) -> Vec<String> {
+    pub fn unknown(&mut self, host: &Host, changes: &ChangedSince) -> Vec<String> {
         let mut absent = host.absent(&self.named);
         if absent.is_empty() {
             return absent;
@@ -88,13 +88,13 @@ impl HeldMessage {
     }
 
     /// It is known of a channel why it cannot be read.
-    pub fn cannot_read(&mut self, uri: String, reason: String, now: &Changes) {
+    pub fn cannot_read(&mut self, uri: String, reason: String, now: &ChangedSince) {
         self.looked_up.insert(uri.clone(), now.tick);
         self.unreadable.insert(uri, reason);
     }
 
     /// The reading of this begins.
-    pub fn begin(&mut self, wanted: &Wanted, now: &Changes) {
+    pub fn begin(&mut self, wanted: &ReadRequest, now: &ChangedSince) {
         self.began = now.tick;
         for uri in &wanted.uris {
             self.unreadable.remove(uri);
@@ -103,7 +103,7 @@ impl HeldMessage {
     }
 
     /// Takes in what was read.
-    pub fn take_in(&mut self, found: Found) {
+    pub fn take_in(&mut self, found: ReadResult) {
         self.version = self.version.or(found.version);
         self.sessions_kept = self.sessions_kept.take().or(found.kept);
         self.unreadable.extend(found.unreadable);
@@ -134,14 +134,14 @@ pub struct Tick(u64);
 
 /// Which sessions and chats have changed since somebody has begun to read any of them.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct ChangedSince {
     tick: Tick,
     changed: HashMap<String, Tick>,
     /// When the list of sessions has changed last.
     list: Tick,
 }
 
-impl Changes {
+impl ChangedSince {
     /// Takes note of what a step leaves to be kept.
     pub fn note(&mut self, outputs: &[Output]) {
         self.tick.0 += 1;

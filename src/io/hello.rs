@@ -1,7 +1,7 @@
 //! What a front and its host say to each other, besides what a client says: a line of JSON each.
 //!
 //! A front says [`Hello`], with its stdin and stdout beside the first byte of it, and is answered with
-//! [`Told::Welcome`] or [`Told::Refused`]. From then on the host reads and writes the two by itself. What the front says
+//! [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes the two by itself. What the front says
 //! later asks for the end of its client ([`LEAVE`]), and so does the end of the stream.
 //!
 //! Owns: the words, their version, and what differs between what a front wants and what its host runs with.
@@ -95,7 +95,7 @@ impl From<Wishes> for Terms {
 /// A line of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Told {
+pub enum HelloLine {
     /// The first line: the client is served.
     Welcome {
         /// The version of the host's program.
@@ -123,7 +123,7 @@ pub enum Told {
     },
 }
 
-impl Told {
+impl HelloLine {
     /// The line.
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_default();

@@ -17,8 +17,8 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Record};
 use crate::host::Start;
-use crate::io::trouble::{Answer, Trouble};
-use crate::store::folder::Folder;
+use crate::io::trouble::{Trouble, TroubleAnswer};
+use crate::store::folder::StateFolder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
 use crate::store::space::Due;
@@ -50,7 +50,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// What the thread that commits tells.
 #[derive(Debug)]
-pub enum Kept {
+pub enum CommitEvent {
     /// Every step up to this one is safe.
     Safe(u64),
     /// Nothing can be committed.
@@ -71,10 +71,10 @@ pub enum Keeper {
 pub struct Disk {
     /// Held by the thread that commits while it does.
     writer: Arc<Mutex<Writer>>,
-    steps: Sender<Step>,
+    steps: Sender<StepToCommit>,
     last_step: u64,
     /// What each step says, in order, until it is safe.
-    held: VecDeque<Held>,
+    held: VecDeque<HeldOutputs>,
     held_bytes: usize,
     /// How many of the held steps a client has caused.
     held_of_clients: usize,
@@ -84,21 +84,21 @@ pub struct Disk {
     trouble: Option<Trouble>,
     /// Ends when the store is closed.
     closed: Receiver<()>,
-    folder: Folder,
+    folder: StateFolder,
 }
 
 /// What is to be committed of a step.
 #[derive(Debug)]
-struct Step {
+struct StepToCommit {
     number: u64,
     records: Vec<Record>,
-    /// See [`Held::bytes`].
+    /// See [`HeldOutputs::bytes`].
     bytes: usize,
 }
 
 /// What one step says.
 #[derive(Debug)]
-struct Held {
+struct HeldOutputs {
     step: u64,
     /// Something that a client said has caused it, at least in part.
     of_client: bool,
@@ -121,7 +121,7 @@ pub struct Opened {
     /// Where its last life ended.
     pub start: Start,
     /// What the thread that commits tells.
-    pub told: UnboundedReceiver<Kept>,
+    pub told: UnboundedReceiver<CommitEvent>,
     /// What the store can be read with; nothing where everything is in memory.
     pub readers: Vec<Reader>,
 }
@@ -138,14 +138,14 @@ impl Keeper {
     /// # Errors
     /// When the folder or the database in it cannot be used.
     pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<Opened> {
-        Self::open_held(Folder::hold(folder)?, options)
+        Self::open_held(StateFolder::hold(folder)?, options)
     }
 
     /// A keeper for a folder that we hold.
     ///
     /// # Errors
     /// When the database in it cannot be used.
-    pub fn open_held(folder: Folder, options: StoreOptions) -> anyhow::Result<Opened> {
+    pub fn open_held(folder: StateFolder, options: StoreOptions) -> anyhow::Result<Opened> {
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
         if folder.was_held() {
@@ -241,7 +241,7 @@ impl Keeper {
     }
 
     /// What answers requests that were heard while nothing can be committed, of what is held back.
-    pub fn take_answers(&mut self) -> Vec<Answer> {
+    pub fn take_answers(&mut self) -> Vec<TroubleAnswer> {
         let Self::Disk(disk) = self else { return Vec::new() };
         let Some(trouble) = &disk.trouble else { return Vec::new() };
         let (mut answers, mut is_safe) = (Vec::new(), true);
@@ -366,7 +366,7 @@ impl Disk {
             _ => None,
         });
         let uris = uris.collect();
-        self.held.push_back(Held {
+        self.held.push_back(HeldOutputs {
             step: self.last_step,
             of_client,
             outputs: rest,
@@ -375,7 +375,7 @@ impl Disk {
             uris,
             in_trouble: self.trouble.is_some(),
         });
-        if self.steps.send(Step { number: self.last_step, records, bytes }).is_err() {
+        if self.steps.send(StepToCommit { number: self.last_step, records, bytes }).is_err() {
             tracing::error!("the thread that commits has ended; nothing goes out any more");
         }
         Vec::new()
@@ -385,12 +385,12 @@ impl Disk {
 /// Commits the steps that wait, many in one transaction, and tells when they are safe.
 fn commit_all(
     writer: &Mutex<Writer>,
-    steps: &Receiver<Step>,
-    tell: &UnboundedSender<Kept>,
+    steps: &Receiver<StepToCommit>,
+    tell: &UnboundedSender<CommitEvent>,
     patience: Duration,
 ) {
     let mut tidied = Instant::now();
-    while let Some(Step { number: mut last, mut records, mut bytes }) = next_step(writer, steps) {
+    while let Some(StepToCommit { number: mut last, mut records, mut bytes }) = next_step(writer, steps) {
         while bytes < TRANSACTION_BYTES {
             let Ok(step) = steps.try_recv() else { break };
             last = step.number;
@@ -407,7 +407,7 @@ fn commit_all(
                 said.clone_from(&reason);
             }
             let is_long = began.elapsed() >= patience;
-            if tell.send(Kept::Failing(Trouble { reason, is_long, is_for_good })).is_err() {
+            if tell.send(CommitEvent::Failing(Trouble { reason, is_long, is_for_good })).is_err() {
                 return;
             }
             if is_for_good {
@@ -417,7 +417,7 @@ fn commit_all(
             }
             thread::sleep(RETRY_AFTER);
         }
-        if tell.send(Kept::Safe(last)).is_err() {
+        if tell.send(CommitEvent::Safe(last)).is_err() {
             return;
         }
         writer.empty_long_log();
@@ -429,13 +429,17 @@ fn commit_all(
 
 /// Runs what commits. If it panics, which is logged where it happens, nothing is committed any more, and that is told:
 /// nobody waits for what is held back. Returns whether it did not.
-fn survive(steps: &Receiver<Step>, tell: &UnboundedSender<Kept>, commit: impl FnOnce()) -> bool {
+fn survive(
+    steps: &Receiver<StepToCommit>,
+    tell: &UnboundedSender<CommitEvent>,
+    commit: impl FnOnce(),
+) -> bool {
     if catch_unwind(AssertUnwindSafe(commit)).is_ok() {
         return true;
     }
     let reason = "committing failed inside; the log has the details".to_owned();
     let trouble = Trouble { reason, is_long: true, is_for_good: true };
-    if tell.send(Kept::Failing(trouble)).is_ok() {
+    if tell.send(CommitEvent::Failing(trouble)).is_ok() {
         while steps.recv().is_ok() {}
     }
     false
@@ -446,7 +450,7 @@ fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
 }
 
 /// Waits for the next step, and uses the time to tidy up; none when there will be no other.
-fn next_step(writer: &Mutex<Writer>, steps: &Receiver<Step>) -> Option<Step> {
+fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
     let mut patience = CALM_AFTER;
     loop {
         match steps.recv_timeout(patience) {
@@ -484,9 +488,9 @@ mod tests {
             })
         });
         for number in 1..=2 {
-            steps.send(Step { number, records: Vec::new(), bytes: 0 }).unwrap();
+            steps.send(StepToCommit { number, records: Vec::new(), bytes: 0 }).unwrap();
         }
-        let Some(Kept::Failing(trouble)) = told.blocking_recv() else { panic!() };
+        let Some(CommitEvent::Failing(trouble)) = told.blocking_recv() else { panic!() };
         assert!(trouble.is_for_good && trouble.reason.contains("failed inside"), "{trouble:?}");
         drop(steps);
         assert!(!committing.join().unwrap());

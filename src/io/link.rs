@@ -16,12 +16,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::codec::Line;
+use super::codec::InputLine;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
-use crate::versions::Told;
+use crate::versions::Outgoing;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
@@ -34,11 +34,11 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 pub(super) const COPY_BELOW: usize = 64 << 10;
 
 /// Lines that were read at once, or why nothing more can be read.
-pub type Batch = io::Result<Vec<Line>>;
+pub type LineBatch = io::Result<Vec<InputLine>>;
 
 /// What happens on connections, in order.
 #[derive(Debug)]
-pub enum News {
+pub enum LinkNews {
     /// There is a new one.
     Opened(Box<Link>),
     /// Its client has said something, or can say nothing any more.
@@ -85,7 +85,7 @@ pub struct Terms {
 }
 
 /// What takes the lines of a connection away. It is given one chunk at a time.
-pub trait Writer: Send {
+pub trait LineSink: Send {
     /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
     /// its [`Receipts`] say so.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
@@ -98,13 +98,13 @@ pub trait Writer: Send {
 #[derive(Debug, Clone)]
 pub struct Door {
     limits: OutboxLimits,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<LinkNews>,
     last: Arc<AtomicU32>,
 }
 
 impl Door {
     /// A door, and what happens behind it. What waits to be written has these limits on each connection.
-    pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<News>) {
+    pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<LinkNews>) {
         let (news, heard) = mpsc::unbounded_channel();
         (Self { limits, news, last: Arc::default() }, heard)
     }
@@ -114,12 +114,12 @@ impl Door {
     ///
     /// # Errors
     /// When there can be no such writer.
-    pub fn open<W: Writer + 'static>(
+    pub fn open<W: LineSink + 'static>(
         &self,
         at_end: AtEnd,
         terms: Terms,
         writer: impl FnOnce(Receipts) -> io::Result<W>,
-    ) -> io::Result<Lines> {
+    ) -> io::Result<ClientLines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
         let (batches, lines) = mpsc::channel(BATCHES_MAX);
         let is_lost = Arc::new(AtomicBool::new(false));
@@ -146,16 +146,16 @@ impl Door {
             progress_at: Instant::now(),
             is_lost: Arc::clone(&is_lost),
         };
-        self.tell(News::Opened(Box::new(link)));
-        Ok(Lines { id, batches: Some(batches), is_lost, news: self.news.clone() })
+        self.tell(LinkNews::Opened(Box::new(link)));
+        Ok(ClientLines { id, batches: Some(batches), is_lost, news: self.news.clone() })
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: LinkNews) {
         tell(&self.news, news);
     }
 }
 
-fn tell(to: &mpsc::UnboundedSender<News>, news: News) -> bool {
+fn tell(to: &mpsc::UnboundedSender<LinkNews>, news: LinkNews) -> bool {
     let heard = to.send(news).is_ok();
     if !heard {
         tracing::debug!("nobody hears of connections any more");
@@ -167,13 +167,13 @@ fn tell(to: &mpsc::UnboundedSender<News>, news: News) -> bool {
 #[derive(Debug, Clone)]
 pub struct Receipts {
     id: ConnectionId,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<LinkNews>,
 }
 
 impl Receipts {
     /// Tells it; false when nobody wants to know any more.
     pub fn tell(&self, written: Written) -> bool {
-        tell(&self.news, News::Written(self.id, written))
+        tell(&self.news, LinkNews::Written(self.id, written))
     }
 
     /// Nobody reads any more, as is seen without writing.
@@ -183,41 +183,41 @@ impl Receipts {
 
     /// The connection is to end now.
     pub fn asked_to_leave(&self) -> bool {
-        tell(&self.news, News::Leaves(self.id))
+        tell(&self.news, LinkNews::Leaves(self.id))
     }
 }
 
 /// What the client of a connection says. It can say nothing more when this is dropped.
 #[derive(Debug)]
-pub struct Lines {
+pub struct ClientLines {
     id: ConnectionId,
-    batches: Option<mpsc::Sender<Batch>>,
+    batches: Option<mpsc::Sender<LineBatch>>,
     is_lost: Arc<AtomicBool>,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<LinkNews>,
 }
 
-impl Lines {
+impl ClientLines {
     /// Its client says nothing more because the connection was lost, not because it has said all.
     pub fn lost(self) {
         self.is_lost.store(true, Ordering::Release);
     }
 
     /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody hears it any more.
-    pub fn say_from_thread(&self, batch: Batch) -> bool {
+    pub fn say_from_thread(&self, batch: LineBatch) -> bool {
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
-        said && tell(&self.news, News::Heard(self.id))
+        said && tell(&self.news, LinkNews::Heard(self.id))
     }
 
     /// The same from a task.
-    pub async fn say(&self, batch: Batch) -> bool {
+    pub async fn say(&self, batch: LineBatch) -> bool {
         let Some(batches) = &self.batches else { return false };
-        batches.send(batch).await.is_ok() && tell(&self.news, News::Heard(self.id))
+        batches.send(batch).await.is_ok() && tell(&self.news, LinkNews::Heard(self.id))
     }
 
     /// The same if there is room for it at once.
-    pub fn try_say(&self, batch: Batch) -> bool {
+    pub fn try_say(&self, batch: LineBatch) -> bool {
         let said = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
-        said && tell(&self.news, News::Heard(self.id))
+        said && tell(&self.news, LinkNews::Heard(self.id))
     }
 
     /// Waits until nobody hears it any more: the connection is over.
@@ -233,10 +233,10 @@ impl Lines {
     }
 }
 
-impl Drop for Lines {
+impl Drop for ClientLines {
     fn drop(&mut self) {
         self.batches = None;
-        tell(&self.news, News::Heard(self.id));
+        tell(&self.news, LinkNews::Heard(self.id));
     }
 }
 
@@ -244,7 +244,7 @@ impl Drop for Lines {
 #[derive(Debug)]
 pub struct Behind {
     /// This.
-    pub told: Told,
+    pub told: Outgoing,
     /// Its client has asked for it.
     pub is_answer: bool,
 }
@@ -275,13 +275,13 @@ pub struct Link {
     pub unreadable: Option<io::Error>,
     /// When it is over, whatever is still to be answered.
     pub leave_by: Option<Instant>,
-    lines: mpsc::Receiver<Batch>,
+    lines: mpsc::Receiver<LineBatch>,
     /// Lines that were read and not heard.
-    unheard: std::vec::IntoIter<Line>,
+    unheard: std::vec::IntoIter<InputLine>,
     /// Whether there may be a batch, or the end.
     may_have_more: bool,
     has_ended: bool,
-    writer: Box<dyn Writer>,
+    writer: Box<dyn LineSink>,
     /// So many bytes of the last chunk are not out yet, as far as the writer has said.
     being_written: usize,
     /// When it was seen last that the client reads, or that there was nothing to read.
@@ -298,9 +298,9 @@ impl fmt::Debug for Link {
 
 /// What is heard on a connection.
 #[derive(Debug)]
-pub enum Heard {
+pub enum LinkEvent {
     /// A line.
-    Line(Line),
+    Line(InputLine),
     /// That there is nothing more; not because the input ended, but because it failed, when there is an error.
     End(Option<io::Error>),
 }
@@ -309,8 +309,8 @@ impl Behind {
     /// Its size, in bytes; nearly.
     pub fn bytes(&self) -> usize {
         match &self.told {
-            Told::Line(line) => line.bytes.len(),
-            Told::Unwritten(answer) => answer.bytes,
+            Outgoing::Line(line) => line.bytes.len(),
+            Outgoing::Unwritten(answer) => answer.bytes,
         }
     }
 }
@@ -321,14 +321,14 @@ impl Link {
     }
 
     /// What its client has said next.
-    fn hear(&mut self) -> Option<Heard> {
+    fn hear(&mut self) -> Option<LinkEvent> {
         if let Some(line) = self.unheard.next() {
-            return Some(Heard::Line(line));
+            return Some(LinkEvent::Line(line));
         }
         let end = match self.lines.try_recv() {
             Ok(Ok(batch)) => {
                 self.unheard = batch.into_iter();
-                return self.unheard.next().map(Heard::Line);
+                return self.unheard.next().map(LinkEvent::Line);
             }
             Err(mpsc::error::TryRecvError::Empty) => {
                 self.may_have_more = false;
@@ -338,7 +338,7 @@ impl Link {
             Err(mpsc::error::TryRecvError::Disconnected) => None,
         };
         self.has_ended = true;
-        Some(Heard::End(end))
+        Some(LinkEvent::End(end))
     }
 
     /// Puts this behind the state that is made text now, if there is one; else gives it back.
@@ -454,7 +454,7 @@ impl Links {
     }
 
     /// What is said next on any connection that may be heard. They take turns.
-    pub fn hear(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, Heard)> {
+    pub fn hear(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, LinkEvent)> {
         let begin = self.last_heard.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = self.links.range_mut((begin, Bound::Unbounded));
         if let Some(heard) = first_heard(behind, &may) {
@@ -470,7 +470,7 @@ impl Links {
 fn first_heard<'a>(
     mut links: impl Iterator<Item = (&'a ConnectionId, &'a mut Link)>,
     may: impl Fn(&Link) -> bool,
-) -> Option<(ConnectionId, Heard)> {
+) -> Option<(ConnectionId, LinkEvent)> {
     links.find_map(|(id, link)| {
         if !link.may_be_heard() || !may(link) {
             return None;
@@ -493,22 +493,22 @@ mod tests {
 
     struct Nowhere;
 
-    impl Writer for Nowhere {
+    impl LineSink for Nowhere {
         fn write(&mut self, chunk: Vec<Bytes>) -> usize {
             chunk.iter().map(Bytes::len).sum()
         }
     }
 
-    fn line(text: &str) -> Line {
-        Line::Complete(Bytes::copy_from_slice(text.as_bytes()))
+    fn line(text: &str) -> InputLine {
+        InputLine::Complete(Bytes::copy_from_slice(text.as_bytes()))
     }
 
-    fn take_in(links: &mut Links, news: &mut mpsc::UnboundedReceiver<News>) {
+    fn take_in(links: &mut Links, news: &mut mpsc::UnboundedReceiver<LinkNews>) {
         while let Ok(news) = news.try_recv() {
             match news {
-                News::Opened(link) => links.insert(*link),
-                News::Heard(id) => links.note_news(id),
-                News::Written(..) | News::Leaves(_) => {}
+                LinkNews::Opened(link) => links.insert(*link),
+                LinkNews::Heard(id) => links.note_news(id),
+                LinkNews::Written(..) | LinkNews::Leaves(_) => {}
             }
         }
     }
@@ -528,9 +528,11 @@ mod tests {
         let mut heard = Vec::new();
         while let Some((id, said)) = links.hear(|_| true) {
             heard.push(match said {
-                Heard::Line(Line::Complete(line)) => format!("{} {}", id.0, String::from_utf8_lossy(&line)),
-                Heard::Line(_) => "a bad line".to_owned(),
-                Heard::End(failure) => {
+                LinkEvent::Line(InputLine::Complete(line)) => {
+                    format!("{} {}", id.0, String::from_utf8_lossy(&line))
+                }
+                LinkEvent::Line(_) => "a bad line".to_owned(),
+                LinkEvent::End(failure) => {
                     format!("{} ends{}", id.0, if failure.is_some() { " torn" } else { "" })
                 }
             });

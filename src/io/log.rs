@@ -59,7 +59,7 @@ pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Resul
 
 fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
-    let state = Arc::new(State::default());
+    let state = Arc::new(LogState::default());
     let log = Log { sender, state: Arc::clone(&state) };
     thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&receiver, &state, sink))?;
     let to_all = Lectern { log: log.clone(), audience };
@@ -73,11 +73,11 @@ fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> 
 #[derive(Debug, Clone)]
 pub struct Log {
     sender: SyncSender<Vec<u8>>,
-    state: Arc<State>,
+    state: Arc<LogState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     accepted: AtomicU64,
     written: AtomicU64,
     dropped: AtomicU64,
@@ -106,22 +106,22 @@ impl Log {
 
 /// Who reads the log besides: each sees what concerns its connection and what concerns none, as far as it wants to.
 #[derive(Debug, Clone, Default)]
-pub struct Audience(Arc<Mutex<BTreeMap<u32, Reader>>>);
+pub struct Audience(Arc<Mutex<BTreeMap<u32, LogReader>>>);
 
 /// One of them.
-pub struct Reader {
+pub struct LogReader {
     filter: Targets,
     tell: Box<dyn Fn(String) + Send>,
 }
 
-impl Reader {
+impl LogReader {
     /// Who wants to see what passes this filter. What it is told by must neither wait nor log.
     pub fn new(filter: Targets, tell: impl Fn(String) + Send + 'static) -> Self {
         Self { filter, tell: Box::new(tell) }
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for LogReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader").field("filter", &self.filter).finish_non_exhaustive()
     }
@@ -129,7 +129,7 @@ impl fmt::Debug for Reader {
 
 impl Audience {
     /// The reader of a connection joins.
-    pub fn join(&self, connection: u32, reader: Reader) {
+    pub fn join(&self, connection: u32, reader: LogReader) {
         self.readers().insert(connection, reader);
     }
 
@@ -141,7 +141,7 @@ impl Audience {
     /// Those who want to see what is about to be logged.
     fn who_wants(&self, meta: &Metadata<'_>) -> Vec<u32> {
         let concerns = CONCERNS.get();
-        let wants = |(connection, reader): (&u32, &Reader)| {
+        let wants = |(connection, reader): (&u32, &LogReader)| {
             let may = concerns.is_none_or(|it| it == *connection);
             (may && reader.filter.would_enable(meta.target(), meta.level())).then_some(*connection)
         };
@@ -158,7 +158,7 @@ impl Audience {
         }
     }
 
-    fn readers(&self) -> MutexGuard<'_, BTreeMap<u32, Reader>> {
+    fn readers(&self) -> MutexGuard<'_, BTreeMap<u32, LogReader>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -196,9 +196,9 @@ struct Lectern {
 }
 
 /// An entry on its way, and who wants to see it besides.
-struct Entry<'a>(&'a Lectern, Vec<u32>);
+struct LogEntry<'a>(&'a Lectern, Vec<u32>);
 
-impl Write for Entry<'_> {
+impl Write for LogEntry<'_> {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
         let line = one_line(hide(&String::from_utf8_lossy(entry)).as_bytes());
         self.0.audience.tell(&self.1, &line);
@@ -212,14 +212,14 @@ impl Write for Entry<'_> {
 }
 
 impl<'a> MakeWriter<'a> for Lectern {
-    type Writer = Entry<'a>;
+    type Writer = LogEntry<'a>;
 
-    fn make_writer(&'a self) -> Entry<'a> {
-        Entry(self, Vec::new())
+    fn make_writer(&'a self) -> LogEntry<'a> {
+        LogEntry(self, Vec::new())
     }
 
-    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Entry<'a> {
-        Entry(self, self.audience.who_wants(meta))
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LogEntry<'a> {
+        LogEntry(self, self.audience.who_wants(meta))
     }
 }
 
@@ -280,7 +280,7 @@ fn one_line(entry: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-fn write_lines(lines: &Receiver<Vec<u8>>, state: &State, mut sink: Sink) {
+fn write_lines(lines: &Receiver<Vec<u8>>, state: &LogState, mut sink: Sink) {
     for line in lines {
         let dropped = state.dropped.swap(0, Ordering::AcqRel);
         let written = if dropped > 0 {

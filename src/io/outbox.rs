@@ -48,7 +48,7 @@ pub struct Outbox {
     /// How many of them, from the front, nothing may overtake: those up to the last one that is no delta.
     fixed: usize,
     /// What is held back, behind everything else: once for a part, in the order of what came last for it.
-    held: Vec<Held>,
+    held: Vec<HeldDeltas>,
     /// Deltas that are still being merged: behind all lines.
     merging: Option<(PartKey, MergedDeltas)>,
     /// The part that the last line is a delta of.
@@ -65,7 +65,7 @@ pub struct Outbox {
 
 /// Deltas that are held back.
 #[derive(Debug)]
-struct Held {
+struct HeldDeltas {
     part: PartKey,
     deltas: MergedDeltas,
     /// When they must go, if any clock reaches that.
@@ -176,7 +176,7 @@ impl Outbox {
         match MergedDeltas::new(&line) {
             Some(deltas) => {
                 self.waiting += deltas.len();
-                self.held.push(Held { part, deltas, due: now.checked_add(delay) });
+                self.held.push(HeldDeltas { part, deltas, due: now.checked_add(delay) });
             }
             None => self.push(line, Some(part)),
         }

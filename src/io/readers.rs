@@ -27,7 +27,7 @@ use crate::wire::rpc::RequestId;
 
 /// What a message needs from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReadRequest {
     /// The version that this client spoke last.
     pub client: Option<String>,
     /// The actions after this number.
@@ -38,7 +38,7 @@ pub struct Wanted {
     pub kept: bool,
 }
 
-impl Wanted {
+impl ReadRequest {
     /// Nothing at all.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
@@ -47,7 +47,7 @@ impl Wanted {
 
 /// What the store has of it.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ReadResult {
     /// The version, if it was wanted.
     pub version: Option<Option<Dialect>>,
     /// The actions, if they were wanted; none when not all of them are there.
@@ -64,7 +64,7 @@ pub struct Found {
 #[derive(Debug)]
 pub enum Read {
     /// For the message that is held.
-    Found(Found),
+    Found(ReadResult),
     /// A page of the list.
     Listed(Box<ListRead>),
     /// An answer.
@@ -73,7 +73,7 @@ pub enum Read {
 
 /// A request for a page of the list.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ListRequest {
     /// Which.
     pub id: RequestId,
     /// What is asked for.
@@ -86,7 +86,7 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct ListRead {
     /// The request.
-    pub asked: Asked,
+    pub asked: ListRequest,
     /// What was read.
     pub listed: Listed,
     /// The answer that it makes where nothing has changed meanwhile.
@@ -95,15 +95,15 @@ pub struct ListRead {
 
 /// What is to be read, and for whom.
 #[derive(Debug)]
-pub struct Job {
+pub struct ReadJob {
     connection: ConnectionId,
     task: Task,
 }
 
 #[derive(Debug)]
 enum Task {
-    Recall(Wanted),
-    List(Asked),
+    Recall(ReadRequest),
+    List(ListRequest),
 }
 
 /// The threads that read.
@@ -113,8 +113,8 @@ pub struct Readers {
     at_rest: Vec<Reader>,
     /// How large what is read may be.
     limits: Limits,
-    jobs: Sender<Job>,
-    to_do: Arc<Mutex<Receiver<Job>>>,
+    jobs: Sender<ReadJob>,
+    to_do: Arc<Mutex<Receiver<ReadJob>>>,
     tell: UnboundedSender<(ConnectionId, Read)>,
     running: usize,
 }
@@ -126,7 +126,7 @@ impl Task {
             Self::Recall(wanted) => {
                 let why = "reading it failed inside; the log has the details";
                 let unreadable = wanted.uris.iter().map(|uri| (uri.clone(), why.to_owned()));
-                let nothing = Found {
+                let nothing = ReadResult {
                     version: wanted.client.as_ref().map(|_| None),
                     past: wanted.past.map(|_| None),
                     sessions: Vec::new(),
@@ -135,7 +135,7 @@ impl Task {
                 };
                 Box::new(|| Read::Found(nothing))
             }
-            Self::List(Asked { id, .. }) => {
+            Self::List(ListRequest { id, .. }) => {
                 let id = Some(id.clone());
                 Box::new(|| {
                     let error = RpcError::internal("a panic while the store was read; see above");
@@ -180,16 +180,16 @@ impl Readers {
     }
 
     /// Has it looked up what a message of this connection needs.
-    pub fn recall(&mut self, connection: ConnectionId, wanted: Wanted) {
-        self.read(Job { connection, task: Task::Recall(wanted) });
+    pub fn recall(&mut self, connection: ConnectionId, wanted: ReadRequest) {
+        self.read(ReadJob { connection, task: Task::Recall(wanted) });
     }
 
     /// Has a request answered with a page of the list of sessions.
-    pub fn list(&mut self, connection: ConnectionId, asked: Asked) {
-        self.read(Job { connection, task: Task::List(asked) });
+    pub fn list(&mut self, connection: ConnectionId, asked: ListRequest) {
+        self.read(ReadJob { connection, task: Task::List(asked) });
     }
 
-    fn read(&mut self, job: Job) {
+    fn read(&mut self, job: ReadJob) {
         self.running += 1;
         if self.jobs.send(job).is_err() {
             tracing::error!("the threads that read from the store have ended");
@@ -210,7 +210,7 @@ impl Readers {
 fn read_all(
     reader: &Reader,
     limits: Limits,
-    to_do: &Mutex<Receiver<Job>>,
+    to_do: &Mutex<Receiver<ReadJob>>,
     tell: &UnboundedSender<(ConnectionId, Read)>,
 ) {
     loop {
@@ -222,7 +222,7 @@ fn read_all(
     }
 }
 
-impl Job {
+impl ReadJob {
     /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic is logged where it
     /// happens.
     fn answered_by(self, read: impl FnOnce(Self) -> (ConnectionId, Read)) -> (ConnectionId, Read) {
@@ -249,7 +249,7 @@ impl Job {
     }
 }
 
-fn look_up(reader: &Reader, limits: &Limits, wanted: Wanted) -> Found {
+fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult {
     let version = wanted.client.map(|client| match reader.client_version(&client) {
         Ok(version) => version.as_deref().and_then(Dialect::from_name),
         Err(error) => {
@@ -269,7 +269,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: Wanted) -> Found {
             Vec::new()
         })
     });
-    let mut found = Found { version, past, kept, ..Found::default() };
+    let mut found = ReadResult { version, past, kept, ..ReadResult::default() };
     for uri in wanted.uris {
         let is_there = |key| found.sessions.iter().any(|loaded| loaded.key() == key);
         let read = reader.look_up(&uri, is_there);
@@ -313,19 +313,19 @@ pub fn listing(id: RequestId, listed: &Listed) -> Frame {
 pub struct ByHand {
     reader: Reader,
     limits: Limits,
-    to_do: Arc<Mutex<Receiver<Job>>>,
+    to_do: Arc<Mutex<Receiver<ReadJob>>>,
     tell: UnboundedSender<(ConnectionId, Read)>,
 }
 
 #[cfg(test)]
 impl ByHand {
     /// What is to be read next, if anything is.
-    pub fn next(&self) -> Option<Job> {
+    pub fn next(&self) -> Option<ReadJob> {
         self.to_do.lock().unwrap().try_recv().ok()
     }
 
     /// Reads it.
-    pub fn read(&self, job: Job) -> (ConnectionId, Read) {
+    pub fn read(&self, job: ReadJob) -> (ConnectionId, Read) {
         job.read(&self.reader, &self.limits)
     }
 
@@ -343,15 +343,15 @@ mod tests {
     fn a_panic_while_something_is_read_is_an_answer() {
         let connection = ConnectionId(3);
         let wanted =
-            Wanted { client: None, past: Some(7), uris: vec!["ahp-session:/s".to_owned()], kept: true };
-        let job = Job { connection, task: Task::Recall(wanted) };
+            ReadRequest { client: None, past: Some(7), uris: vec!["ahp-session:/s".to_owned()], kept: true };
+        let job = ReadJob { connection, task: Task::Recall(wanted) };
         let (told, Read::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert_eq!((told, found.unreadable.len()), (connection, 1));
         assert!(matches!((found.version, found.past), (None, Some(None))));
 
         let page = Page { after: None, limit: 1 };
-        let asked = Asked { id: RequestId::inner(1), page, began: None };
-        let job = Job { connection, task: Task::List(asked) };
+        let asked = ListRequest { id: RequestId::inner(1), page, began: None };
+        let job = ReadJob { connection, task: Task::List(asked) };
         let (_, Read::Answer(frame)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert!(matches!(frame, Frame::Error { id: Some(id), .. } if id == RequestId::inner(1)));
     }

@@ -37,7 +37,7 @@ const LOOKED_AT: usize = 64;
 
 /// What is done one beside the other, or one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum JobLane {
     /// What is read.
     Reads,
     /// Files that are written and folders that are made.
@@ -46,7 +46,7 @@ enum Lane {
     Trees,
 }
 
-impl Lane {
+impl JobLane {
     const ALL: [Self; 3] = [Self::Reads, Self::Writes, Self::Trees];
 
     fn of(resource: &Resource) -> Self {
@@ -76,7 +76,7 @@ impl Lane {
 
 /// An answer, and whose it is.
 #[derive(Debug)]
-pub struct Answered {
+pub struct ResourceAnswer {
     /// Who has asked.
     pub connection: ConnectionId,
     /// The answer.
@@ -87,21 +87,21 @@ pub struct Answered {
 
 /// Something that waits to be done.
 #[derive(Debug)]
-struct Job {
+struct ResourceJob {
     /// Counted in the order in which it was asked for.
     number: u64,
     connection: ConnectionId,
     id: RequestId,
     resource: Resource,
-    lane: Lane,
+    lane: JobLane,
     about: About,
 }
 
 /// Something that is being done.
 #[derive(Debug)]
-struct Running {
+struct RunningJob {
     number: u64,
-    lane: Lane,
+    lane: JobLane,
     about: About,
 }
 
@@ -148,17 +148,17 @@ fn named<const COUNT: usize>(uris: [&String; COUNT]) -> Vec<PathBuf> {
 /// What is read or changed, and what waits to be.
 #[derive(Debug)]
 pub struct Resources {
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<ResourceJob>,
     waiting_bytes: usize,
-    running: Vec<Running>,
+    running: Vec<RunningJob>,
     last_number: u64,
     ground: Arc<Ground>,
-    answers: mpsc::UnboundedSender<Answered>,
+    answers: mpsc::UnboundedSender<ResourceAnswer>,
 }
 
 impl Resources {
     /// Begins with nothing to do; answers come out of the receiver.
-    pub fn new(ground: Ground) -> (Self, mpsc::UnboundedReceiver<Answered>) {
+    pub fn new(ground: Ground) -> (Self, mpsc::UnboundedReceiver<ResourceAnswer>) {
         let (answers, answered) = mpsc::unbounded_channel();
         let (waiting, ground) = (VecDeque::new(), Arc::new(ground));
         (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, ground, answers }, answered)
@@ -166,22 +166,22 @@ impl Resources {
 
     /// Takes a request; [`Resources::start`] begins with it when there is room.
     pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) {
-        let lane = Lane::of(&resource);
+        let lane = JobLane::of(&resource);
         let bytes = bytes_of(&resource);
         if self.waiting.len() >= WAITING_MAX || self.waiting_bytes.saturating_add(bytes) > WAITING_BYTES_MAX {
             let error = RpcError::unavailable("too many requests about files wait already");
             let frame = Frame::Error { id: Some(id), error };
-            return send(&self.answers, Answered { connection, frame, job: None });
+            return send(&self.answers, ResourceAnswer { connection, frame, job: None });
         }
         self.waiting_bytes += bytes;
         self.last_number += 1;
         let (number, about) = (self.last_number, About::of(&resource));
-        self.waiting.push_back(Job { number, connection, id, resource, lane, about });
+        self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
     }
 
     /// Begins with what waits, as far as no more than a few run, and its connection has room for what is read.
     pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
-        for lane in Lane::ALL {
+        for lane in JobLane::ALL {
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
                 let mut looked_at: BTreeMap<ConnectionId, usize> = BTreeMap::new();
                 let mut of_lane = self.waiting.iter().enumerate().filter(|(_, job)| job.lane == lane);
@@ -189,7 +189,7 @@ impl Resources {
                     let count = looked_at.entry(job.connection).or_default();
                     *count += 1;
                     *count <= LOOKED_AT
-                        && (lane != Lane::Reads || has_room(job.connection))
+                        && (lane != JobLane::Reads || has_room(job.connection))
                         && !self.must_wait(*at, job)
                 });
                 let next = next.map(|(at, _)| at);
@@ -202,14 +202,14 @@ impl Resources {
 
     /// Whether a job, which waits at this place, has to wait for another one: that runs, or that its client has asked for
     /// before. What another client has asked for and cannot be begun, because that does not read, is nothing to wait for.
-    fn must_wait(&self, at: usize, job: &Job) -> bool {
+    fn must_wait(&self, at: usize, job: &ResourceJob) -> bool {
         let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
         self.running.iter().any(|running| running.about.touches(&job.about))
             || before.any(|other| other.about.touches(&job.about))
     }
 
-    fn begin(&mut self, job: Job) {
-        let Job { number, connection, id, resource, lane, about } = job;
+    fn begin(&mut self, job: ResourceJob) {
+        let ResourceJob { number, connection, id, resource, lane, about } = job;
         let job = Some(number);
         let (answers, ground, asked) = (self.answers.clone(), Arc::clone(&self.ground), id.clone());
         let work = move || {
@@ -219,18 +219,18 @@ impl Resources {
                 let error = RpcError::internal("a panic while a file or folder was worked with; see above");
                 Frame::Error { id: Some(asked), error }
             };
-            send(&answers, Answered { connection, frame: answered.unwrap_or_else(failed), job });
+            send(&answers, ResourceAnswer { connection, frame: answered.unwrap_or_else(failed), job });
         };
-        self.running.push(Running { number, lane, about });
+        self.running.push(RunningJob { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
             let frame = Frame::Error { id: Some(id), error };
-            send(&self.answers, Answered { connection, frame, job });
+            send(&self.answers, ResourceAnswer { connection, frame, job });
         }
     }
 
     /// An answer has arrived.
-    pub fn answered(&mut self, answered: &Answered) {
+    pub fn answered(&mut self, answered: &ResourceAnswer) {
         self.running.retain(|running| answered.job != Some(running.number));
     }
 
@@ -251,7 +251,7 @@ fn bytes_of(resource: &Resource) -> usize {
     }
 }
 
-fn send(answers: &mpsc::UnboundedSender<Answered>, answered: Answered) {
+fn send(answers: &mpsc::UnboundedSender<ResourceAnswer>, answered: ResourceAnswer) {
     if answers.send(answered).is_err() {
         tracing::debug!("nobody waits for a resource any more");
     }
@@ -327,7 +327,7 @@ mod tests {
 
         // A copy of a large folder, and many changes in it.
         let about = About { paths: vec!["/copied".into()], changes: true };
-        resources.running.push(Running { number: 0, lane: Lane::Trees, about });
+        resources.running.push(RunningJob { number: 0, lane: JobLane::Trees, about });
         for number in 1..=MANY {
             resources.take(HINDERED, RequestId::inner(number), write("file:///copied/file"));
         }

@@ -23,20 +23,20 @@ use tokio::time::Instant;
 
 use self::leaving::NOT_TOLD;
 use super::directories::Directories;
-use super::events::{Event, Events, Wants};
-use super::fronts::{Fronts, Knock, Place};
-use super::held::Changes;
+use super::events::{Events, LoopEvent, Wants};
+use super::fronts::{Fronts, HostPlace, Knock};
+use super::held::ChangedSince;
 use super::keeper::{Keeper, Opened};
-use super::link::{AtEnd, Door, Links, News, Terms};
+use super::link::{AtEnd, Door, LinkNews, Links, Terms};
 use super::listen::announce::Announced;
-use super::listen::notice::{Notice, PutUp};
+use super::listen::notice::{ListenNotice, PutUp};
 use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
 use super::readers::Readers;
 use super::resources::{Ground, Resources};
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
-use super::states::States;
+use super::states::StateWriters;
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use super::watches::Watches;
@@ -44,18 +44,18 @@ use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{Ids, Input, Output, Timer};
 use crate::host::limits::Limits;
-use crate::host::log::Window;
+use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
 use crate::status::EXIT_STATE;
-use crate::store::folder::{self, Folder};
+use crate::store::folder::{self, StateFolder};
 use crate::store::{StatePlace, StoreOptions};
-use crate::versions::{Edges, Told};
-use crate::watches::engine::Told as Watched;
+use crate::versions::{Edges, Outgoing};
+use crate::watches::engine::WatchReport as Watched;
 use crate::wire::rpc::Incoming;
 
 /// How a process serves.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RunOptions {
     /// Serve nobody on stdin and stdout, and stay until a signal asks to leave.
     pub stays: bool,
     /// Where others connect.
@@ -103,10 +103,10 @@ const QUIET_TURNS: usize = 4;
 /// # Errors
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(
-    mut options: Options,
+    mut options: RunOptions,
     backends: Vec<Box<dyn Backend>>,
-    held: Option<Folder>,
-    place: Option<Place>,
+    held: Option<StateFolder>,
+    place: Option<HostPlace>,
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
     options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
@@ -163,7 +163,7 @@ pub fn serve(
 type Posted = (Option<PutUp>, Option<Announced>);
 
 /// Begins to listen where that is asked for, and tells where: on stderr, in the state folder, and to an editor.
-async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, Posted)> {
+async fn listen_to_others(options: &RunOptions) -> anyhow::Result<(Option<Bound>, Posted)> {
     let Some(listening) = options.listening.clone() else { return Ok((None, (None, None))) };
     let reveals = !listening.token_is_known;
     let bound = listen::bind(listening).await?;
@@ -172,7 +172,7 @@ async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, P
         // It is no line of the log: that never has the token.
         writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
     }
-    let notice = Notice { process: std::process::id(), listening: bound.urls(true)? };
+    let notice = ListenNotice { process: std::process::id(), listening: bound.urls(true)? };
     let put_up = match &options.state {
         StatePlace::Folder(asked) => {
             let folder = folder::chosen(asked.as_deref())?;
@@ -188,10 +188,10 @@ async fn listen_to_others(options: &Options) -> anyhow::Result<(Option<Bound>, P
 /// # Errors
 /// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.
 pub fn serve_fronts(
-    options: Options,
+    options: RunOptions,
     backends: Vec<Box<dyn Backend>>,
-    held: Folder,
-    place: Place,
+    held: StateFolder,
+    place: HostPlace,
 ) -> anyhow::Result<Exit> {
     let opened = match open_keeper(&options, Some(held)) {
         Ok(opened) => opened,
@@ -220,11 +220,11 @@ pub fn serve_fronts(
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
 
-fn open_keeper(options: &Options, held: Option<Folder>) -> Result<Opened, StateError> {
+fn open_keeper(options: &RunOptions, held: Option<StateFolder>) -> Result<Opened, StateError> {
     let StatePlace::Folder(asked) = &options.state else { return Ok(Keeper::in_memory()) };
     let held = match held {
         Some(held) => Ok(held),
-        None => folder::chosen(asked.as_deref()).and_then(|folder| Folder::hold(&folder)),
+        None => folder::chosen(asked.as_deref()).and_then(|folder| StateFolder::hold(&folder)),
     };
     held.map_err(anyhow::Error::from)
         .and_then(|folder| Keeper::open_held(folder, options.store))
@@ -232,11 +232,11 @@ fn open_keeper(options: &Options, held: Option<Folder>) -> Result<Opened, StateE
 }
 
 struct Sidecar {
-    options: Options,
+    options: RunOptions,
     host: Host,
     edges: Edges,
     /// What is said to a client because of one output; empty in between.
-    told: Vec<Told>,
+    told: Vec<Outgoing>,
     /// What the core is to hear of one message; empty in between.
     fed: Vec<Incoming>,
     agents: Agents,
@@ -251,10 +251,10 @@ struct Sidecar {
     /// None where everything is in memory.
     readers: Option<Readers>,
     /// What changes while messages wait for what is read.
-    changes: Changes,
+    changes: ChangedSince,
     resources: Resources,
     watches: Watches,
-    states: States,
+    states: StateWriters,
     directories: Directories,
     /// Where connections come in.
     door: Door,
@@ -279,7 +279,7 @@ struct Sidecar {
 impl Sidecar {
     /// A loop that has not begun, and where what happens to it comes from.
     fn new(
-        options: Options,
+        options: RunOptions,
         backends: Vec<Box<dyn Backend>>,
         opened: Opened,
         lost: mpsc::UnboundedReceiver<Loss>,
@@ -297,7 +297,7 @@ impl Sidecar {
             },
             agents: described,
             root_schema: host::nothing_to_configure(),
-            replay_window: Window::default(),
+            replay_window: ReplayWindow::default(),
             start,
             limits: options.limits,
             memory_budget: if readers.is_empty() { usize::MAX } else { options.memory_budget },
@@ -314,7 +314,7 @@ impl Sidecar {
         let ground = Ground::new(&options.write_roots, &options.own_files);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
-        let (states, made) = States::new();
+        let (states, made) = StateWriters::new();
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -329,7 +329,7 @@ impl Sidecar {
             unsettled_bytes: 0,
             keeper,
             readers: has_store.then_some(readers),
-            changes: Changes::default(),
+            changes: ChangedSince::default(),
             resources,
             watches,
             states,
@@ -434,36 +434,40 @@ impl Sidecar {
     }
 
     /// Takes in one event. The one place where all of them are.
-    fn take_in(&mut self, event: Event) -> anyhow::Result<Option<Exit>> {
+    fn take_in(&mut self, event: LoopEvent) -> anyhow::Result<Option<Exit>> {
         match event {
-            Event::Link(News::Opened(link)) => {
+            LoopEvent::Link(LinkNews::Opened(link)) => {
                 self.edges.open(link.id, link.terms.assume_version);
                 let default_directory = link.terms.default_directory.clone();
                 self.feed(Input::Opened { connection: link.id, default_directory });
                 self.links.insert(*link);
             }
-            Event::Link(News::Heard(connection)) => self.links.note_news(connection),
-            Event::Link(News::Written(connection, written)) => return self.hear_writer(connection, written),
-            Event::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
-            Event::Met(provider, met) => self.hear_meeting(provider, *met),
-            Event::Kept(kept) => self.hear_keeper(kept),
-            Event::Read(connection, read) => self.hear_reader(connection, read),
-            Event::Looked(connection, findings) => self.hear_findings(connection, findings),
-            Event::Resource(answered) => {
+            LoopEvent::Link(LinkNews::Heard(connection)) => self.links.note_news(connection),
+            LoopEvent::Link(LinkNews::Written(connection, written)) => {
+                return self.hear_writer(connection, written)
+            }
+            LoopEvent::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
+            LoopEvent::Met(provider, met) => self.hear_meeting(provider, *met),
+            LoopEvent::Kept(kept) => self.hear_keeper(kept),
+            LoopEvent::Read(connection, read) => self.hear_reader(connection, read),
+            LoopEvent::Looked(connection, findings) => self.hear_findings(connection, findings),
+            LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);
                 self.answer(answered.connection, &answered.frame);
             }
-            Event::Begun(connection, begun) => self.hear_watches(connection, begun),
-            Event::Changed(Watched { watch, changes }) => self.feed(Input::FilesChanged { watch, changes }),
-            Event::State(made) => self.hear_state(made),
-            Event::Link(News::Leaves(connection)) => self.cut_short(connection),
-            Event::Knock(knock) => self.hear_knock(knock),
-            Event::Lost(loss) => return Ok(self.hear_loss(loss)),
-            Event::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
+            LoopEvent::Begun(connection, begun) => self.hear_watches(connection, begun),
+            LoopEvent::Changed(Watched { watch, changes }) => {
+                self.feed(Input::FilesChanged { watch, changes })
+            }
+            LoopEvent::State(made) => self.hear_state(made),
+            LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
+            LoopEvent::Knock(knock) => self.hear_knock(knock),
+            LoopEvent::Lost(loss) => return Ok(self.hear_loss(loss)),
+            LoopEvent::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));
             }
-            Event::Due => self.fire_timers(),
-            Event::Unheard => {}
+            LoopEvent::Due => self.fire_timers(),
+            LoopEvent::Unheard => {}
         }
         Ok(None)
     }

@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHe
 use tokio_util::codec::Decoder;
 
 use super::codec::LineCodec;
-use super::link::{AtEnd, Door, Lines, Receipts, Terms, Writer, Written, CHUNK_BYTES, COPY_BELOW};
+use super::link::{AtEnd, ClientLines, Door, LineSink, Receipts, Terms, Written, CHUNK_BYTES, COPY_BELOW};
 use crate::host::effects::ConnectionId;
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
@@ -53,7 +53,7 @@ async fn read_all<R: AsyncRead + Unpin>(
     mut reader: R,
     mut buffer: BytesMut,
     mut codec: LineCodec,
-    lines: Lines,
+    lines: ClientLines,
     is_lost: impl Fn(&R) -> bool,
 ) {
     let mut at_end = false;
@@ -103,7 +103,7 @@ pub enum Framing {
 
 /// What is written between messages.
 #[derive(Debug)]
-pub enum Aside {
+pub enum ControlFrame {
     /// These bytes: an answer to a ping, for one.
     Bytes(Bytes),
     /// Nothing more at all: the client does not want to be told any more.
@@ -123,7 +123,7 @@ impl StreamWriter {
     pub fn start(
         writer: impl AsyncWrite + Unpin + Send + 'static,
         framing: Framing,
-        asides: mpsc::Receiver<Aside>,
+        asides: mpsc::Receiver<ControlFrame>,
         receipts: Receipts,
     ) -> Self {
         let (chunks, given) = mpsc::unbounded_channel();
@@ -133,7 +133,7 @@ impl StreamWriter {
     }
 }
 
-impl Writer for StreamWriter {
+impl LineSink for StreamWriter {
     fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         if self.chunks.send(chunk).is_err() {
             tracing::debug!("the task that writes has ended");
@@ -164,7 +164,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
     async fn serve(
         mut self,
         mut chunks: mpsc::UnboundedReceiver<Vec<Bytes>>,
-        mut asides: mpsc::Receiver<Aside>,
+        mut asides: mpsc::Receiver<ControlFrame>,
     ) {
         loop {
             let written = tokio::select! {
@@ -191,14 +191,14 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         }
     }
 
-    async fn write_aside(&mut self, aside: Aside) -> io::Result<()> {
+    async fn write_aside(&mut self, aside: ControlFrame) -> io::Result<()> {
         match aside {
             _ if !self.is_open => Ok(()),
-            Aside::Bytes(bytes) => {
+            ControlFrame::Bytes(bytes) => {
                 self.writer.write_all(&bytes).await?;
                 self.writer.flush().await
             }
-            Aside::End => {
+            ControlFrame::End => {
                 self.is_open = false;
                 self.writer.shutdown().await
             }
@@ -288,8 +288,8 @@ fn is_gone(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::host::effects::Shutdown;
-    use crate::io::codec::Line;
-    use crate::io::link::{Heard, Links, News};
+    use crate::io::codec::InputLine;
+    use crate::io::link::{LinkEvent, LinkNews, Links};
     use crate::io::outbox::OutboxLimits;
 
     fn terms() -> Terms {
@@ -305,21 +305,21 @@ mod tests {
     /// What happens until this is so.
     async fn until(
         links: &mut Links,
-        news: &mut mpsc::UnboundedReceiver<News>,
+        news: &mut mpsc::UnboundedReceiver<LinkNews>,
         mut is_so: impl FnMut(&mut Links, Option<Written>) -> bool,
     ) {
         let mut written = None;
         while !is_so(links, written.take()) {
             match news.recv().await.unwrap() {
-                News::Opened(link) => links.insert(*link),
-                News::Heard(id) => links.note_news(id),
-                News::Written(id, it) => {
+                LinkNews::Opened(link) => links.insert(*link),
+                LinkNews::Heard(id) => links.note_news(id),
+                LinkNews::Written(id, it) => {
                     if let (Written::Bytes(bytes), Some(link)) = (&it, links.get_mut(id)) {
                         link.written(*bytes);
                     }
                     written = Some(it);
                 }
-                News::Leaves(_) => {}
+                LinkNews::Leaves(_) => {}
             }
         }
     }
@@ -339,15 +339,17 @@ mod tests {
             while let Some((_, said)) = links.hear(|_| true) {
                 heard.push(said);
             }
-            matches!(heard.last(), Some(Heard::End(None)))
+            matches!(heard.last(), Some(LinkEvent::End(None)))
         })
         .await;
-        let lines: Vec<_> =
-            heard.iter().filter_map(|it| if let Heard::Line(it) = it { Some(it) } else { None }).collect();
+        let lines: Vec<_> = heard
+            .iter()
+            .filter_map(|it| if let LinkEvent::Line(it) = it { Some(it) } else { None })
+            .collect();
         let expected = [
-            Line::Complete("first".into()),
-            Line::Complete("second".into()),
-            Line::Unterminated("third".into()),
+            InputLine::Complete("first".into()),
+            InputLine::Complete("second".into()),
+            InputLine::Unterminated("third".into()),
         ];
         assert_eq!(lines, expected.iter().collect::<Vec<_>>());
         // More than the stream holds is told to its end, also after the client has said its last.
@@ -387,7 +389,7 @@ mod tests {
         link.write();
         // What it said before it went is heard to its end, and nothing waits for it.
         until(&mut links, &mut news, |links, _| {
-            let ended = matches!(links.hear(|_| true), Some((_, Heard::End(None))));
+            let ended = matches!(links.hear(|_| true), Some((_, LinkEvent::End(None))));
             ended && links.get_mut(id).is_some_and(|link| link.outbox.bytes() == 0)
         })
         .await;

@@ -27,11 +27,11 @@ pub struct Made {
 
 /// Where states are made text.
 #[derive(Debug)]
-pub struct States {
+pub struct StateWriters {
     made: mpsc::UnboundedSender<Made>,
 }
 
-impl States {
+impl StateWriters {
     /// Nothing to do so far; what is made comes out of the receiver.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Made>) {
         let (made, receiver) = mpsc::unbounded_channel();

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use tokio_util::codec::Decoder;
 
 use super::codec::LineCodec;
-use super::link::{Lines, Receipts, Writer, Written, CHUNK_BYTES, COPY_BELOW};
+use super::link::{ClientLines, LineSink, Receipts, Written, CHUNK_BYTES, COPY_BELOW};
 
 /// How much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;
@@ -52,14 +52,14 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
 pub fn read_lines(
     stdin: File,
     line_bytes_max: usize,
-    heard: Lines,
+    heard: ClientLines,
     stop: Option<PipeReader>,
 ) -> io::Result<()> {
     let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &heard, stop.as_ref());
     thread::Builder::new().name("stdin".to_owned()).spawn(work).map(drop)
 }
 
-fn read_all(mut stdin: File, mut codec: LineCodec, heard: &Lines, stop: Option<&PipeReader>) {
+fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Option<&PipeReader>) {
     let mut chunk = vec![0; READ_BYTES];
     let mut buffer = BytesMut::new();
     loop {
@@ -139,7 +139,7 @@ impl Stdout {
     }
 }
 
-impl Writer for Stdout {
+impl LineSink for Stdout {
     /// An answer to a client that waits for it is spared the way over another thread.
     fn write(&mut self, mut chunk: Vec<Bytes>) -> usize {
         let mut written = 0;

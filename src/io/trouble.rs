@@ -20,7 +20,7 @@ pub struct Trouble {
 
 /// What answers a request.
 #[derive(Debug, PartialEq)]
-pub enum Answer {
+pub enum TroubleAnswer {
     /// This does, or asks for it to be answered: it tells what is safe.
     Whole(Output),
     /// It cannot be told whether what was asked for is done.
@@ -30,7 +30,7 @@ pub enum Answer {
 impl Trouble {
     /// Takes out of what a step says what answers requests, as far as it is time for that. `is_safe`: nothing has
     /// changed since what is safe.
-    pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<Answer> {
+    pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<TroubleAnswer> {
         let is_answer = |output: &Output| match output {
             Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {
                 is_safe || self.is_long || self.is_for_good
@@ -47,13 +47,13 @@ impl Trouble {
         let told = answers.into_iter().map(|output| match output {
             Output::Frame(connection, Frame::Result { id, method, .. }) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
-                Answer::Refused(connection, frame, method)
+                TroubleAnswer::Refused(connection, frame, method)
             }
             Output::States(connection, id, states) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
-                Answer::Refused(connection, frame, states.method)
+                TroubleAnswer::Refused(connection, frame, states.method)
             }
-            output => Answer::Whole(output),
+            output => TroubleAnswer::Whole(output),
         });
         told.collect()
     }
@@ -98,12 +98,12 @@ mod tests {
         let mut held = outputs();
         let answers = trouble(false, false).take_answers(&mut held, true);
         let [first, second, third] = <[Output; 3]>::try_from(outputs()).unwrap();
-        assert_eq!(answers, [Answer::Whole(first.clone()), Answer::Whole(third.clone())]);
+        assert_eq!(answers, [TroubleAnswer::Whole(first.clone()), TroubleAnswer::Whole(third.clone())]);
         assert_eq!(held, std::slice::from_ref(&second));
 
         let mut held = outputs();
         let answers = trouble(false, false).take_answers(&mut held, false);
-        assert_eq!(answers, [Answer::Whole(third)]);
+        assert_eq!(answers, [TroubleAnswer::Whole(third)]);
         assert_eq!(held, [first, second], "it may be kept soon");
     }
 
@@ -112,7 +112,7 @@ mod tests {
         for (is_long, is_for_good) in [(true, false), (false, true)] {
             let mut held = outputs();
             let answers = trouble(is_long, is_for_good).take_answers(&mut held, false);
-            let Answer::Refused(CLIENT, Frame::Error { id: told, error }, Method::CreateSession) =
+            let TroubleAnswer::Refused(CLIENT, Frame::Error { id: told, error }, Method::CreateSession) =
                 &answers[0]
             else {
                 panic!("{answers:?}")

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::files::folders::Own;
 use crate::host::effects::ConnectionId;
-use crate::watches::engine::{Engine, Refused, Told, ENTRIES_MAX};
+use crate::watches::engine::{Engine, Refused, WatchReport, ENTRIES_MAX};
 use crate::watches::system::Silent;
 use crate::wire::errors::RpcError;
 
@@ -39,7 +39,7 @@ const TOLD_MAX: usize = 16;
 const LOOKED_AT_MAX: usize = 2000;
 
 /// Watches that have begun for a message, or why they have not, by their channels.
-pub type Begun = Vec<(String, Result<Lease, Refused>)>;
+pub type BegunWatches = Vec<(String, Result<Lease, Refused>)>;
 
 /// A watch that somebody wants who is not known to the core yet. It is given up where it is dropped.
 #[derive(Debug)]
@@ -58,15 +58,15 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(post) = self.post.take() {
-            post.send(Command::Release(std::mem::take(&mut self.channel)));
+            post.send(WatchCommand::Release(std::mem::take(&mut self.channel)));
         }
     }
 }
 
 /// What the thread is to do.
 #[derive(Debug)]
-enum Command {
-    Begin(Vec<String>, oneshot::Sender<Begun>),
+enum WatchCommand {
+    Begin(Vec<String>, oneshot::Sender<BegunWatches>),
     Release(String),
     Stop,
 }
@@ -74,7 +74,7 @@ enum Command {
 /// What is said to the thread, and what wakes it.
 #[derive(Debug)]
 struct Post {
-    commands: Mutex<Vec<Command>>,
+    commands: Mutex<Vec<WatchCommand>>,
     bell: UnixStream,
     ear: UnixStream,
 }
@@ -87,7 +87,7 @@ impl Post {
         Ok(Self { commands: Mutex::default(), bell, ear })
     }
 
-    fn send(&self, command: Command) {
+    fn send(&self, command: WatchCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         // When it is full, it rings already.
         if let Err(error) = (&self.bell).write(&[0]) {
@@ -95,7 +95,7 @@ impl Post {
         }
     }
 
-    fn take(&self) -> Vec<Command> {
+    fn take(&self) -> Vec<WatchCommand> {
         let mut rung = [0; 64];
         while matches!((&self.ear).read(&mut rung), Ok(1..)) {}
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
@@ -109,18 +109,18 @@ pub struct Watches {
     own: Arc<[Own]>,
     /// Without a thread.
     engine: Option<Engine>,
-    begun: mpsc::UnboundedSender<(ConnectionId, Begun)>,
+    begun: mpsc::UnboundedSender<(ConnectionId, BegunWatches)>,
     /// None once the thread has it.
-    told: Option<mpsc::Sender<Told>>,
+    told: Option<mpsc::Sender<WatchReport>>,
 }
 
 /// What comes of watching.
 #[derive(Debug)]
 pub struct News {
     /// Watches that were to begin for a connection's message.
-    pub begun: mpsc::UnboundedReceiver<(ConnectionId, Begun)>,
+    pub begun: mpsc::UnboundedReceiver<(ConnectionId, BegunWatches)>,
     /// What has changed.
-    pub told: mpsc::Receiver<Told>,
+    pub told: mpsc::Receiver<WatchReport>,
 }
 
 impl Watches {
@@ -140,7 +140,7 @@ impl Watches {
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
         let failed = |channels: &[String], why: &str| {
             let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
-            channels.iter().map(failed).collect::<Begun>()
+            channels.iter().map(failed).collect::<BegunWatches>()
         };
         let begun = self.begun.clone();
         let send = move |watches| {
@@ -150,7 +150,7 @@ impl Watches {
         };
         let (reply, replied) = oneshot::channel();
         match &self.post {
-            Some(post) => post.send(Command::Begin(channels.clone(), reply)),
+            Some(post) => post.send(WatchCommand::Begin(channels.clone(), reply)),
             None => return send(failed(&channels, "files cannot be watched")),
         }
         if let (Some(post), Some(engine)) = (&self.post, &mut self.engine) {
@@ -168,7 +168,7 @@ impl Watches {
 
     /// There is more room than there was when watches were to begin for the message of a connection.
     pub fn try_again(&self, connection: ConnectionId) {
-        if self.begun.send((connection, Begun::new())).is_err() {
+        if self.begun.send((connection, BegunWatches::new())).is_err() {
             tracing::debug!("nobody asks for watches any more");
         }
     }
@@ -176,12 +176,12 @@ impl Watches {
     /// The core wants a watch no more.
     pub fn release(&self, channel: String) {
         if let Some(post) = &self.post {
-            post.send(Command::Release(channel));
+            post.send(WatchCommand::Release(channel));
         }
     }
 
     /// Looks at all that is watched, where there is no thread that does.
-    pub fn step(&mut self) -> Vec<Told> {
+    pub fn step(&mut self) -> Vec<WatchReport> {
         let (Some(post), Some(engine)) = (&self.post, &mut self.engine) else { return Vec::new() };
         obey(engine, post);
         engine.look_around();
@@ -202,7 +202,7 @@ impl Watches {
 impl Drop for Watches {
     fn drop(&mut self) {
         if let Some(post) = &self.post {
-            post.send(Command::Stop);
+            post.send(WatchCommand::Stop);
         }
     }
 }
@@ -227,7 +227,7 @@ fn engine(own: Arc<[Own]>) -> Engine {
 fn obey(engine: &mut Engine, post: &Arc<Post>) -> bool {
     for command in post.take() {
         match command {
-            Command::Begin(channels, reply) => {
+            WatchCommand::Begin(channels, reply) => {
                 let begin = |channel: String| {
                     let lease = Lease { channel: channel.clone(), post: Some(Arc::clone(post)) };
                     match engine.begin(&channel) {
@@ -241,15 +241,15 @@ fn obey(engine: &mut Engine, post: &Arc<Post>) -> bool {
                 // Where nobody waits for them any more, they are given up.
                 drop(reply.send(channels.into_iter().map(begin).collect()));
             }
-            Command::Release(channel) => engine.release(&channel),
-            Command::Stop => return false,
+            WatchCommand::Release(channel) => engine.release(&channel),
+            WatchCommand::Stop => return false,
         }
     }
     true
 }
 
 /// Watches until it is told to stop.
-fn watch(engine: &mut Engine, post: &Arc<Post>, told: &mpsc::Sender<Told>) {
+fn watch(engine: &mut Engine, post: &Arc<Post>, told: &mpsc::Sender<WatchReport>) {
     let (mut look_at, mut around_at, mut again_at) = (None::<Instant>, None::<Instant>, None::<Instant>);
     loop {
         wait(engine, post, [look_at, around_at, again_at].into_iter().flatten().min());

@@ -32,7 +32,7 @@ pub enum ArchiveError {
 
 /// A session in the list for people.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct ArchivedSession {
     /// Its key.
     pub key: SessionKey,
     /// When it was put into the trash, in milliseconds since 1970, if it was.
@@ -125,10 +125,10 @@ impl Archive {
     ///
     /// # Errors
     /// When the list cannot be read.
-    pub fn list(&self) -> Result<Vec<Entry>, StoreError> {
+    pub fn list(&self) -> Result<Vec<ArchivedSession>, StoreError> {
         let entries = list_all(&self.connection)?.into_iter().map(|(key, removed_at, summary)| {
             let turns = check::turns(&self.connection, key).ok();
-            Entry { key, removed_at, summary, turns }
+            ArchivedSession { key, removed_at, summary, turns }
         });
         Ok(entries.collect())
     }

@@ -97,7 +97,7 @@ pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
 
 /// A folder that is ours until this is dropped.
 #[derive(Debug)]
-pub struct Folder {
+pub struct StateFolder {
     path: PathBuf,
     was_held: bool,
     /// Locked while it is open; none where the folder is only looked into, and nobody holds it or somebody else does.
@@ -155,7 +155,7 @@ impl Holder {
     }
 }
 
-impl Folder {
+impl StateFolder {
     /// Makes the folder and those above it that are not there, and takes hold of it.
     ///
     /// # Errors

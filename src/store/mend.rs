@@ -20,7 +20,7 @@ use crate::host::effects::{ActionLine, ChannelId, Record};
 const DISPENSABLE: [&str; 6] = ["meta", "lives", "trials", "agents", "channels", "clients"];
 
 /// A table or an index that belongs into the database.
-struct Object {
+struct SchemaObject {
     name: String,
     table: String,
     sql: String,
@@ -33,12 +33,12 @@ pub(super) struct Plan {
     /// A number up to which actions may have been told.
     told: u64,
     /// Tables, each with the rows that it will have.
-    tables: Vec<(Object, Vec<Vec<Value>>)>,
+    tables: Vec<(SchemaObject, Vec<Vec<Value>>)>,
     /// The last key that may have been given, when it is not known any more which one was.
     last_key: Option<u64>,
     /// The chats with a turn that runs, when the log misses actions.
     spoiled: Vec<i64>,
-    indexes: Vec<Object>,
+    indexes: Vec<SchemaObject>,
 }
 
 /// Finds out what is damaged and can be made again, with a log line about each. To be called outside of a
@@ -170,12 +170,12 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> 
 }
 
 /// What this database consists of: tables first, and last what may only be made when the others are sound.
-fn objects(connection: &Connection) -> Result<Vec<Object>, StoreError> {
+fn objects(connection: &Connection) -> Result<Vec<SchemaObject>, StoreError> {
     let sql = "SELECT name, tbl_name, sql, type = 'index' FROM sqlite_schema
         WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY type DESC, sql LIKE 'CREATE UNIQUE%', name";
     let mut statement = connection.prepare(sql)?;
     let objects = statement.query_map([], |row| {
-        Ok(Object { name: row.get(0)?, table: row.get(1)?, sql: row.get(2)?, is_index: row.get(3)? })
+        Ok(SchemaObject { name: row.get(0)?, table: row.get(1)?, sql: row.get(2)?, is_index: row.get(3)? })
     })?;
     Ok(objects.collect::<Result<_, _>>()?)
 }
@@ -186,7 +186,7 @@ fn is_there(connection: &Connection, name: &str) -> Result<bool, StoreError> {
 }
 
 /// Makes a table again with these rows.
-fn make_table(connection: &Connection, table: &Object, rows: &[Vec<Value>]) -> Result<(), StoreError> {
+fn make_table(connection: &Connection, table: &SchemaObject, rows: &[Vec<Value>]) -> Result<(), StoreError> {
     connection.execute_batch(&table.sql)?;
     for row in rows {
         let places: Vec<String> = (1..=row.len()).map(|place| format!("?{place}")).collect();
@@ -282,7 +282,7 @@ pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
 }
 
 /// Makes an index again from its table.
-fn make_index(connection: &Connection, index: &Object) -> Result<(), StoreError> {
+fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), StoreError> {
     match connection.execute_batch(&index.sql) {
         Err(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::ConstraintViolation => {
             // While it was damaged, a second session was made under the URI of one that it did not know: nothing
@@ -302,7 +302,7 @@ fn make_index(connection: &Connection, index: &Object) -> Result<(), StoreError>
 }
 
 /// Whether an index is damaged and its table is not: else it stays as it is.
-fn should_be_made_again(connection: &Connection, index: &Object) -> bool {
+fn should_be_made_again(connection: &Connection, index: &SchemaObject) -> bool {
     if is_sound(connection, index) {
         return false;
     }
@@ -317,8 +317,8 @@ fn should_be_made_again(connection: &Connection, index: &Object) -> bool {
 }
 
 /// Whether an index can be read, and has what is in its table, as far as the table can be read.
-fn is_sound(connection: &Connection, index: &Object) -> bool {
-    let Object { name, table, sql, .. } = index;
+fn is_sound(connection: &Connection, index: &SchemaObject) -> bool {
+    let SchemaObject { name, table, sql, .. } = index;
     let condition = sql.split_once(" WHERE ").map_or("1", |(_, condition)| condition);
     let count = |way: &str| -> rusqlite::Result<i64> {
         let sql = format!("SELECT count(*) FROM {table} {way} WHERE {condition}");

@@ -32,7 +32,7 @@ mod ways;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::host::log::Window;
+use crate::host::log::ReplayWindow;
 
 /// Where sessions are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum StatePlace {
 #[derive(Debug, Clone, Copy)]
 pub struct StoreOptions {
     /// How many of the newest actions.
-    pub window: Window,
+    pub window: ReplayWindow,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
     /// A turn that has ended so many processes in a row is given up, and after as many more its session is left
@@ -63,7 +63,7 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            window: Window::default(),
+            window: ReplayWindow::default(),
             trash: Duration::from_secs(30 * 24 * 60 * 60),
             deaths_max: 3,
             at_once_within: Duration::from_millis(2),

@@ -14,19 +14,19 @@ use serde::Deserialize;
 
 use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
-use super::trials::{self, Verdict};
+use super::trials::{self, TrialVerdict};
 use super::{clients, schema, trash, ways};
 use crate::host::effects::{
     summary_of_a_damaged_one, summary_of_one_left_alone, ActionLine, ChannelId, ChatKey, ChatRow, Listed,
     Page, Place, SavedSession, SessionKey, SessionRow,
 };
-use crate::host::log::Window;
+use crate::host::log::ReplayWindow;
 
 /// A connection that reads what is safe.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
-    window: Window,
+    window: ReplayWindow,
     /// Whether what the indexes do not name is not there, once that was looked at.
     indexes_are_complete: Cell<Option<bool>>,
 }
@@ -43,11 +43,11 @@ pub struct Whereabouts {
 }
 
 impl Reader {
-    /// Opens a second connection to a database that a [`Writer`] has made.
+    /// Opens a second connection to a database that a [`Writer`](super::sqlite::Writer) has made.
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn open(path: &Path, window: Window) -> Result<Self, StoreError> {
+    pub fn open(path: &Path, window: ReplayWindow) -> Result<Self, StoreError> {
         let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::be_careful(&connection)?;
         // Opens every file now, so that reading goes on when they are moved away.
@@ -83,7 +83,7 @@ impl Reader {
         let mut taken_up = Vec::with_capacity(sessions.len());
         for session in sessions {
             let trial = trials::of(&self.connection, session)?;
-            if trial.verdict != Verdict::LeaveAlone {
+            if trial.verdict != TrialVerdict::LeaveAlone {
                 taken_up.push((trial.deaths, session));
             }
         }
@@ -272,16 +272,16 @@ impl Reader {
 fn load_from(
     connection: &Connection,
     key: SessionKey,
-    sieve: rows::Sieve<'_>,
+    sieve: rows::SieveFn<'_>,
 ) -> Result<Option<SavedSession>, StoreError> {
     if trash::has(connection, key)? {
         return Ok(None);
     }
     let trial = trials::of(connection, key)?;
     let deaths = match trial.verdict {
-        Verdict::TakeUp => 0,
-        Verdict::GiveUp => trial.deaths,
-        Verdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
+        TrialVerdict::TakeUp => 0,
+        TrialVerdict::GiveUp => trial.deaths,
+        TrialVerdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
     };
     let saved = rows::whole_session(connection, key, sieve)?;
     Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
@@ -376,7 +376,7 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
         .into_iter()
         .filter(|it| it.removed_at.is_none() && (it.modified_at.as_str(), it.key.0) < (modified_at, key));
     let mut listed = Listed::default();
-    for ways::Named { key, modified_at, .. } in named {
+    for ways::NamedSession { key, modified_at, .. } in named {
         if listed.sessions.len() == page.limit {
             listed.next = listed.sessions.last().map(|(place, _)| place.clone());
             break;
@@ -393,7 +393,7 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
 
 /// A session's summary, which says so if it is left alone.
 fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -> Result<Bytes, StoreError> {
-    let is_left_alone = trials::of(connection, key)?.verdict == Verdict::LeaveAlone;
+    let is_left_alone = trials::of(connection, key)?.verdict == TrialVerdict::LeaveAlone;
     Ok(if is_left_alone { summary_of_one_left_alone(&summary.json) } else { summary.json })
 }
 
@@ -403,7 +403,7 @@ pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Optio
     // A time before 1970 says that it is being removed for good.
     let named = ways::named(connection)?.into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
     let mut all = Vec::new();
-    for ways::Named { key, removed_at, modified_at } in named {
+    for ways::NamedSession { key, removed_at, modified_at } in named {
         let summary = match rows::summary(connection, key) {
             Ok(Some(summary)) => summary.json,
             Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),

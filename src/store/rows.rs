@@ -325,13 +325,13 @@ pub(super) fn put_progress(connection: &Connection, chat: ChatKey, progress: u64
 }
 
 /// Says whether an action that a chat's row does not know of is needed to take the chat up.
-pub(super) type Sieve<'a> = &'a mut dyn FnMut(&ChatRow, &Bytes) -> bool;
+pub(super) type SieveFn<'a> = &'a mut dyn FnMut(&ChatRow, &Bytes) -> bool;
 
 /// A session with everything that belongs to it, listed or removed.
 pub(super) fn whole_session(
     connection: &Connection,
     key: SessionKey,
-    sieve: Sieve<'_>,
+    sieve: SieveFn<'_>,
 ) -> Result<Option<SavedSession>, StoreError> {
     let Some(row) = session(connection, key)? else { return Ok(None) };
     let chats = all_chat_keys(connection, key)?;
@@ -367,7 +367,7 @@ fn whole_chat(
     connection: &Connection,
     session: SessionKey,
     key: ChatKey,
-    sieve: Sieve<'_>,
+    sieve: SieveFn<'_>,
 ) -> Result<SavedChat, StoreError> {
     let mut chat = chat(connection, session, key)?;
     chat.saved.turns = chat.turns(connection).collect::<Result<_, _>>()?;
@@ -383,7 +383,7 @@ fn whole_chat(
 }
 
 /// A chat's row.
-pub(super) struct Chat {
+pub(super) struct StoredChat {
     /// The row, without turns and actions so far.
     pub(super) saved: SavedChat,
     /// How many completed turns there must be.
@@ -391,7 +391,11 @@ pub(super) struct Chat {
 }
 
 /// A chat's row.
-pub(super) fn chat(connection: &Connection, session: SessionKey, key: ChatKey) -> Result<Chat, StoreError> {
+pub(super) fn chat(
+    connection: &Connection,
+    session: SessionKey,
+    key: ChatKey,
+) -> Result<StoredChat, StoreError> {
     let name = || format!("the chat {}", key.0);
     let sql = "SELECT session, uri, running, as_of, turns, progress, progress_sum, sum, body
         FROM chats WHERE key = ?1";
@@ -417,13 +421,13 @@ pub(super) fn chat(connection: &Connection, session: SessionKey, key: ChatKey) -
     if chat_sum(&row, turns) != of_row || row.session != session || progress_sum != of_progress {
         return Err(StoreError::Damaged(format!("the chat {}", row.uri)));
     }
-    Ok(Chat {
+    Ok(StoredChat {
         saved: SavedChat { row, turns: Vec::new(), actions: Vec::new(), sifted: false, progress },
         turns,
     })
 }
 
-impl Chat {
+impl StoredChat {
     /// Its completed turns, oldest first; each of them may be damaged.
     pub(super) fn turns<'a>(
         &'a self,

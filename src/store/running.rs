@@ -13,7 +13,7 @@ use super::rows::{self, signed, unsigned, ChannelName};
 use crate::host::effects::ChannelId;
 
 /// A row of the log, as it says of itself.
-struct Row<'a> {
+struct LoggedRow<'a> {
     last: u64,
     first: u64,
     channel: ChannelName<'a>,
@@ -21,7 +21,7 @@ struct Row<'a> {
     packed: &'a [u8],
 }
 
-impl Row<'_> {
+impl LoggedRow<'_> {
     /// Whether its checksum is that of a row which begins with this number, on this channel.
     fn was(&self, first: u64, channel: ChannelName<'_>) -> bool {
         i64::from(rows::actions_sum(first, self.last, channel, self.packed)) == self.sum
@@ -40,7 +40,7 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
     let mut found = statement.query(params![signed(after)])?;
     let mut before = None;
     while let Some(row) = found.next()? {
-        let row = Row {
+        let row = LoggedRow {
             last: unsigned(row.get(0)?),
             first: row.get(1).map(unsigned).unwrap_or_default(),
             channel: ChannelName {

@@ -25,7 +25,7 @@ use super::rows::{self, signed, unsigned};
 use super::space::Due;
 use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, ways, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
-use crate::host::log::Window;
+use crate::host::log::ReplayWindow;
 use crate::host::Start;
 use crate::wire::channels::ChannelKind;
 
@@ -90,7 +90,7 @@ impl Unpruned {
     }
 
     /// Whether no action is too old for the window, as far as these go.
-    fn fits(self, window: &Window) -> bool {
+    fn fits(self, window: &ReplayWindow) -> bool {
         self.actions <= window.actions_max && self.bytes <= window.bytes_max
     }
 }
@@ -508,7 +508,7 @@ fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreEr
 }
 
 /// Removes actions that nobody can ask for any more and that no running chat needs to be rebuilt.
-fn remove_old_actions(connection: &mut Connection, window: &Window) -> Result<(), StoreError> {
+fn remove_old_actions(connection: &mut Connection, window: &ReplayWindow) -> Result<(), StoreError> {
     let transaction = connection.transaction()?;
     if let Some(horizon) = horizon(&transaction, window)? {
         // When the old number is damaged, this one mends it.
@@ -523,7 +523,7 @@ fn remove_old_actions(connection: &mut Connection, window: &Window) -> Result<()
 }
 
 /// The last number of the newest row of which nothing fits into the window.
-fn horizon(connection: &Connection, window: &Window) -> Result<Option<u64>, StoreError> {
+fn horizon(connection: &Connection, window: &ReplayWindow) -> Result<Option<u64>, StoreError> {
     let mut statement =
         connection.prepare_cached("SELECT last, first, line_bytes FROM actions ORDER BY last DESC")?;
     let mut rows = statement.query([])?;

@@ -11,7 +11,7 @@ use crate::host::effects::SessionKey;
 
 /// What is to become of a session whose turn ran when its process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum TrialVerdict {
     /// Its turn is ended, and may be resumed.
     TakeUp,
     /// It has ended the process too often: its turn is ended for good.
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 pub(super) struct Trial {
     /// So many processes in a row have ended while it was on trial.
     pub(super) deaths: u32,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: TrialVerdict,
 }
 
 /// Counts the process that ended before this one against every session that was on trial in it, judges them by how
@@ -77,9 +77,9 @@ pub(super) fn of(connection: &Connection, session: SessionKey) -> Result<Trial, 
     let found = statement.query_row(params![signed(session.0)], |row| Ok((row.get(0)?, row.get(1)?)));
     let (deaths, given_up): (u32, u32) = found.optional()?.unwrap_or_default();
     let verdict = match given_up {
-        0 => Verdict::TakeUp,
-        1 => Verdict::GiveUp,
-        _ => Verdict::LeaveAlone,
+        0 => TrialVerdict::TakeUp,
+        1 => TrialVerdict::GiveUp,
+        _ => TrialVerdict::LeaveAlone,
     };
     Ok(Trial { deaths, verdict })
 }

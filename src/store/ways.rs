@@ -63,7 +63,7 @@ fn misses_a_row(connection: &Connection, index: &Index, order: &str) -> Result<b
 
 /// A session that something names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct NamedSession {
     pub(super) key: SessionKey,
     /// When it was put into the trash, in milliseconds since 1970, if it was.
     pub(super) removed_at: Option<i64>,
@@ -76,7 +76,7 @@ pub(super) struct Named {
 ///
 /// # Errors
 /// When every way is damaged, and none has led to any: that there are none is not known.
-pub(super) fn named(connection: &Connection) -> Result<Vec<Named>, StoreError> {
+pub(super) fn named(connection: &Connection) -> Result<Vec<NamedSession>, StoreError> {
     // What is read first is believed: rows before indexes.
     const WAYS: [&str; 5] = [
         "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED ORDER BY key",
@@ -99,15 +99,15 @@ pub(super) fn named(connection: &Connection) -> Result<Vec<Named>, StoreError> {
     if let Some(failure) = failure.filter(|_| !led && all.is_empty()) {
         return Err(failure.into());
     }
-    let mut all: Vec<Named> = all.into_values().collect();
+    let mut all: Vec<NamedSession> = all.into_values().collect();
     all.sort_by(|a, b| {
-        let place = |it: &Named| (it.removed_at, it.modified_at.clone(), it.key.0);
+        let place = |it: &NamedSession| (it.removed_at, it.modified_at.clone(), it.key.0);
         (a.removed_at.is_some().cmp(&b.removed_at.is_some())).then_with(|| place(b).cmp(&place(a)))
     });
     Ok(all)
 }
 
-fn follow(connection: &Connection, way: &str, all: &mut BTreeMap<u64, Named>) -> rusqlite::Result<()> {
+fn follow(connection: &Connection, way: &str, all: &mut BTreeMap<u64, NamedSession>) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(way)?;
     let mut rows = statement.query(params![])?;
     while let Some(row) = rows.next()? {
@@ -115,7 +115,7 @@ fn follow(connection: &Connection, way: &str, all: &mut BTreeMap<u64, Named>) ->
         let modified_at =
             String::from_utf8_lossy(row.get_ref(2)?.as_bytes().unwrap_or_default()).into_owned();
         let removed_at = row.get(1).unwrap_or_default();
-        all.entry(key.0).or_insert(Named { key, removed_at, modified_at });
+        all.entry(key.0).or_insert(NamedSession { key, removed_at, modified_at });
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Step, Told};
+use super::step::{Call, Notice, Said, Scene, Told, VersionStep};
 use crate::host::reduce::tool_call_id;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
@@ -39,7 +39,7 @@ const IN_PROGRESS: u64 = 1 << 3;
 const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
-impl Step for Draft {
+impl VersionStep for Draft {
     fn dialect(&self) -> Dialect {
         Dialect::Draft
     }

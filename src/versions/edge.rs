@@ -24,7 +24,7 @@ use super::names;
 use super::node::{self, Object};
 use super::quirks::{self, Quirks, Spelling};
 use super::step::{Call, Reply};
-use super::Told;
+use super::Outgoing;
 use crate::host::effects::{ConnectionId, LargeStates, Record};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -118,7 +118,7 @@ struct Batch {
     answers: Vec<Result<Answered, RpcError>>,
     wants: usize,
     /// What the core has told behind its first answer, and the client is to be told behind its own.
-    behind: Vec<Told>,
+    behind: Vec<Outgoing>,
 }
 
 impl Default for Peer {

@@ -6,12 +6,12 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Notice, Scene, Step};
+use super::step::{Notice, Scene, VersionStep};
 
 /// See the module.
 pub struct Integer;
 
-impl Step for Integer {
+impl VersionStep for Integer {
     fn dialect(&self) -> Dialect {
         Dialect::Integer
     }

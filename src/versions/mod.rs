@@ -54,14 +54,14 @@ pub struct Line {
 
 /// What goes out to a client.
 #[derive(Debug)]
-pub enum Told {
+pub enum Outgoing {
     /// This.
     Line(Line),
     /// An answer that takes long to write.
     Unwritten(Box<Unwritten>),
 }
 
-impl Told {
+impl Outgoing {
     /// Its line, which is written now if it was not.
     pub fn now(self) -> Line {
         match self {
@@ -71,7 +71,7 @@ impl Told {
     }
 }
 
-impl From<Bytes> for Told {
+impl From<Bytes> for Outgoing {
     fn from(bytes: Bytes) -> Self {
         Self::Line(Line::of(bytes))
     }

@@ -29,7 +29,7 @@ pub enum Quirk {
 
 /// A row of the table.
 #[derive(Debug)]
-pub struct Row {
+pub struct QuirkRow {
     /// What `clientInfo.name` begins with.
     pub client: &'static str,
     /// The release that it was seen in.
@@ -39,10 +39,10 @@ pub struct Row {
 }
 
 /// All quirks.
-pub const QUIRKS: &[Row] = &[
-    Row { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::SessionsByProvider },
-    Row { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::SessionsAhead },
-    Row { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::RemoteFiles },
+pub const QUIRKS: &[QuirkRow] = &[
+    QuirkRow { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::SessionsByProvider },
+    QuirkRow { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::SessionsAhead },
+    QuirkRow { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::RemoteFiles },
 ];
 
 /// What Visual Studio Code's own members of `_meta` begin with. It says its name when it initializes only.

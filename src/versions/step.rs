@@ -1,6 +1,6 @@
 //! What one version says differently from its newer neighbour.
 //!
-//! Owns: the shape of that difference ([`Step`]) and the way through all of them ([`Chain`]): up from a
+//! Owns: the shape of that difference ([`VersionStep`]) and the way through all of them ([`Chain`]): up from a
 //! client's version to the newest one, and down again. Each difference is a module of its own, `v0_9_0` and
 //! so on; to drop a version, drop its module and its line in [`STEPS`].
 //! Never: remembers anything from one message to the next; what a step must know of the past is lent to it
@@ -136,20 +136,20 @@ pub struct Scene<'a> {
 }
 
 /// The difference between a version and its newer neighbour. What a step does not mention is the same in both.
-pub trait Step: Sync {
+pub trait VersionStep: Sync {
     /// The older one of the two.
     fn dialect(&self) -> Dialect;
 
     /// What its clients cannot be told or say, in the words of the chapter; each counts for all older ones too.
     fn losses(&self) -> &'static [&'static str];
 
-    /// Actions that the older one does not have. They are left out, unless [`Step::action_down`] has made
+    /// Actions that the older one does not have. They are left out, unless [`VersionStep::action_down`] has made
     /// something else of them.
     fn lacks(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Changes a request or notification of a client; an action in it is changed by [`Step::action_up`].
+    /// Changes a request or notification of a client; an action in it is changed by [`VersionStep::action_up`].
     ///
     /// # Errors
     /// When it asks for what cannot be given.
@@ -188,7 +188,7 @@ pub trait Step: Sync {
 }
 
 /// Every difference, the newest version's first.
-pub static STEPS: &[&dyn Step] = &[
+pub static STEPS: &[&dyn VersionStep] = &[
     &v0_9_0::V0_9_0,
     &v0_8_0::V0_8_0,
     &v0_7_0::V0_7_0,
@@ -206,7 +206,7 @@ pub static STEPS: &[&dyn Step] = &[
 
 /// The steps between the newest version and another one.
 #[derive(Clone, Copy)]
-pub struct Chain(&'static [&'static dyn Step]);
+pub struct Chain(&'static [&'static dyn VersionStep]);
 
 impl Chain {
     /// The steps to `dialect`.

@@ -13,7 +13,7 @@ use super::dialect::Dialect;
 use super::draft::RESULT;
 use super::names::Names;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Shot, Step, Told};
+use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -31,7 +31,7 @@ const ALREADY_EXISTS: i32 = -32010;
 /// The members of a customization that one who refers to it knows.
 const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
 
-impl Step for V0_1_0 {
+impl VersionStep for V0_1_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_1_0
     }

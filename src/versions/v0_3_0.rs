@@ -6,7 +6,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::names::rename_in;
 use super::node::{self, Node, Object};
-use super::step::{Call, Said, Scene, Shot, Step, Told};
+use super::step::{Call, Said, Scene, Shot, Told, VersionStep};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -50,7 +50,7 @@ const CONVERSATION: [&str; 5] = ["turns", "activeTurn", "steeringMessage", "queu
 /// The bits of a status that say what goes on; the others are what users marked.
 const ACTIVITY: u64 = 0x1f;
 
-impl Step for V0_3_0 {
+impl VersionStep for V0_3_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_3_0
     }

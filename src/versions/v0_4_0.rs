@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Chain, Notice, Said, Scene, Shot, Step, Told};
-use crate::wire::asides::{Aside, Change, Selection, SELECTED};
+use super::step::{Call, Chain, Notice, Said, Scene, Shot, Told, VersionStep};
+use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -19,7 +19,7 @@ use crate::wire::uris;
 /// See the module.
 pub struct V0_4_0;
 
-impl Step for V0_4_0 {
+impl VersionStep for V0_4_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_4_0
     }
@@ -59,9 +59,11 @@ impl Step for V0_4_0 {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.aside = Some(select(Change::Model(member("model").unwrap_or_default()), scene));
+                said.aside = Some(select(SelectionChange::Model(member("model").unwrap_or_default()), scene));
             }
-            "session/agentChanged" => said.aside = Some(select(Change::Agent(member("agent")), scene)),
+            "session/agentChanged" => {
+                said.aside = Some(select(SelectionChange::Agent(member("agent")), scene))
+            }
             "session/activeClientChanged" => become_active(said, scene.client_id),
             "session/activeClientToolsChanged" => {
                 said.aside = Some(Aside::OffersTools(member("tools").unwrap_or_default()));
@@ -183,7 +185,7 @@ fn said_last(chat: &ChatState) -> Value {
 }
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of them.
-fn select(change: Change, scene: &Scene<'_>) -> Aside {
+fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
     Aside::Selects { change, for_all_chats: scene.knows_chats }
 }
 

@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{Node, Object};
-use super::step::{Call, Reply, Scene, Step};
+use super::step::{Call, Reply, Scene, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
 pub struct V0_5_0;
 
-impl Step for V0_5_0 {
+impl VersionStep for V0_5_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_5_0
     }

@@ -4,12 +4,12 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Scene, Step, Told};
+use super::step::{Scene, Told, VersionStep};
 
 /// See the module.
 pub struct V0_5_1;
 
-impl Step for V0_5_1 {
+impl VersionStep for V0_5_1 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_5_1
     }

@@ -5,12 +5,12 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Said, Scene, Step, Told};
+use super::step::{Said, Scene, Told, VersionStep};
 
 /// See the module.
 pub struct V0_5_2;
 
-impl Step for V0_5_2 {
+impl VersionStep for V0_5_2 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_5_2
     }

@@ -4,13 +4,13 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Scene, Step, Told};
+use super::step::{Call, Scene, Told, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
 pub struct V0_6_0;
 
-impl Step for V0_6_0 {
+impl VersionStep for V0_6_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_6_0
     }

@@ -6,12 +6,12 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::lane::replaced;
 use super::node::{self, Node, Object};
-use super::step::{Notice, Said, Scene, Step, Told};
+use super::step::{Notice, Said, Scene, Told, VersionStep};
 
 /// See the module.
 pub struct V0_7_0;
 
-impl Step for V0_7_0 {
+impl VersionStep for V0_7_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_7_0
     }

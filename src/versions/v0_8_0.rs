@@ -7,7 +7,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Said, Scene, Step, Told};
+use super::step::{Call, Said, Scene, Told, VersionStep};
 use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -18,7 +18,7 @@ pub struct V0_8_0;
 /// The exit code of a command that has ended without one: where there is none, it runs.
 const NO_EXIT_CODE: i64 = -1;
 
-impl Step for V0_8_0 {
+impl VersionStep for V0_8_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_8_0
     }

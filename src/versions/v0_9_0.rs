@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{Node, Object};
-use super::step::{Call, Notice, Said, Scene, Step};
+use super::step::{Call, Notice, Said, Scene, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
 pub struct V0_9_0;
 
-impl Step for V0_9_0 {
+impl VersionStep for V0_9_0 {
     fn dialect(&self) -> Dialect {
         Dialect::V0_9_0
     }

@@ -11,7 +11,7 @@ pub const ITEMS_MAX: usize = 1000;
 
 /// What has become of a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ChangeKind {
     /// It is there, and was not.
     Added,
     /// It is another one, or has another content. Of a folder: what is in it may be anything.
@@ -23,14 +23,14 @@ pub enum Kind {
 /// Changes below a folder, by their paths from there.
 #[derive(Debug, Default)]
 pub struct Changes {
-    changes: BTreeMap<PathBuf, Kind>,
+    changes: BTreeMap<PathBuf, ChangeKind>,
     /// They were too many: the folder in which all of them are.
     all_in: Option<PathBuf>,
 }
 
 impl Changes {
     /// Takes note of a change.
-    pub fn add(&mut self, path: &Path, kind: Kind) {
+    pub fn add(&mut self, path: &Path, kind: ChangeKind) {
         if let Some(all_in) = &mut self.all_in {
             let folder = path.parent().unwrap_or(path);
             while !folder.starts_with(&*all_in) {
@@ -38,7 +38,7 @@ impl Changes {
             }
             return;
         }
-        if kind == Kind::Deleted {
+        if kind == ChangeKind::Deleted {
             let inside =
                 self.changes.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
             let inside: Vec<PathBuf> =
@@ -49,9 +49,9 @@ impl Changes {
         }
         let before = self.changes.remove(path);
         let now = match (before, kind) {
-            (Some(Kind::Added), Kind::Deleted) => None,
-            (Some(Kind::Added), Kind::Updated | Kind::Added) => Some(Kind::Added),
-            (Some(Kind::Deleted), Kind::Added) => Some(Kind::Updated),
+            (Some(ChangeKind::Added), ChangeKind::Deleted) => None,
+            (Some(ChangeKind::Added), ChangeKind::Updated | ChangeKind::Added) => Some(ChangeKind::Added),
+            (Some(ChangeKind::Deleted), ChangeKind::Added) => Some(ChangeKind::Updated),
             (_, kind) => Some(kind),
         };
         self.changes.extend(now.map(|now| (path.to_owned(), now)));
@@ -59,7 +59,7 @@ impl Changes {
             let mut all = std::mem::take(&mut self.changes).into_keys();
             let first = all.next().and_then(|path| path.parent().map(Path::to_owned));
             self.all_in = Some(first.unwrap_or_default());
-            all.for_each(|path| self.add(&path, Kind::Updated));
+            all.for_each(|path| self.add(&path, ChangeKind::Updated));
         }
     }
 
@@ -69,10 +69,10 @@ impl Changes {
     }
 
     /// What is to be told, by path; it is told from now on.
-    pub fn take(&mut self) -> Vec<(PathBuf, Kind)> {
+    pub fn take(&mut self) -> Vec<(PathBuf, ChangeKind)> {
         let Self { changes, all_in } = std::mem::take(self);
         match all_in {
-            Some(all_in) => vec![(all_in, Kind::Updated)],
+            Some(all_in) => vec![(all_in, ChangeKind::Updated)],
             None => changes.into_iter().collect(),
         }
     }
@@ -81,9 +81,9 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Kind::{Added, Deleted, Updated};
+    use ChangeKind::{Added, Deleted, Updated};
 
-    fn told(changes: &[(&str, Kind)]) -> Vec<(String, Kind)> {
+    fn told(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
         let mut all = Changes::default();
         changes.iter().for_each(|(path, kind)| all.add(Path::new(path), *kind));
         let told = all.take();

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use ahp_types::state::ResourceChangeType;
 use percent_encoding::percent_encode;
 
-use super::changes::{Changes, Kind};
-use super::system::{Said, Silent, System, Trouble};
+use super::changes::{ChangeKind, Changes};
+use super::system::{Silent, System, SystemReport, WatchTrouble};
 use super::tree::Tree;
 use super::way;
 use crate::files::folders::Own;
@@ -28,7 +28,7 @@ pub const ENTRIES_MAX: usize = 100_000;
 
 /// What has changed in what a watch is about.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct WatchReport {
     /// The channel of the watch.
     pub watch: String,
     /// Each file and folder, with what has become of it.
@@ -55,9 +55,9 @@ impl From<RpcError> for Refused {
 pub struct Engine {
     system: Box<dyn System + Send>,
     /// By their channels.
-    watches: BTreeMap<String, Watch>,
+    watches: BTreeMap<String, WatchedFolder>,
     own: Arc<[Own]>,
-    said: Said,
+    said: SystemReport,
     /// So much may be in what is looked at again and again.
     looked_at_max: usize,
     /// The system says nothing, because it has no more room.
@@ -65,7 +65,7 @@ pub struct Engine {
 }
 
 #[derive(Debug)]
-struct Watch {
+struct WatchedFolder {
     tree: Tree,
     /// As its client spells it.
     uri: String,
@@ -80,14 +80,14 @@ impl Engine {
     /// Begins with nothing to watch. What is the host's own is not watched. Where the system says nothing, no more than
     /// `looked_at_max` files and folders are looked at for one watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[Own]>, looked_at_max: usize) -> Self {
-        let (watches, said) = (BTreeMap::new(), Said::default());
+        let (watches, said) = (BTreeMap::new(), SystemReport::default());
         Self { system, watches, own, said, looked_at_max, no_room: None }
     }
 
     /// Begins where the system says nothing because of this.
-    pub fn without_system(trouble: Trouble, own: Arc<[Own]>, looked_at_max: usize) -> Self {
+    pub fn without_system(trouble: WatchTrouble, own: Arc<[Own]>, looked_at_max: usize) -> Self {
         let no_room = match trouble {
-            Trouble::NoRoom(setting) => Some(setting),
+            WatchTrouble::NoRoom(setting) => Some(setting),
             _ => None,
         };
         Self { no_room, ..Self::new(Box::new(Silent), own, looked_at_max) }
@@ -118,24 +118,25 @@ impl Engine {
         let own = || Arc::clone(&self.own);
         let (tree, is_looked_at) = match Tree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
             Ok(tree) => (tree, !self.system.says()),
-            Err(Trouble::NoRoom(setting)) => {
+            Err(WatchTrouble::NoRoom(setting)) => {
                 let looked_at = Tree::begin(&watched, &path, own(), self.looked_at_max, &mut Silent);
                 let tree = looked_at.map_err(|_| Refused {
-                    error: failed(&watched.uri, &Trouble::NoRoom(setting)),
+                    error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
                     lacks_room: true,
                 })?;
                 tracing::warn!(setting, "the system watches no more folders: one is looked at instead");
                 (tree, true)
             }
             Err(trouble) => {
-                let no_room = self.no_room.filter(|_| matches!(trouble, Trouble::Entries(_)));
-                let lacks_room = matches!(trouble, Trouble::Folders(_));
-                let error = failed(&watched.uri, &no_room.map_or(trouble, Trouble::NoRoom));
+                let no_room = self.no_room.filter(|_| matches!(trouble, WatchTrouble::Entries(_)));
+                let lacks_room = matches!(trouble, WatchTrouble::Folders(_));
+                let error = failed(&watched.uri, &no_room.map_or(trouble, WatchTrouble::NoRoom));
                 return Err(Refused { error, lacks_room });
             }
         };
         let (changes, uri) = (Changes::default(), watched.uri);
-        self.watches.insert(channel.to_owned(), Watch { tree, uri, wanted: 1, changes, is_looked_at });
+        self.watches
+            .insert(channel.to_owned(), WatchedFolder { tree, uri, wanted: 1, changes, is_looked_at });
         Ok(())
     }
 
@@ -170,7 +171,7 @@ impl Engine {
     #[cfg(test)]
     pub fn forget(&mut self) {
         self.hear();
-        self.said = Said { forgot: true, ..Said::default() };
+        self.said = SystemReport { forgot: true, ..SystemReport::default() };
     }
 
     /// Looks where something was done, as the system has said.
@@ -182,11 +183,11 @@ impl Engine {
         for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_looked_at) {
             if said.forgot {
                 watch.tree.look_everywhere(&mut *self.system, &mut watch.changes);
-                watch.changes.add(Path::new(""), Kind::Updated);
+                watch.changes.add(Path::new(""), ChangeKind::Updated);
             } else {
                 watch.tree.look_at(&said.touched, &mut *self.system, &mut watch.changes);
             }
-            if matches!(watch.tree.trouble(), Some(Trouble::NoRoom(_))) {
+            if matches!(watch.tree.trouble(), Some(WatchTrouble::NoRoom(_))) {
                 watch.look_instead(channel, &self.own, self.looked_at_max, &mut *self.system);
             }
             watch.tell_trouble();
@@ -212,7 +213,7 @@ impl Engine {
     }
 
     /// What has changed in one of the watches; it is told from now on.
-    pub fn take_changes(&mut self) -> Option<Told> {
+    pub fn take_changes(&mut self) -> Option<WatchReport> {
         let (channel, watch) = self.watches.iter_mut().find(|(_, watch)| !watch.changes.is_empty())?;
         let uri = watch.uri.strip_suffix('/').unwrap_or(&watch.uri);
         let name = |path: &Path| match path.as_os_str().is_empty() {
@@ -221,11 +222,11 @@ impl Engine {
         };
         let changes = watch.changes.take();
         let changes = changes.iter().map(|(path, kind)| (name(path), change_type(*kind))).collect();
-        Some(Told { watch: channel.clone(), changes })
+        Some(WatchReport { watch: channel.clone(), changes })
     }
 }
 
-impl Watch {
+impl WatchedFolder {
     /// The system has no more room for all of it: it is looked at from now on, if it is small.
     fn look_instead(&mut self, channel: &str, own: &Arc<[Own]>, max: usize, system: &mut dyn System) {
         let Some((watched, path)) = Watched::named_by(channel).zip(path_of(&self.uri).ok()) else { return };
@@ -241,7 +242,7 @@ impl Watch {
     fn tell_trouble(&mut self) {
         if let Some(trouble) = self.tree.take_trouble() {
             tracing::warn!(error = %failed(&self.uri, &trouble), "not all of a folder is watched any more");
-            self.changes.add(Path::new(""), Kind::Updated);
+            self.changes.add(Path::new(""), ChangeKind::Updated);
         }
     }
 }
@@ -254,29 +255,29 @@ pub fn check(watched: &Watched, own: &[Own]) -> Result<(), RpcError> {
     way::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
 }
 
-fn change_type(kind: Kind) -> ResourceChangeType {
+fn change_type(kind: ChangeKind) -> ResourceChangeType {
     match kind {
-        Kind::Added => ResourceChangeType::Added,
-        Kind::Updated => ResourceChangeType::Updated,
-        Kind::Deleted => ResourceChangeType::Deleted,
+        ChangeKind::Added => ResourceChangeType::Added,
+        ChangeKind::Updated => ResourceChangeType::Updated,
+        ChangeKind::Deleted => ResourceChangeType::Deleted,
     }
 }
 
 /// What a client is told whose watch cannot be.
-fn failed(uri: &str, trouble: &Trouble) -> RpcError {
+fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
     match trouble {
-        Trouble::Gone => RpcError::resource_not_found(uri),
-        Trouble::Denied | Trouble::Own => RpcError::permission_denied(uri),
-        Trouble::Folders(max) => RpcError::invalid_params(format_args!(
+        WatchTrouble::Gone => RpcError::resource_not_found(uri),
+        WatchTrouble::Denied | WatchTrouble::Own => RpcError::permission_denied(uri),
+        WatchTrouble::Folders(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: more than {max} folders are not watched, of all clients together; exclude some"
         )),
-        Trouble::Entries(max) => RpcError::invalid_params(format_args!(
+        WatchTrouble::Entries(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: there are more than {max} files and folders; exclude some"
         )),
-        Trouble::TooLong => RpcError::invalid_params(format_args!("`{uri}` is longer than any path")),
-        Trouble::NoRoom(setting) => RpcError::unavailable(format_args!(
+        WatchTrouble::TooLong => RpcError::invalid_params(format_args!("`{uri}` is longer than any path")),
+        WatchTrouble::NoRoom(setting) => RpcError::unavailable(format_args!(
             "`{uri}`: the system watches no more for this user; `{setting}` says how much"
         )),
-        Trouble::Failed(error) => RpcError::unavailable(format_args!("`{uri}`: {error}")),
+        WatchTrouble::Failed(error) => RpcError::unavailable(format_args!("`{uri}`: {error}")),
     }
 }

@@ -16,7 +16,7 @@ pub use linux::Inotify;
 
 /// Why something cannot be watched.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum WatchTrouble {
     /// There is no such folder.
     Gone,
     /// It may not be read.
@@ -35,7 +35,7 @@ pub enum Trouble {
     Failed(io::Error),
 }
 
-impl Trouble {
+impl WatchTrouble {
     /// What this error of the file system means.
     pub fn of(error: io::Error) -> Self {
         match error.kind() {
@@ -53,14 +53,14 @@ pub struct Registration(pub i64);
 
 /// What the system has said.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct SystemReport {
     /// Something was done with these.
     pub touched: BTreeSet<PathBuf>,
     /// And with others, which it has forgotten.
     pub forgot: bool,
 }
 
-impl Said {
+impl SystemReport {
     /// Whether there is nothing to look at.
     pub fn is_nothing(&self) -> bool {
         self.touched.is_empty() && !self.forgot
@@ -76,7 +76,7 @@ pub trait System: std::fmt::Debug {
     ///
     /// # Errors
     /// When it is not watched.
-    fn register(&mut self, folder: &Path) -> Result<Registration, Trouble>;
+    fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble>;
 
     /// Watches it no more when nobody else has asked for it.
     fn release(&mut self, folder: &Path);
@@ -86,7 +86,7 @@ pub trait System: std::fmt::Debug {
     ///
     /// # Errors
     /// When it is not watched.
-    fn pass(&mut self, _step: &Path) -> Result<Registration, Trouble> {
+    fn pass(&mut self, _step: &Path) -> Result<Registration, WatchTrouble> {
         Ok(Registration::default())
     }
 
@@ -107,7 +107,7 @@ pub trait System: std::fmt::Debug {
     ///
     /// # Errors
     /// When it cannot be heard any more.
-    fn hear(&mut self, said: &mut Said) -> io::Result<()>;
+    fn hear(&mut self, said: &mut SystemReport) -> io::Result<()>;
 }
 
 /// Where the system says nothing.
@@ -119,13 +119,13 @@ impl System for Silent {
         false
     }
 
-    fn register(&mut self, _: &Path) -> Result<Registration, Trouble> {
+    fn register(&mut self, _: &Path) -> Result<Registration, WatchTrouble> {
         Ok(Registration::default())
     }
 
     fn release(&mut self, _: &Path) {}
 
-    fn hear(&mut self, _: &mut Said) -> io::Result<()> {
+    fn hear(&mut self, _: &mut SystemReport) -> io::Result<()> {
         Ok(())
     }
 }
@@ -145,7 +145,7 @@ mod linux {
     use rustix::fs::inotify::{add_watch, init, remove_watch, CreateFlags, ReadFlags, Reader, WatchFlags};
     use rustix::io::Errno;
 
-    use super::{Registration, Said, System, Trouble};
+    use super::{Registration, System, SystemReport, WatchTrouble};
 
     /// So many folders are watched at most.
     const FOLDERS_MAX: usize = 8192;
@@ -207,10 +207,10 @@ mod linux {
         ///
         /// # Errors
         /// When the user has too many programs that watch.
-        pub fn new() -> Result<Self, Trouble> {
+        pub fn new() -> Result<Self, WatchTrouble> {
             let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
-                Errno::MFILE => Trouble::NoRoom("fs.inotify.max_user_instances"),
-                error => Trouble::Failed(error.into()),
+                Errno::MFILE => WatchTrouble::NoRoom("fs.inotify.max_user_instances"),
+                error => WatchTrouble::Failed(error.into()),
             })?;
             let watches = fs::read_to_string(WATCHES).ok().and_then(|text| text.trim().parse::<usize>().ok());
             let folders_max = watches.map_or(FOLDERS_MAX, |all| FOLDERS_MAX.min(all / PART));
@@ -225,13 +225,13 @@ mod linux {
         }
 
         /// A folder has this number, and had another name before.
-        fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), Trouble> {
+        fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), WatchTrouble> {
             let Some(before) = self.paths.get(&number).filter(|before| *before != folder).cloned() else {
                 return Ok(());
             };
             if is_same(&before, folder) {
                 // It is mounted twice, and is watched at the other place.
-                return Err(Trouble::Gone);
+                return Err(WatchTrouble::Gone);
             }
             if let Some(asked) = self.folders.get_mut(&before) {
                 asked.number = None;
@@ -241,15 +241,15 @@ mod linux {
         }
 
         /// Has the system watch it, and notes by which number; it is the caller's to count how often that is asked for.
-        fn add(&mut self, path: &Path, mask: WatchFlags) -> Result<(Registration, &mut Asked), Trouble> {
+        fn add(&mut self, path: &Path, mask: WatchFlags) -> Result<(Registration, &mut Asked), WatchTrouble> {
             let is_watched = self.folders.get(path).is_some_and(|asked| asked.number.is_some());
             if !is_watched && self.paths.len() >= self.folders_max {
-                return Err(Trouble::Folders(self.folders_max));
+                return Err(WatchTrouble::Folders(self.folders_max));
             }
             let number = add_watch(&self.queue, path, mask).map_err(|error| match error {
-                Errno::NOSPC => Trouble::NoRoom("fs.inotify.max_user_watches"),
-                Errno::LOOP => Trouble::Gone,
-                error => Trouble::of(error.into()),
+                Errno::NOSPC => WatchTrouble::NoRoom("fs.inotify.max_user_watches"),
+                Errno::LOOP => WatchTrouble::Gone,
+                error => WatchTrouble::of(error.into()),
             })?;
             self.is_elsewhere(number, path)?;
             self.paths.insert(number, path.to_owned());
@@ -279,7 +279,7 @@ mod linux {
             }
         }
 
-        fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut Said) {
+        fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut SystemReport) {
             if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
                 said.forgot = true;
                 return;
@@ -312,7 +312,7 @@ mod linux {
             self.folders.values().filter(|asked| asked.times > 0 && asked.number.is_some()).count()
         }
 
-        fn register(&mut self, folder: &Path) -> Result<Registration, Trouble> {
+        fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble> {
             let (registration, asked) = self.add(folder, MASK)?;
             asked.times += 1;
             Ok(registration)
@@ -332,7 +332,7 @@ mod linux {
             self.settle(folder);
         }
 
-        fn pass(&mut self, step: &Path) -> Result<Registration, Trouble> {
+        fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
             // What is there now may be another one, of which somebody wants to hear everything.
             let is_listened_to = self.folders.get(step).is_some_and(|asked| asked.times > 0);
             let (registration, asked) = self.add(step, if is_listened_to { MASK } else { MASK_OF_STEP })?;
@@ -346,7 +346,7 @@ mod linux {
             self.settle(step);
         }
 
-        fn hear(&mut self, said: &mut Said) -> io::Result<()> {
+        fn hear(&mut self, said: &mut SystemReport) -> io::Result<()> {
             let queue = self.queue.try_clone()?;
             let mut buffer = [MaybeUninit::uninit(); 16 << 10];
             let mut reader = Reader::new(queue, &mut buffer);

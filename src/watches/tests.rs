@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::engine::{Engine, ENTRIES_MAX};
-use super::system::{Registration, Said, Silent, System, Trouble};
+use super::system::{Registration, Silent, System, SystemReport, WatchTrouble};
 use crate::files::folders::Own;
 use crate::files::uris::{path_of, uri_of};
 use crate::wire::watches::Watched;
@@ -264,9 +264,9 @@ impl System for Tight {
         true
     }
 
-    fn register(&mut self, folder: &Path) -> Result<Registration, Trouble> {
+    fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble> {
         if self.system.count() >= self.room {
-            return Err(Trouble::NoRoom("fs.inotify.max_user_watches"));
+            return Err(WatchTrouble::NoRoom("fs.inotify.max_user_watches"));
         }
         self.system.register(folder)
     }
@@ -275,7 +275,7 @@ impl System for Tight {
         self.system.release(folder);
     }
 
-    fn pass(&mut self, step: &Path) -> Result<Registration, Trouble> {
+    fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
         self.system.pass(step)
     }
 
@@ -287,7 +287,7 @@ impl System for Tight {
         self.system.count()
     }
 
-    fn hear(&mut self, said: &mut Said) -> std::io::Result<()> {
+    fn hear(&mut self, said: &mut SystemReport) -> std::io::Result<()> {
         self.system.hear(said)
     }
 }

@@ -15,9 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::changes::{Changes, Kind};
+use super::changes::{ChangeKind, Changes};
 use super::globs::Globs;
-use super::system::{Registration, System, Trouble};
+use super::system::{Registration, System, WatchTrouble};
 use super::way::Way;
 use crate::files::folders::{Identity, Own};
 use crate::files::uris::PATH_BYTES_MAX;
@@ -40,7 +40,7 @@ pub struct Tree {
     anchor: Option<PathBuf>,
     entries: usize,
     /// Not all of it can be watched, and why.
-    trouble: Option<Trouble>,
+    trouble: Option<WatchTrouble>,
     has_begun: bool,
     /// Something in it has a path that is too long, and that was said.
     has_too_long: bool,
@@ -106,7 +106,7 @@ struct Look<'a> {
     system: &'a mut dyn System,
     changes: &'a mut Changes,
     entries: &'a mut usize,
-    trouble: &'a mut Option<Trouble>,
+    trouble: &'a mut Option<WatchTrouble>,
     has_too_long: &'a mut bool,
     /// With any trouble nothing more is looked at.
     gives_up: bool,
@@ -123,10 +123,10 @@ impl Tree {
         own: Arc<[Own]>,
         entries_max: usize,
         system: &mut dyn System,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, WatchTrouble> {
         let way = Way::follow(path, &own);
         if way.is_own {
-            return Err(Trouble::Own);
+            return Err(WatchTrouble::Own);
         }
         if let Some(trouble) = way.trouble {
             return Err(trouble);
@@ -169,17 +169,17 @@ impl Tree {
     }
 
     /// Why not all of it can be watched any more.
-    pub fn trouble(&self) -> Option<&Trouble> {
+    pub fn trouble(&self) -> Option<&WatchTrouble> {
         self.trouble.as_ref()
     }
 
     /// It goes on where another one had this trouble.
-    pub fn note(&mut self, trouble: Option<Trouble>) {
+    pub fn note(&mut self, trouble: Option<WatchTrouble>) {
         self.trouble = trouble;
     }
 
     /// The same, once.
-    pub fn take_trouble(&mut self) -> Option<Trouble> {
+    pub fn take_trouble(&mut self) -> Option<WatchTrouble> {
         self.trouble.take()
     }
 
@@ -255,7 +255,7 @@ impl Tree {
             match look.system.register(&near) {
                 Ok(_) => *anchor = Some(near),
                 // It has gone meanwhile.
-                Err(Trouble::Gone) => {}
+                Err(WatchTrouble::Gone) => {}
                 Err(trouble) => {
                     *look.trouble = Some(trouble);
                     return;
@@ -271,7 +271,7 @@ impl Tree {
             let registration = match system.pass(&step) {
                 Ok(registration) => registration,
                 // Of what may not be read, and of what has just gone, the system says nothing.
-                Err(Trouble::Gone | Trouble::Denied) => continue,
+                Err(WatchTrouble::Gone | WatchTrouble::Denied) => continue,
                 Err(trouble) => {
                     self.trouble = Some(trouble);
                     continue;
@@ -312,7 +312,7 @@ impl Look<'_> {
         self.how.globs.excludes(path) || self.how.own.iter().any(|own| own.holds(&full))
     }
 
-    fn tell(&mut self, path: &Path, kind: Kind) {
+    fn tell(&mut self, path: &Path, kind: ChangeKind) {
         if self.how.globs.tells_of(path) {
             self.changes.add(path, kind);
         }
@@ -358,13 +358,13 @@ impl Look<'_> {
             }
             (Some(Known::Leaf(before)), Some(seen)) if !seen.is_folder => {
                 if why == Why::Touched || self.how.knows_versions && before != seen.version {
-                    self.tell(path, Kind::Updated);
+                    self.tell(path, ChangeKind::Updated);
                 }
                 Some(Known::Leaf(seen.version))
             }
             (Some(Known::Folder(mut folder)), Some(seen)) if seen.is_folder => {
                 if why == Why::Touched {
-                    self.tell(path, Kind::Updated);
+                    self.tell(path, ChangeKind::Updated);
                 }
                 self.compare_folder(path, &mut folder, seen, why);
                 Some(Known::Folder(folder))
@@ -380,11 +380,11 @@ impl Look<'_> {
     /// Takes in what was not known, and tells of it and of what is in it.
     fn take_in(&mut self, path: &Path, seen: Seen) -> Option<Known> {
         if *self.entries >= self.how.entries_max {
-            *self.trouble = Some(Trouble::Entries(self.how.entries_max));
+            *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
             return None;
         }
         *self.entries += 1;
-        self.tell(path, Kind::Added);
+        self.tell(path, ChangeKind::Added);
         if !seen.is_folder {
             return Some(Known::Leaf(seen.version));
         }
@@ -449,10 +449,10 @@ impl Look<'_> {
     fn register(&mut self, path: &Path) -> Option<Registration> {
         match self.system.register(&self.path_of(path)) {
             Ok(registration) => return Some(registration),
-            Err(Trouble::Gone) => {}
+            Err(WatchTrouble::Gone) => {}
             // What may not be looked into is nothing but what it is itself, unless it is all that is asked for.
-            Err(Trouble::Denied) if !path.as_os_str().is_empty() => {}
-            Err(Trouble::TooLong) => self.leave_out_too_long(),
+            Err(WatchTrouble::Denied) if !path.as_os_str().is_empty() => {}
+            Err(WatchTrouble::TooLong) => self.leave_out_too_long(),
             Err(trouble) => *self.trouble = Some(trouble),
         }
         None
@@ -463,9 +463,9 @@ impl Look<'_> {
         let listed = match fs::read_dir(self.path_of(path)) {
             Ok(listed) => listed,
             Err(error) => {
-                match Trouble::of(error) {
-                    Trouble::Gone | Trouble::Denied => {}
-                    Trouble::TooLong => self.leave_out_too_long(),
+                match WatchTrouble::of(error) {
+                    WatchTrouble::Gone | WatchTrouble::Denied => {}
+                    WatchTrouble::TooLong => self.leave_out_too_long(),
                     trouble => *self.trouble = Some(trouble),
                 }
                 return None;
@@ -500,7 +500,7 @@ impl Look<'_> {
     /// Tells that something is gone, once for all that was in it.
     fn vanish(&mut self, path: &Path, known: Known) {
         if self.how.globs.tells_of(path) {
-            self.tell(path, Kind::Deleted);
+            self.tell(path, ChangeKind::Deleted);
             return self.forget(path, known);
         }
         *self.entries -= 1;

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::system::Trouble;
+use super::system::WatchTrouble;
 use crate::files::folders::{Identity, Own};
 
 /// So many links are followed in one path, as the system does it.
@@ -29,7 +29,7 @@ pub struct Way {
     /// Each folder and link that it leads through.
     pub steps: BTreeMap<PathBuf, Identity>,
     /// Why it cannot be followed to its end, but for that nothing is there.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<WatchTrouble>,
     /// It leads into what is the host's own.
     pub is_own: bool,
 }
@@ -107,10 +107,12 @@ impl Way {
     /// It ends where it has come to, because of this.
     fn end(&mut self, ahead: &[OsString], error: io::Error) {
         self.root.extend(ahead.iter().rev());
-        match Trouble::of(error) {
+        match WatchTrouble::of(error) {
             // Where a `..` leads behind what is not there is not known.
-            Trouble::Gone if ahead.iter().any(|part| part == "..") => self.trouble = Some(Trouble::Gone),
-            Trouble::Gone => {}
+            WatchTrouble::Gone if ahead.iter().any(|part| part == "..") => {
+                self.trouble = Some(WatchTrouble::Gone)
+            }
+            WatchTrouble::Gone => {}
             trouble => self.trouble = Some(trouble),
         }
     }
@@ -120,14 +122,14 @@ impl Way {
 ///
 /// # Errors
 /// Why not.
-pub fn check(path: &Path, own: &[Own]) -> Result<(), Trouble> {
+pub fn check(path: &Path, own: &[Own]) -> Result<(), WatchTrouble> {
     let way = Way::follow(path, own);
     if way.is_own {
-        return Err(Trouble::Own);
+        return Err(WatchTrouble::Own);
     }
     match (way.trouble, fs::read_dir(way.root)) {
         (Some(trouble), _) => Err(trouble),
-        (None, Err(error)) if !is_missing(&error) => Err(Trouble::of(error)),
+        (None, Err(error)) if !is_missing(&error) => Err(WatchTrouble::of(error)),
         (None, _) => Ok(()),
     }
 }

@@ -37,7 +37,7 @@ pub enum Aside {
     /// `dispatchAction` on a session: another model or agent is selected; the action is what its client said.
     Selects {
         /// What is selected.
-        change: Change,
+        change: SelectionChange,
         /// Chats other than the session's own follow what is selected for the session.
         for_all_chats: bool,
     },
@@ -66,7 +66,7 @@ pub struct Selection {
 /// A change of what is selected (JSON).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Change {
+pub enum SelectionChange {
     /// Another model.
     Model(Value),
     /// Another agent, or none.
@@ -85,10 +85,10 @@ impl Selection {
     }
 
     /// After a change.
-    pub fn with(self, change: &Change) -> Self {
+    pub fn with(self, change: &SelectionChange) -> Self {
         match change {
-            Change::Model(model) => Self { model: Some(model.clone()), ..self },
-            Change::Agent(agent) => Self { agent: agent.clone(), ..self },
+            SelectionChange::Model(model) => Self { model: Some(model.clone()), ..self },
+            SelectionChange::Agent(agent) => Self { agent: agent.clone(), ..self },
         }
     }
 }

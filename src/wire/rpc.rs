@@ -111,7 +111,7 @@ pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
 
 /// An answer of a client, as it came.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
+pub struct ClientReply {
     /// What it answers.
     pub id: Option<RequestId>,
     /// The result; JSON text.
@@ -140,7 +140,7 @@ pub enum Incoming {
         params: Params,
     },
     /// An answer to something that was asked of the client, or not.
-    Response(Reply),
+    Response(ClientReply),
     /// Not a message; the error is to be told.
     Malformed {
         /// The id, when there is one that can be echoed.
@@ -163,7 +163,7 @@ impl Incoming {
                 "arrays and objects are nested deeper than {NESTING_MAX}"
             )));
         }
-        match serde_json::from_str::<Envelope<'_>>(text) {
+        match serde_json::from_str::<MessageMembers<'_>>(text) {
             Ok(envelope) => envelope.classify(line),
             Err(error) => malformed(match text.trim_start().chars().next() {
                 // An object that cannot be read at all, for the sake of a name that is no text.
@@ -179,7 +179,7 @@ impl Incoming {
 
 /// The members of a message that mean something to JSON-RPC; of a repeated member the last one counts.
 #[derive(Default)]
-struct Envelope<'a> {
+struct MessageMembers<'a> {
     jsonrpc: Option<&'a RawValue>,
     id: Option<&'a RawValue>,
     method: Option<&'a RawValue>,
@@ -188,7 +188,7 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-impl Envelope<'_> {
+impl MessageMembers<'_> {
     fn classify(self, line: &Bytes) -> Incoming {
         let slice = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
         // Only strings and numbers are ids; in an error about anything else the id is null.
@@ -204,7 +204,7 @@ impl Envelope<'_> {
             },
             None if self.result.is_some() || self.error.is_some() => {
                 let (result, error) = (self.result.map(slice), self.error.map(slice));
-                return Incoming::Response(Reply { id, result, error });
+                return Incoming::Response(ClientReply { id, result, error });
             }
             None => return malformed(id, "a message needs a `method`"),
         };
@@ -223,18 +223,18 @@ impl Envelope<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for Envelope<'de> {
+impl<'de> Deserialize<'de> for MessageMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
         impl<'de> Visitor<'de> for Members {
-            type Value = Envelope<'de>;
+            type Value = MessageMembers<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a JSON object")
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut envelope = Envelope::default();
+                let mut envelope = MessageMembers::default();
                 while let Some(Key(key)) = map.next_key()? {
                     match key.as_ref() {
                         "jsonrpc" => envelope.jsonrpc = Some(map.next_value()?),
@@ -426,7 +426,7 @@ mod tests {
     fn a_response_is_known_as_one() {
         let reply = |result: Option<&'static str>, error: Option<&'static str>| {
             let (result, error) = (result.map(Bytes::from), error.map(Bytes::from));
-            Incoming::Response(Reply { id: Some(RequestId("1".into())), result, error })
+            Incoming::Response(ClientReply { id: Some(RequestId("1".into())), result, error })
         };
         assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"result":null}"#), reply(Some("null"), None));
         let error = r#"{"code":1,"message":""}"#;

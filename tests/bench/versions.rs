@@ -10,7 +10,7 @@ use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
     ChatKey, Command, ConnectionId, Event, Ids, Input, Now, Output, RunId, TextKind, TurnEvent,
 };
-use ahp_sidecar::host::{log::Window, Config, Host, Start};
+use ahp_sidecar::host::{log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::versions::{Edges, Line};
 use ahp_sidecar::wire::rpc::Incoming;
 
@@ -88,7 +88,7 @@ impl Stage {
             server_info: serde_json::from_str(r#"{"name":"bench"}"#)?,
             agents,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
-            replay_window: Window::default(),
+            replay_window: ReplayWindow::default(),
             start: Start::default(),
             memory_budget: usize::MAX,
             limits: Default::default(),

@@ -9,7 +9,7 @@ use ahp_sidecar::host::effects::{
     AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Ids, Input, Now, Output, Record,
     SelfDescription,
 };
-use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::host::{Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use bytes::Bytes;
@@ -55,7 +55,7 @@ impl World {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
-            replay_window: Window::default(),
+            replay_window: ReplayWindow::default(),
             start,
             memory_budget: usize::MAX,
             limits: Default::default(),

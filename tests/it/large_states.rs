@@ -6,7 +6,7 @@
 use ahp_sidecar::host::effects::{
     Command, ConnectionId, Event, Frame, Input, Output, RunId, TextKind, TurnEnd, TurnEvent,
 };
-use ahp_sidecar::versions::{dialect::Dialect, Edges, Told};
+use ahp_sidecar::versions::{dialect::Dialect, Edges, Outgoing};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
@@ -96,10 +96,10 @@ impl Ways {
                 }
             }
         }
-        let is_later = later.iter().any(|told| matches!(told, Told::Unwritten(_)));
+        let is_later = later.iter().any(|told| matches!(told, Outgoing::Unwritten(_)));
         let read = |line: ahp_sidecar::versions::Line| serde_json::from_slice(&line.bytes).unwrap();
         (
-            later.into_iter().map(Told::now).map(read).collect(),
+            later.into_iter().map(Outgoing::now).map(read).collect(),
             at_once.into_iter().map(read).collect(),
             is_later,
         )

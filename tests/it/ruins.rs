@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use ahp_sidecar::host::effects::{ActionLine, ChannelId};
-use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::store::reader::Reader;
 use ahp_sidecar::wire::channels::ChannelKind;
 use ahp_sidecar::wire::uris::default_chat_of;
@@ -98,7 +98,7 @@ fn left_behind() -> Vec<(&'static str, Files)> {
     without_log(folder.path());
     let closed = files_of(folder.path());
     let mut all = vec![("killed", killed), ("closed", closed)];
-    let log = Reader::open(&folder.path().join(DATABASE), Window::default()).unwrap();
+    let log = Reader::open(&folder.path().join(DATABASE), ReplayWindow::default()).unwrap();
     let log = log.actions_since(0).unwrap().unwrap();
     for (name, layout) in [("layout 3", 3), ("layout 2", 2), ("layout 1", 1)] {
         to_layout(folder.path(), layout, &log);

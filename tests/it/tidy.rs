@@ -4,7 +4,7 @@
 //! somewhere, and that the pure modules stay pure.
 //! Never: tests behaviour.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -386,6 +386,32 @@ fn no_layer_uses_one_that_it_must_not() {
         }
     }
     assert_eq!(between, BETWEEN_LAYERS.iter().collect(), "take out of the list what is not there any more");
+}
+
+/// Whoever searches for a type finds that one. What tests alone have does not count, nor what is declared inside something.
+#[test]
+fn no_two_types_have_one_name() {
+    let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let is_test = |part: &std::ffi::OsStr| part == "tests" || part == "tests.rs";
+        if file.iter().any(is_test) {
+            continue;
+        }
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            // Before it stands `pub`, or `pub(…)` and what is in there.
+            let declared = match line.strip_prefix("pub(") {
+                Some(rest) => rest.split_once(") ").map_or("", |(_, rest)| rest),
+                None => line.strip_prefix("pub ").unwrap_or(line),
+            };
+            let mut words = declared.split(|char: char| !char.is_alphanumeric() && char != '_');
+            if words.next().is_some_and(|word| ["struct", "enum", "trait", "type", "union"].contains(&word)) {
+                all.entry(words.next().unwrap().to_owned()).or_default().push(file.clone());
+            }
+        }
+    }
+    assert!(all.len() > 500, "the types are found");
+    all.retain(|_, files| files.len() > 1);
+    assert!(all.is_empty(), "types with one name: {all:#?}");
 }
 
 #[test]

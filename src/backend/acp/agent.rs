@@ -20,13 +20,13 @@ use anyhow::{anyhow, bail, Context};
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::client_tools::listener::Listener;
+use super::client_tools::listener::ToolListener;
 use super::content::Takes;
 use super::guards::GuardProgram;
-use super::login::{self, Login, Way};
-use super::peer::{Connection, Ear, Said};
+use super::login::{self, Login, LoginWay};
+use super::peer::{AgentConnection, AgentSaid, Ear};
 use super::process::Process;
-use super::quirks::{self, Quirks};
+use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
 use super::{program, AgentSpec, Offers};
 use crate::backend::secrets::Secret;
@@ -47,26 +47,26 @@ pub struct Agent {
     /// What it has us run.
     pub commands: Commands,
     /// Where it reaches the tools of clients.
-    pub client_tools: Listener,
+    pub client_tools: ToolListener,
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
-    current: tokio::sync::Mutex<Option<Arc<Running>>>,
-    past: Mutex<Past>,
+    current: tokio::sync::Mutex<Option<Arc<RunningAgent>>>,
+    past: Mutex<StartsSoFar>,
 }
 
 #[derive(Debug, Default)]
-struct Past {
+struct StartsSoFar {
     /// How often it has died or failed to start since it last did anything well.
     deaths: usize,
     last_death: Option<(Instant, String)>,
     /// Those that have not ended, as far as is known.
-    connections: Vec<Connection>,
+    connections: Vec<AgentConnection>,
     /// How one can log in to it, as it said last.
-    ways: Option<Vec<Way>>,
+    ways: Option<Vec<LoginWay>>,
     /// What it calls itself, as it said last.
     said: SelfDescription,
     /// What is known of the one that it said it is.
-    quirks: Option<Quirks>,
+    quirks: Option<AgentQuirks>,
     /// It is not to be started any more.
     closed: bool,
     /// What it did not survive being asked about which session, or did not answer.
@@ -75,9 +75,9 @@ struct Past {
 
 /// A running agent that has shaken hands.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningAgent {
     /// The connection to it.
-    pub connection: Connection,
+    pub connection: AgentConnection,
     /// What it can do.
     pub capabilities: AgentCapabilities,
     /// What it calls itself, for people.
@@ -85,9 +85,9 @@ pub struct Running {
     /// Its version, as it says it.
     pub version: Option<String>,
     /// What is known of it besides.
-    pub quirks: Quirks,
+    pub quirks: AgentQuirks,
     /// What it was told that it may do through us.
-    pub offers: Offered,
+    pub offers: HostServices,
     /// Whether it is logged in.
     pub login: Login,
     uses: Mutex<Uses>,
@@ -104,20 +104,20 @@ struct Uses {
 /// Somebody needs a running agent: while this is there it is not stopped, neither for idleness nor because it did
 /// not answer somebody else.
 #[derive(Debug)]
-pub struct Use(Arc<Running>);
+pub struct Use(Arc<RunningAgent>);
 
 impl Use {
     /// What is used.
-    pub fn running(&self) -> Arc<Running> {
+    pub fn running(&self) -> Arc<RunningAgent> {
         Arc::clone(&self.0)
     }
 }
 
 /// A process that one session has for itself: it ends with this.
 #[derive(Debug)]
-pub struct Own(Arc<Running>);
+pub struct OwnProcess(Arc<RunningAgent>);
 
-impl Drop for Own {
+impl Drop for OwnProcess {
     fn drop(&mut self) {
         // That it has died by itself counts.
         if !self.0.connection.is_over() {
@@ -140,8 +140,13 @@ impl Drop for Use {
     }
 }
 
-impl Running {
-    fn new(connection: Connection, hello: InitializeResponse, offers: Offered, login: Login) -> Self {
+impl RunningAgent {
+    fn new(
+        connection: AgentConnection,
+        hello: InitializeResponse,
+        offers: HostServices,
+        login: Login,
+    ) -> Self {
         let InitializeResponse { agent_info, agent_capabilities, .. } = hello;
         let quirks = quirks::of(agent_info.as_ref().map(|info| info.name.as_str()));
         let version = agent_info.as_ref().map(|info| text::message(&info.version));
@@ -193,8 +198,8 @@ impl Running {
     }
 
     /// What ends it when its session does.
-    pub fn own(self: &Arc<Self>) -> Own {
-        Own(Arc::clone(self))
+    pub fn own(self: &Arc<Self>) -> OwnProcess {
+        OwnProcess(Arc::clone(self))
     }
 
     /// Ends it; says why to those who lose by it.
@@ -245,19 +250,19 @@ impl Agent {
         Self {
             spec,
             commands,
-            client_tools: Listener::default(),
+            client_tools: ToolListener::default(),
             guard,
             current: tokio::sync::Mutex::default(),
             past: Mutex::default(),
         }
     }
 
-    fn past(&self) -> MutexGuard<'_, Past> {
+    fn past(&self) -> MutexGuard<'_, StartsSoFar> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How one can log in to it, once it has said that.
-    pub fn ways(&self) -> Option<Vec<Way>> {
+    pub fn ways(&self) -> Option<Vec<LoginWay>> {
         self.past().ways.clone()
     }
 
@@ -362,7 +367,7 @@ impl Agent {
     }
 
     /// Starts it, and once more if it turns out to be one that has to be told something else.
-    async fn start_as_it_needs(&self, tokens: &Tokens) -> anyhow::Result<Running> {
+    async fn start_as_it_needs(&self, tokens: &Tokens) -> anyhow::Result<RunningAgent> {
         let AgentSpec { name, program, arguments, .. } = &self.spec;
         let known = self.past().quirks;
         let expected = known.unwrap_or_else(|| quirks::expected(program, arguments));
@@ -378,7 +383,7 @@ impl Agent {
         self.start_anew(tokens, is).await
     }
 
-    async fn start_anew(&self, tokens: &Tokens, expected: Quirks) -> anyhow::Result<Running> {
+    async fn start_anew(&self, tokens: &Tokens, expected: AgentQuirks) -> anyhow::Result<RunningAgent> {
         let name = &self.spec.name;
         let (connection, environment, secrets) = {
             let mut past = self.past();
@@ -390,7 +395,7 @@ impl Agent {
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
-            let connection = Connection::start(name.clone(), stdin, stdout, stop, ended);
+            let connection = AgentConnection::start(name.clone(), stdin, stdout, stop, ended);
             past.connections.retain(|connection| !connection.has_ended());
             past.connections.push(connection.clone());
             (connection, environment, secrets)
@@ -401,7 +406,7 @@ impl Agent {
         let failure = match shaken {
             Ok(Ok(Some((hello, ways)))) => {
                 let login = Login::new(ways.clone(), environment, secrets);
-                let running = Running::new(connection, hello, offers, login);
+                let running = RunningAgent::new(connection, hello, offers, login);
                 let (title, version) = (running.title.clone(), running.version.clone());
                 let mut past = self.past();
                 past.ways = Some(ways);
@@ -426,7 +431,7 @@ impl Agent {
 
 /// What an agent may do through us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offered {
+pub struct HostServices {
     /// Read files.
     pub reading: bool,
     /// Write them.
@@ -436,13 +441,13 @@ pub struct Offered {
 }
 
 /// What is offered to an agent of which this is known. Its operator knows better.
-fn offers(spec: &AgentSpec, quirks: Quirks) -> Offered {
+fn offers(spec: &AgentSpec, quirks: AgentQuirks) -> HostServices {
     let Offers { reading, writing, terminals } = spec.offers;
-    Offered { reading: reading.unwrap_or(quirks.reads_through_us), writing, terminals }
+    HostServices { reading: reading.unwrap_or(quirks.reads_through_us), writing, terminals }
 }
 
 /// What agents may ask of us.
-fn capabilities(offers: Offered) -> ClientCapabilities {
+fn capabilities(offers: HostServices) -> ClientCapabilities {
     let files = FileSystemCapabilities::new().read_text_file(offers.reading).write_text_file(offers.writing);
     let elicitation = ElicitationCapabilities::new()
         .form(ElicitationFormCapabilities::new())
@@ -459,8 +464,8 @@ fn capabilities(offers: Offered) -> ClientCapabilities {
 async fn shake_hands(
     provider: &str,
     ear: &mut Ear,
-    offers: Offered,
-) -> anyhow::Result<Option<(InitializeResponse, Vec<Way>)>> {
+    offers: HostServices,
+) -> anyhow::Result<Option<(InitializeResponse, Vec<LoginWay>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
@@ -468,7 +473,7 @@ async fn shake_hands(
     let id = ear.request("initialize", &hello);
     loop {
         match ear.hear().await {
-            Some(Said::Answer(about, answer)) if about == id => {
+            Some(AgentSaid::Answer(about, answer)) if about == id => {
                 let answer = answer.map_err(|failure| anyhow!("it answered `initialize` with: {failure}"))?;
                 let hello: InitializeResponse =
                     serde_json::from_str(answer.get()).context("its answer to `initialize` does not fit")?;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{to_raw_value, RawValue};
 use serde_json::{json, Value};
 
-use super::client_tools::Offered;
+use super::client_tools::OfferedTools;
 use super::edits::Moment;
 use super::peer::AgentRequest;
 use super::terminals::feed::Feed;
@@ -35,19 +35,19 @@ const PAST_MAX: usize = 10_000;
 pub struct Calls {
     /// The terminals that calls may refer to.
     pub screens: Screens,
-    calls: BTreeMap<String, Call>,
+    calls: BTreeMap<String, TrackedCall>,
     /// Calls of turns that are over, as the agent calls them.
     past: BTreeSet<String>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
     /// The tools that clients carry out.
-    offered: Arc<Offered>,
+    offered: Arc<OfferedTools>,
     /// How many terminals of the agent's own there were.
     own_terminals: u64,
 }
 
 #[derive(Debug, Default)]
-struct Call {
+struct TrackedCall {
     name: Option<String>,
     kind: ToolKind,
     /// The kind, as the agent calls it.
@@ -75,7 +75,7 @@ struct Call {
     terminal_info: JsonObject,
     /// The agent's own `_meta`.
     meta: JsonObject,
-    stage: Stage,
+    stage: CallStage,
     /// Clients know of it.
     told: bool,
     /// What they were shown last of what it has produced.
@@ -91,14 +91,14 @@ struct Call {
     /// It was shown because the agent wants the result, and the agent's own account of it has not come yet.
     unclaimed: bool,
     /// Requests for a permission, the one that the user is shown first.
-    asked: VecDeque<(AgentRequest, Vec<Offer>)>,
+    asked: VecDeque<(AgentRequest, Vec<PermissionOffer>)>,
     /// What the agent said of the options that the user was shown last, besides what is shown of them: by their ids.
     options: JsonObject,
 }
 
 /// How far a call has got, as it was told.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CallStage {
     #[default]
     Begun,
     Asked,
@@ -110,14 +110,14 @@ enum Stage {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asks {
-    tool_call: Said,
-    options: Vec<Offer>,
+    tool_call: CallReport,
+    options: Vec<PermissionOffer>,
 }
 
 /// What one message says of a call: the schema's type, and what that does not know.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Box<RawValue>")]
-pub struct Said {
+pub struct CallReport {
     update: ToolCallUpdate,
     more: More,
 }
@@ -130,7 +130,7 @@ struct More {
     content: Option<Vec<Box<RawValue>>>,
 }
 
-impl TryFrom<Box<RawValue>> for Said {
+impl TryFrom<Box<RawValue>> for CallReport {
     type Error = serde_json::Error;
 
     fn try_from(raw: Box<RawValue>) -> Result<Self, Self::Error> {
@@ -139,7 +139,7 @@ impl TryFrom<Box<RawValue>> for Said {
     }
 }
 
-impl Said {
+impl CallReport {
     /// What the host itself says of a call, in the words of the agent's protocol.
     pub fn by_host(update: &impl Serialize, name: Option<&str>) -> serde_json::Result<Self> {
         let mut update = serde_json::to_value(update)?;
@@ -152,7 +152,7 @@ impl Said {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Offer {
+struct PermissionOffer {
     option_id: String,
     name: String,
     kind: String,
@@ -160,7 +160,7 @@ struct Offer {
     meta: Option<Value>,
 }
 
-impl Offer {
+impl PermissionOffer {
     fn option(&self) -> PermissionOption {
         let kind = match self.kind.as_str() {
             "allow_once" => PermissionKind::AllowOnce,
@@ -184,7 +184,7 @@ impl Offer {
 
 impl Calls {
     /// A `tool_call`.
-    pub fn begun(&mut self, mut said: Said) -> Vec<TurnEvent> {
+    pub fn begun(&mut self, mut said: CallReport) -> Vec<TurnEvent> {
         let id = self.name_anew(&said);
         // What it was asked with before is not taken away by a beginning that does not say it.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
@@ -193,7 +193,7 @@ impl Calls {
     }
 
     /// A `tool_call_update`.
-    pub fn updated(&mut self, said: Said) -> Vec<TurnEvent> {
+    pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
         if self.past.contains(id) {
             tracing::debug!(id, "an update of a call of a turn that is over was ignored");
@@ -211,7 +211,7 @@ impl Calls {
         let call = self.merge(&id, asks.tool_call);
         call.is_of_question |= has_content;
         let mut told = call.tell(&id, None);
-        if call.stage == Stage::Over || asks.options.is_empty() {
+        if call.stage == CallStage::Over || asks.options.is_empty() {
             return (false, told);
         }
         call.asked.push_back((request, asks.options));
@@ -226,18 +226,18 @@ impl Calls {
         let call = self.calls.get_mut(id)?;
         let (request, _) = call.asked.pop_front()?;
         if !approved {
-            call.stage = Stage::Over;
+            call.stage = CallStage::Over;
             call.denied = true;
             return Some((request, Vec::new()));
         }
-        call.stage = Stage::Running;
+        call.stage = CallStage::Running;
         let told = call.ask(id).into_iter().chain(call.shown(id)).collect();
         Some((request, told))
     }
 
     /// The agent does not want to know any more.
     pub fn withdrawn(&mut self, request: &AgentRequest) -> Vec<TurnEvent> {
-        let asked = |call: &Call| call.asked.iter().position(|(asked, _)| asked == request);
+        let asked = |call: &TrackedCall| call.asked.iter().position(|(asked, _)| asked == request);
         let Some((id, call)) = self.calls.iter_mut().find(|(_, call)| asked(call).is_some()) else {
             return Vec::new();
         };
@@ -249,13 +249,13 @@ impl Calls {
         if let Some(next) = call.ask(id) {
             return vec![next];
         }
-        call.stage = Stage::Over;
+        call.stage = CallStage::Over;
         vec![call.done(id, false, Some("the agent does not ask any more".to_owned()))]
     }
 
     /// Requests that nobody will answer any more, of calls that are over, or of all.
     pub fn unanswered(&mut self, all: bool) -> Vec<AgentRequest> {
-        let calls = self.calls.values_mut().filter(|call| all || call.stage == Stage::Over);
+        let calls = self.calls.values_mut().filter(|call| all || call.stage == CallStage::Over);
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
@@ -291,7 +291,7 @@ impl Calls {
     }
 
     /// What a call that is not over is called in the turn.
-    fn name_anew(&mut self, said: &Said) -> String {
+    fn name_anew(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
         if !self.renamed.contains_key(id) && !self.calls.contains_key(id) {
@@ -306,7 +306,7 @@ impl Calls {
     pub fn end_turn(&mut self) -> Vec<Event> {
         let mut told = Vec::new();
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
-            call.stage = Stage::Over;
+            call.stage = CallStage::Over;
             told.extend(call.tell_of_own_terminal(id));
         }
         let renamed = std::mem::take(&mut self.renamed);
@@ -323,22 +323,22 @@ impl Calls {
 
     /// Whether any call is not over.
     pub fn any_open(&self) -> bool {
-        self.calls.values().any(|call| call.stage != Stage::Over)
+        self.calls.values().any(|call| call.stage != CallStage::Over)
     }
 
     /// Terminals may show something else: what is to be told of it.
     pub fn screens_changed(&mut self) -> Vec<TurnEvent> {
-        let running = self.calls.iter_mut().filter(|(_, call)| call.stage == Stage::Running);
+        let running = self.calls.iter_mut().filter(|(_, call)| call.stage == CallStage::Running);
         running.filter(|(_, call)| !call.screens.is_empty()).filter_map(|(id, call)| call.shown(id)).collect()
     }
 
-    fn merge(&mut self, id: &str, said: Said) -> &mut Call {
+    fn merge(&mut self, id: &str, said: CallReport) -> &mut TrackedCall {
         let tool = self.client_tool(&said);
         let call = self.calls.entry(id.to_owned()).or_default();
         if !call.told {
             call.client_tool = tool.or(call.client_tool.take());
         }
-        let Said { update, more } = said;
+        let CallReport { update, more } = said;
         let fields = update.fields;
         call.name = more.name.or(call.name.take());
         call.kind = fields.kind.unwrap_or(call.kind);

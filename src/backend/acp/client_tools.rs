@@ -16,7 +16,7 @@ use serde_json::{json, Value};
 
 use crate::wire::text;
 
-pub use self::server::{Called, Heard};
+pub use self::server::{Called, ToolServerEvent};
 
 /// What agents call the server. They make names of tools from it, some of which may hold nothing but letters.
 pub const SERVER: &str = "ahpclient";
@@ -26,19 +26,19 @@ const NAME_BYTES_MAX: usize = 40;
 
 /// The tools that are offered at one moment.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct Offered(Vec<Offer>);
+pub struct OfferedTools(Vec<ToolOffer>);
 
 #[derive(Debug, Clone, PartialEq)]
-struct Offer {
+struct ToolOffer {
     /// What the agent calls it.
     name: String,
     tool: ToolDefinition,
 }
 
-impl Offered {
+impl OfferedTools {
     /// These tools, of which those are left out that no agent would take.
     pub fn new(tools: Vec<ToolDefinition>) -> Self {
-        let mut offers: Vec<Offer> = Vec::new();
+        let mut offers: Vec<ToolOffer> = Vec::new();
         for tool in tools {
             let name = name_for_agents(&tool.name);
             let takes_an_object = tool.input_schema.as_ref().is_none_or(|schema| {
@@ -48,7 +48,7 @@ impl Offered {
                 tracing::warn!(tool = tool.name, "a client's tool cannot be offered to agents");
                 continue;
             }
-            offers.push(Offer { name, tool });
+            offers.push(ToolOffer { name, tool });
         }
         Self(offers)
     }
@@ -75,7 +75,7 @@ impl Offered {
 
     /// The tools, as MCP lists them.
     fn listed(&self) -> Vec<Value> {
-        self.0.iter().map(Offer::listed).collect()
+        self.0.iter().map(ToolOffer::listed).collect()
     }
 
     /// The tool that an agent speaks of when it says these texts of a call, if it is one of these: agents put the names
@@ -86,7 +86,7 @@ impl Offered {
     }
 }
 
-impl Offer {
+impl ToolOffer {
     fn listed(&self) -> Value {
         let ToolDefinition { title, description, input_schema, annotations, meta, .. } = &self.tool;
         let mut schema = input_schema.clone().unwrap_or_else(|| json!({}));

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use super::besides;
-use super::quirks::Quirks;
+use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
 use crate::host::effects::Transcript;
 
@@ -38,7 +38,7 @@ pub struct Takes<'a> {
     /// What it says.
     pub can: &'a PromptCapabilities,
     /// What is known.
-    pub quirks: Quirks,
+    pub quirks: AgentQuirks,
 }
 
 /// A user's message, as far as the agent can take it. What is attached is set apart from what the user has said.
@@ -91,7 +91,7 @@ fn set_apart(label: &str, text: &str) -> String {
 }
 
 /// The URI of a linked file, as the agent can read it.
-fn link_to(uri: &str, quirks: Quirks) -> String {
+fn link_to(uri: &str, quirks: AgentQuirks) -> String {
     let path = path_of(uri).ok().filter(|_| quirks.raw_links);
     let path = path.and_then(|path| path.into_os_string().into_string().ok());
     match path.filter(|path| !path.contains(char::is_control)) {
@@ -385,9 +385,9 @@ mod tests {
 
     #[test]
     fn a_linked_file_is_named_as_the_agent_reads_it() {
-        let raw = Quirks { raw_links: true, ..Quirks::NONE };
+        let raw = AgentQuirks { raw_links: true, ..AgentQuirks::NONE };
         let uri = "file:///a%20b/%C3%A4%2541.txt";
-        assert_eq!(link_to(uri, Quirks::NONE), uri);
+        assert_eq!(link_to(uri, AgentQuirks::NONE), uri);
         assert_eq!(link_to(uri, raw), "file:///a b/\u{e4}%41.txt");
         for other in ["https://a/b%20c", "file:///a%0Ab", "file:///%FF"] {
             assert_eq!(link_to(other, raw), other);
@@ -402,11 +402,11 @@ mod tests {
             let block = embedded("x", &BASE64_STANDARD.encode(data), kind, Takes { can: &can, quirks });
             serde_json::to_value(block).unwrap()
         };
-        assert!(block(b"\xff", "application/pdf", Quirks::NONE)["resource"]["blob"].is_string());
-        let none = Quirks { takes_blobs: false, ..Quirks::NONE };
+        assert!(block(b"\xff", "application/pdf", AgentQuirks::NONE)["resource"]["blob"].is_string());
+        let none = AgentQuirks { takes_blobs: false, ..AgentQuirks::NONE };
         let said = "(The user has attached \"x\", of type application/pdf, which cannot be shown here.)";
         assert_eq!(block(b"\xff", "application/pdf", none)["text"], said);
-        assert_eq!(block(b"\xff", "image/png", Quirks::NONE)["type"], "text");
+        assert_eq!(block(b"\xff", "image/png", AgentQuirks::NONE)["type"], "text");
         assert_eq!(block(b"text", "application/pdf", none)["resource"]["text"], "text");
     }
 
@@ -416,7 +416,7 @@ mod tests {
             let message =
                 serde_json::json!({ "text": "", "origin": { "kind": "user" }, "attachments": [attachment] });
             let message: Message = serde_json::from_value(message).unwrap();
-            let blocks = prompt(&message, &[], Takes { can: &can, quirks: Quirks::NONE });
+            let blocks = prompt(&message, &[], Takes { can: &can, quirks: AgentQuirks::NONE });
             serde_json::to_value(blocks).unwrap()
         };
         let medium = |kind: &str| {

@@ -43,14 +43,14 @@ use self::questions::Questions;
 pub(super) use self::requests::asked_too_early;
 use self::settings::Settings;
 use self::workspace::Alone;
-use super::agent::{Agent, Own, Running, Use};
+use super::agent::{Agent, OwnProcess, RunningAgent, Use};
 use super::calls::Calls;
 use super::errors::RequestError;
 use super::files::Files;
-use super::peer::{Ear, Patience, Said};
+use super::peer::{AgentSaid, Ear, Patience};
 use super::terminals::Terminals;
 use super::{content, login};
-use crate::backend::{Line, Reports, Room};
+use crate::backend::{HostLine, Reports, Room};
 use crate::host::effects::{
     Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd, TurnEvent,
 };
@@ -66,12 +66,12 @@ const ABOUT: &str =
 ///
 /// # Errors
 /// When the agent dies during a turn: how it did.
-pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: Line) -> anyhow::Result<()> {
-    let Line { mut commands, reports } = line;
+pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine) -> anyhow::Result<()> {
+    let HostLine { mut commands, reports } = line;
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
     let opened = tokio::select! {
-        opened = Conversation::open(&agent, &open, &reports) => opened,
+        opened = AcpConversation::open(&agent, &open, &reports) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     let described = Event::Described(Box::new(agent.says_of_itself()));
@@ -106,10 +106,10 @@ async fn closed(commands: &mut mpsc::UnboundedReceiver<Command>) {
     while !matches!(commands.recv().await, None | Some(Command::Close)) {}
 }
 
-struct Conversation {
+struct AcpConversation {
     agent: Arc<Agent>,
-    running: Arc<Running>,
-    _own: Option<Own>,
+    running: Arc<RunningAgent>,
+    _own: Option<OwnProcess>,
     ear: Ear,
     session: SessionId,
     /// What the agent said of the session before we knew of it.
@@ -139,7 +139,7 @@ struct Conversation {
     alone: Vec<Alone>,
     /// How many calls were shown that are not the agent's own.
     own_calls: u64,
-    run: Option<Run>,
+    run: Option<PromptRun>,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
     /// A prompt has been answered well: the agent knows the session, or has known it.
@@ -148,7 +148,7 @@ struct Conversation {
     looking: Looking,
 }
 
-struct Run {
+struct PromptRun {
     id: RunId,
     /// The prompt that the agent has not answered.
     prompt: u64,
@@ -181,14 +181,14 @@ enum Next {
     Leave,
 }
 
-impl Run {
+impl PromptRun {
     /// Whether the agent still has something to do in it.
     fn goes_on(&self) -> bool {
         self.cancelled.is_none() && self.answered.is_none()
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     async fn serve(
         &mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
@@ -305,6 +305,10 @@ impl Conversation {
             }
             Command::ClientTools { tools } => self.offer_client_tools(tools),
             Command::Tokens(tokens) => self.tokens = tokens,
+            Command::Background { terminal } => {
+                self.terminals.let_go_on(&terminal);
+                self.answer_settled();
+            }
             Command::WorkIn { directories } => {
                 // Only a session that is taken up is told its folders.
                 self.moved = true;
@@ -345,7 +349,7 @@ impl Conversation {
         blocks.extend(request);
         let prompt = self.prompt(blocks);
         self.is_new = false;
-        self.run = Some(Run {
+        self.run = Some(PromptRun {
             id: run,
             prompt,
             _use: used,
@@ -416,18 +420,18 @@ impl Conversation {
         Next::Hear
     }
 
-    fn hear(&mut self, said: Said) -> Next {
+    fn hear(&mut self, said: AgentSaid) -> Next {
         match said {
-            Said::Update(update) => self.updated(&update),
-            Said::Request { id, method, params } => self.asked(id, &method, &params),
-            Said::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
-            Said::Withdrawn(request) => {
+            AgentSaid::Update(update) => self.updated(&update),
+            AgentSaid::Request { id, method, params } => self.asked(id, &method, &params),
+            AgentSaid::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
+            AgentSaid::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
                 self.terminals.withdrawn(&request);
                 self.ear.answer(&request, Err(RequestError::Withdrawn));
                 self.tell_all(told);
             }
-            Said::Answer(id, answer) => {
+            AgentSaid::Answer(id, answer) => {
                 if self.run.as_ref().is_some_and(|run| run.prompt == id && run.answered.is_none()) {
                     if self.has_forgotten(&answer) {
                         // The turn is started again when the session has been taken up again.
@@ -440,7 +444,7 @@ impl Conversation {
                 }
                 return self.settle();
             }
-            Said::HeardOut(id) => {
+            AgentSaid::HeardOut(id) => {
                 let run = self.run.as_mut().filter(|run| run.prompt == id);
                 if let Some(end) = run.and_then(|run| run.answered.take()) {
                     self.end(end);
@@ -472,7 +476,7 @@ impl Conversation {
     /// The conversation is closed: the agent need not keep it in mind.
     fn close(&mut self) {
         self.answer_unanswered(true);
-        if self.run.as_ref().is_some_and(Run::goes_on) {
+        if self.run.as_ref().is_some_and(PromptRun::goes_on) {
             self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
         if self.running.capabilities.session_capabilities.close.is_some() {

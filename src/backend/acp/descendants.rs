@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Process {
+struct FoundProcess {
     number: RawPid,
     /// When it was started, which no other process of this number shares.
     started: u64,
@@ -47,7 +47,7 @@ impl Stat {
     }
 }
 
-impl Process {
+impl FoundProcess {
     fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.number) else { return };
         // What this means does not change any more. (Old kernels have no such handle.)
@@ -130,12 +130,12 @@ pub fn ours(children: &Children) -> Vec<RawPid> {
 
 /// Goes through some of our children, and all that descends from them, parents first. What is done to one is done
 /// before its children are looked for.
-fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(Process, Stat)) {
+fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
     let children = Children::look();
     walk_by(&children, top(&children), &mut each);
 }
 
-fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(Process, Stat)) {
+fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundProcess, Stat)) {
     let mut seen = BTreeSet::from([getpid().as_raw_pid()]);
     // The newest come last in a list, and first here: they may be gone the soonest.
     let mut next = top;
@@ -143,7 +143,7 @@ fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(Process,
         // One that has the number of a child that was there a moment ago has other parents.
         let Some(stat) = Stat::of(number).filter(|stat| seen.contains(&stat.parent)) else { continue };
         if seen.insert(number) {
-            each(Process { number, started: stat.started }, stat);
+            each(FoundProcess { number, started: stat.started }, stat);
             next.extend(children.of(number));
         }
     }
@@ -245,11 +245,11 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let number = RawPid::try_from(child.id()).unwrap();
         let started = Stat::of(number).unwrap().started;
-        Process { number, started: started - 1 }.signal(Signal::KILL);
+        FoundProcess { number, started: started - 1 }.signal(Signal::KILL);
         // A parent that is none of those that were seen: it was started by somebody else.
         walk_by(&Children::Listed, vec![1], &mut |process, _| panic!("{process:?}"));
         assert!(child.try_wait().unwrap().is_none());
-        Process { number, started }.signal(Signal::KILL);
+        FoundProcess { number, started }.signal(Signal::KILL);
         assert!(!child.wait().unwrap().success());
     }
 }

@@ -31,7 +31,7 @@ const FILES_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What was there, if anything, and what is there in place of it.
-type Change<'a> = (Option<&'a str>, &'a str);
+type EditSides<'a> = (Option<&'a str>, &'a str);
 
 /// Whether a change is still to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Moment {
 pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
     let (sender, found) = oneshot::channel();
     let look = move || {
-        let mut files: BTreeMap<&Path, Vec<Change<'_>>> = BTreeMap::new();
+        let mut files: BTreeMap<&Path, Vec<EditSides<'_>>> = BTreeMap::new();
         for diff in &diffs {
             files.entry(&diff.path).or_default().push((diff.old_text.as_deref(), &diff.new_text));
         }
@@ -67,7 +67,7 @@ pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
 }
 
 /// What the changes of one file are together.
-fn edit(path: &Path, changes: &[Change<'_>], moment: Moment) -> Option<FileEdit> {
+fn edit(path: &Path, changes: &[EditSides<'_>], moment: Moment) -> Option<FileEdit> {
     let (before, after) = sides(changes, read(path).as_deref(), moment)?;
     if before == after || [&before, &after].iter().any(|side| is_too_long(side.as_deref())) {
         return None;
@@ -79,7 +79,7 @@ fn edit(path: &Path, changes: &[Change<'_>], moment: Moment) -> Option<FileEdit>
 /// The whole file before the changes and after them; none when that is not known. A file that is not there has no
 /// side.
 fn sides(
-    changes: &[Change<'_>],
+    changes: &[EditSides<'_>],
     now: Option<&str>,
     moment: Moment,
 ) -> Option<(Option<String>, Option<String>)> {

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::files::folders::Refusal;
+use crate::files::folders::PathRefusal;
 
 /// The codes of errors, of JSON-RPC and of ACP.
 pub mod code {
@@ -77,7 +77,7 @@ pub enum RequestError {
         /// The path that was named.
         path: PathBuf,
         /// Why not.
-        refusal: Refusal,
+        refusal: PathRefusal,
     },
     /// A file, or the part of it that was asked for, is too long.
     #[error("`{}`: it is more than {max} bytes: ask for fewer lines", path.display())]
@@ -149,7 +149,7 @@ pub enum RequestError {
 
 impl RequestError {
     /// A path is not served.
-    pub fn of_path(path: &Path, refusal: Refusal) -> Self {
+    pub fn of_path(path: &Path, refusal: PathRefusal) -> Self {
         Self::Path { path: path.to_owned(), refusal }
     }
 
@@ -158,7 +158,7 @@ impl RequestError {
         match self {
             Self::MethodNotServed => code::METHOD_NOT_FOUND,
             Self::Path { refusal, .. } if refusal.is_missing() => code::RESOURCE_NOT_FOUND,
-            Self::Path { refusal: Refusal::Failed(_), .. } => code::INTERNAL,
+            Self::Path { refusal: PathRefusal::Failed(_), .. } => code::INTERNAL,
             Self::Read { .. } | Self::NotTried(_) | Self::StartFailed { .. } => code::INTERNAL,
             Self::Withdrawn => code::WITHDRAWN,
             _ => code::INVALID_PARAMS,

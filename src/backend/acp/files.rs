@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::blocking::on_a_thread;
 use super::errors::RequestError;
-use super::peer::{AgentRequest, Connection};
+use super::peer::{AgentConnection, AgentRequest};
 use super::terminals::Launch;
 use crate::files::folders::Folders;
 
@@ -38,7 +38,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What a conversation asks for, in order.
 pub struct Files {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<FileJob>,
     room: Arc<Semaphore>,
     done: mpsc::Receiver<Done>,
     worker: AbortHandle,
@@ -97,7 +97,7 @@ pub struct FileChange {
     pub after: String,
 }
 
-struct Job {
+struct FileJob {
     work: Work,
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -109,7 +109,7 @@ enum Work {
 
 impl Files {
     /// The files of a conversation that works in these folders.
-    pub fn new(folders: Vec<PathBuf>, connection: Connection) -> Self {
+    pub fn new(folders: Vec<PathBuf>, connection: AgentConnection) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (sender, done) = mpsc::channel(1);
         let worker = tokio::spawn(work(queue, sender, connection)).abort_handle();
@@ -124,7 +124,7 @@ impl Files {
     }
 
     fn queue(&self, work: Work, room: Option<OwnedSemaphorePermit>) {
-        if self.jobs.send(Job { work, _room: room }).is_err() {
+        if self.jobs.send(FileJob { work, _room: room }).is_err() {
             tracing::error!("nobody is left to work with files");
         }
     }
@@ -173,9 +173,13 @@ impl Drop for Files {
     }
 }
 
-async fn work(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::Sender<Done>, connection: Connection) {
+async fn work(
+    mut queue: mpsc::UnboundedReceiver<FileJob>,
+    done: mpsc::Sender<Done>,
+    connection: AgentConnection,
+) {
     let mut folders = Arc::<Folders>::default();
-    while let Some(Job { work, _room }) = queue.recv().await {
+    while let Some(FileJob { work, _room }) = queue.recv().await {
         // Answers that nobody reads are not added to.
         while connection.is_behind() && !connection.is_over() {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -353,7 +357,7 @@ mod tests {
         }
         let ending = std::future::pending::<String>();
         let (sink, empty, stop) = (tokio::io::sink(), tokio::io::empty(), CancellationToken::new());
-        let connection = Connection::start("a".to_owned(), sink, empty, stop, ending);
+        let connection = AgentConnection::start("a".to_owned(), sink, empty, stop, ending);
         let mut files = Files::new(vec![one.clone()], connection);
         let going_on = CancellationToken::new();
         written(&mut files, &one.join("a"), &going_on).await.unwrap();

@@ -10,10 +10,10 @@ use std::time::Duration;
 use serde_json::{json, value::RawValue, Value};
 use tokio::time::timeout;
 
-use super::agent::Running;
+use super::agent::RunningAgent;
 use super::conversation::{asked_too_early, page_to_open};
 use super::login::{Login, LoginRequest, NextStep, Required};
-use super::peer::{Ear, Failure, Said};
+use super::peer::{AgentError, AgentSaid, Ear};
 use crate::backend::Reports;
 use crate::host::effects::{Event, Tokens};
 use crate::wire::text;
@@ -21,7 +21,7 @@ use crate::wire::text;
 /// How long an agent that logs in by itself may take: somebody has to do something in a browser.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
-impl Running {
+impl RunningAgent {
     /// Logs in to the agent if it needs that and these tokens are for it; false when it must be started anew, and is
     /// being ended. Reports what it waits for.
     ///
@@ -86,14 +86,14 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits for the answer; none when the agent ends instead.
-    async fn answer(&mut self, reports: &Reports) -> Option<Result<Box<RawValue>, Failure>> {
+    async fn answer(&mut self, reports: &Reports) -> Option<Result<Box<RawValue>, AgentError>> {
         loop {
             match self.ear.hear().await? {
-                Said::Answer(about, answer) if about == self.request => {
+                AgentSaid::Answer(about, answer) if about == self.request => {
                     self.is_answered = true;
                     return Some(answer);
                 }
-                Said::Request { id, method, params } => {
+                AgentSaid::Request { id, method, params } => {
                     let Some((message, url)) = page_to_open(&method, &params) else {
                         self.ear.answer(&id, asked_too_early(&method));
                         continue;

@@ -16,8 +16,8 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
 use super::errors::code;
-use super::peer::Failure;
-use super::quirks::Quirks;
+use super::peer::AgentError;
+use super::quirks::AgentQuirks;
 use crate::backend::secrets::Secret;
 use crate::host::effects::{Token, Tokens};
 use crate::wire::text;
@@ -36,7 +36,7 @@ const KEY: &str = "api-key";
 
 /// Whether a failure says that the agent needs a login: by its code, or by the status that its model's provider has
 /// answered with, which many agents tell in their words only.
-pub fn is_required(failure: &Failure) -> bool {
+pub fn is_required(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
     let says_so =
@@ -54,7 +54,7 @@ pub struct Required(pub String);
 
 /// A way to log in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Way {
+pub struct LoginWay {
     id: String,
     name: String,
     /// What is to be done, as the agent says it.
@@ -88,7 +88,7 @@ pub enum NextStep {
 /// In which way an agent is asked to log in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginRequest {
-    way: Way,
+    way: LoginWay,
     key: Option<Token>,
 }
 
@@ -112,7 +112,7 @@ impl LoginRequest {
 /// The login of a running agent.
 #[derive(Debug, Default)]
 pub struct Login {
-    ways: Vec<Way>,
+    ways: Vec<LoginWay>,
     /// The variables that it was started with.
     environment: BTreeMap<String, Token>,
     state: Mutex<LoginState>,
@@ -131,7 +131,7 @@ struct LoginState {
 
 /// A method of an `initialize` answer, as far as it matters; newer and older than the schema.
 #[derive(Deserialize)]
-struct Offered {
+struct OfferedLogin {
     id: String,
     name: Option<String>,
     description: Option<String>,
@@ -144,9 +144,9 @@ struct Offered {
     meta: Value,
 }
 
-impl Offered {
+impl OfferedLogin {
     /// What a token is for it.
-    fn token(&self, quirks: Quirks) -> TokenIs {
+    fn token(&self, quirks: AgentQuirks) -> TokenIs {
         let meta = &self.meta;
         let is_for_a_terminal = meta["type"] == "terminal" || meta["terminal-auth"].is_object();
         match self.kind.as_deref() {
@@ -175,7 +175,7 @@ struct Variable {
 }
 
 /// The ways in an agent's answer to `initialize`.
-pub fn ways(provider: &str, hello: &RawValue, quirks: Quirks) -> Vec<Way> {
+pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<LoginWay> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Hello {
@@ -187,7 +187,7 @@ pub fn ways(provider: &str, hello: &RawValue, quirks: Quirks) -> Vec<Way> {
     offered.filter_map(|method| Some(way(provider, serde_json::from_value(method).ok()?, quirks))).collect()
 }
 
-fn way(provider: &str, offered: Offered, quirks: Quirks) -> Way {
+fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> LoginWay {
     let token = offered.token(quirks);
     let name = text::message(offered.name.as_deref().unwrap_or(&offered.id));
     let resource = ProtectedResourceMetadata {
@@ -205,7 +205,7 @@ fn way(provider: &str, offered: Offered, quirks: Quirks) -> Way {
         required: Some(false),
     };
     let description = offered.description.as_deref().map(text::message);
-    Way { id: offered.id, name, description, token, resource }
+    LoginWay { id: offered.id, name, description, token, resource }
 }
 
 /// Whether it can be the name of a variable.
@@ -214,14 +214,14 @@ fn is_name(name: &str) -> bool {
 }
 
 /// The ways, as clients are told them. Those that need a terminal, or more than a token, are left out.
-pub fn resources(ways: &[Way]) -> Vec<ProtectedResourceMetadata> {
+pub fn resources(ways: &[LoginWay]) -> Vec<ProtectedResourceMetadata> {
     let offered = ways.iter().filter(|way| way.token != TokenIs::Nothing);
     offered.map(|way| way.resource.clone()).collect()
 }
 
 /// What can be done so that an agent is logged in, for people.
-pub fn advice(ways: &[Way]) -> String {
-    let one = |way: &Way| {
+pub fn advice(ways: &[LoginWay]) -> String {
+    let one = |way: &LoginWay| {
         let name = &way.name;
         let said = way.description.as_ref().filter(|said| !said.is_empty());
         match (&way.token, said) {
@@ -241,7 +241,7 @@ pub fn advice(ways: &[Way]) -> String {
 }
 
 /// The variables that an agent with these ways is to be started with.
-pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
+pub fn environment(ways: &[LoginWay], tokens: &Tokens) -> BTreeMap<String, Token> {
     let given = ways.iter().filter_map(|way| {
         let TokenIs::Variable(variable) = &way.token else { return None };
         let token = tokens.get(&way.resource.resource).filter(|token| !token.secret().contains('\0'))?;
@@ -252,7 +252,7 @@ pub fn environment(ways: &[Way], tokens: &Tokens) -> BTreeMap<String, Token> {
 
 impl Login {
     /// The login of an agent that has just been started with these variables.
-    pub fn new(ways: Vec<Way>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
+    pub fn new(ways: Vec<LoginWay>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
         let state = LoginState { secrets: secrets.into(), ..LoginState::default() };
         Self { ways, environment, state: Mutex::new(state), ..Self::default() }
     }
@@ -301,7 +301,7 @@ impl Login {
         advice(&self.ways)
     }
 
-    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a Way, &'a Token)> {
+    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a LoginWay, &'a Token)> {
         let meant = environment(&self.ways, tokens);
         let held = self.ways.iter().filter_map(|way| Some((way, tokens.get(&way.resource.resource)?)));
         held.into_iter().find(|(way, token)| match &way.token {
@@ -320,9 +320,9 @@ mod tests {
 
     use super::*;
 
-    fn of(methods: Value) -> Vec<Way> {
+    fn of(methods: Value) -> Vec<LoginWay> {
         let hello = json!({ "authMethods": methods }).to_string();
-        ways("a", &RawValue::from_string(hello).unwrap(), Quirks::NONE)
+        ways("a", &RawValue::from_string(hello).unwrap(), AgentQuirks::NONE)
     }
 
     fn token(resource: &str, token: &str) -> Tokens {
@@ -389,7 +389,7 @@ mod tests {
         let methods = json!([{ "id": "k", "_meta": { "api-key": { "provider": "x" } } }]).to_string();
         let hello = RawValue::from_string(format!("{{\"authMethods\":{methods}}}")).unwrap();
         for (quirks, meta) in [
-            (Quirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
+            (AgentQuirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
             (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
         ] {
             let login = Login::new(ways("a", &hello, quirks), BTreeMap::new(), Vec::new());
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_failure_may_say_in_many_ways_that_a_login_is_needed() {
-        let failure = |code, message: &str, data| Failure { code, message: message.to_owned(), data };
+        let failure = |code, message: &str, data| AgentError { code, message: message.to_owned(), data };
         assert!(is_required(&failure(-32000, "", None)));
         assert!(is_required(&failure(401, "{}", None)));
         assert!(is_required(&failure(-32603, "Internal error", Some(json!({ "details": "401 no" })))));

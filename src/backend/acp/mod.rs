@@ -47,7 +47,7 @@ use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, Se
 
 use self::agent::Agent;
 use self::guards::GuardProgram;
-use super::{Backend, Conversation, Line, Stopping};
+use super::{Backend, HostLine, RunningConversation, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
 
 /// An agent, as its operator describes it.
@@ -139,7 +139,7 @@ impl Backend for Acp {
         }
     }
 
-    fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
+    fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation {
         Box::pin(conversation::converse(Arc::clone(&self.agent), open, line))
     }
 

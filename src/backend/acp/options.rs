@@ -27,7 +27,7 @@ const MODEL: &str = "model";
 
 /// The settings of a session, in the agent's order.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Options {
+pub struct OfferedOptions {
     settings: Vec<Setting>,
 }
 
@@ -40,7 +40,7 @@ struct Setting {
     category: Option<String>,
     by: By,
     /// The values that it can have; none when it is on or off.
-    values: Option<Vec<Choice>>,
+    values: Option<Vec<SettingChoice>>,
     current: Value,
 }
 
@@ -53,7 +53,7 @@ enum By {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Choice {
+struct SettingChoice {
     value: String,
     label: String,
     description: Option<String>,
@@ -123,7 +123,7 @@ struct RawModel {
     description: Option<String>,
 }
 
-impl Options {
+impl OfferedOptions {
     /// Takes what the answer says that begins a session or takes one up again.
     pub fn take_session(&mut self, answer: &RawValue) {
         let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return };
@@ -142,7 +142,7 @@ impl Options {
         }
     }
 
-    fn take_older(&mut self, by: By, current: String, mut values: Vec<Choice>) {
+    fn take_older(&mut self, by: By, current: String, mut values: Vec<SettingChoice>) {
         let (id, title) = if by == By::Mode { (MODE, "Mode") } else { (MODEL, "Model") };
         values.truncate(VALUES_MAX);
         if !values.is_empty() && self.place_of(id).is_none() {
@@ -268,7 +268,7 @@ impl Options {
     pub fn models(&self, provider: &str) -> Vec<SessionModelInfo> {
         let setting = self.place_of(MODEL).map(|at| &self.settings[at]);
         let values = setting.and_then(|setting| setting.values.as_deref()).unwrap_or_default();
-        let model = |choice: &Choice| SessionModelInfo {
+        let model = |choice: &SettingChoice| SessionModelInfo {
             meta: choice
                 .description
                 .as_ref()
@@ -297,7 +297,7 @@ impl Setting {
             .current
             .as_str()
             .filter(|current| self.values.iter().flatten().all(|choice| choice.value != **current));
-        let unlisted = unlisted.map(|value| Choice {
+        let unlisted = unlisted.map(|value| SettingChoice {
             value: value.to_owned(),
             label: text::message(value),
             description: None,
@@ -305,7 +305,7 @@ impl Setting {
         let choices = || self.values.iter().flatten().chain(&unlisted);
         let listed = self.values.is_some();
         let described = choices().any(|choice| choice.description.is_some());
-        let description = |choice: &Choice| choice.description.clone().unwrap_or_default();
+        let description = |choice: &SettingChoice| choice.description.clone().unwrap_or_default();
         SessionConfigPropertySchema {
             r#type: if listed { "string" } else { "boolean" }.to_owned(),
             title: self.title.clone(),
@@ -356,7 +356,7 @@ fn setting(raw: RawOption) -> Option<Setting> {
     })
 }
 
-fn flatten(raw: Vec<RawChoice>, group: Option<&str>, choices: &mut Vec<Choice>) {
+fn flatten(raw: Vec<RawChoice>, group: Option<&str>, choices: &mut Vec<SettingChoice>) {
     for raw in raw {
         match raw {
             RawChoice::Group { name, options } if group.is_none() => flatten(options, Some(&name), choices),
@@ -373,7 +373,7 @@ fn choice(
     name: Option<String>,
     description: Option<String>,
     group: Option<&str>,
-) -> Option<Choice> {
+) -> Option<SettingChoice> {
     let name = name.as_ref().unwrap_or(&value);
     let label = match group {
         Some(group) => text::message(&format!("{group}: {name}")),
@@ -381,7 +381,7 @@ fn choice(
     };
     let description = description.map(|description| text::message(&description));
     let description = description.filter(|description| !description.is_empty());
-    (value.len() <= NAME_BYTES_MAX).then_some(Choice { value, label, description })
+    (value.len() <= NAME_BYTES_MAX).then_some(SettingChoice { value, label, description })
 }
 
 #[cfg(test)]
@@ -392,8 +392,8 @@ mod tests {
         RawValue::from_string(json.to_string()).unwrap()
     }
 
-    fn options(answer: &Value) -> Options {
-        let mut options = Options::default();
+    fn options(answer: &Value) -> OfferedOptions {
+        let mut options = OfferedOptions::default();
         options.take_session(&raw(answer));
         options
     }
@@ -445,7 +445,7 @@ mod tests {
         options.take_list(&raw(&json!({ "not": "a list" })));
         options.take_mode("b");
         assert_eq!(options.value("mode"), Some(&json!("b")));
-        let none = super::Options::default();
+        let none = super::OfferedOptions::default();
         assert_eq!(none.request("s", "mode", &json!("a")), None);
         let many: Vec<Value> = (0..150).map(|at| choice_of(&at.to_string(), None, "a")).collect();
         options.take_list(&raw(&json!(many)));

@@ -61,7 +61,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A message from the agent, for one listener.
 #[derive(Debug)]
-pub enum Said {
+pub enum AgentSaid {
     /// A `session/update`: its `update`.
     Update(Box<RawValue>),
     /// A request about a session.
@@ -76,13 +76,13 @@ pub enum Said {
     /// The agent does not want to have this request answered any more.
     Withdrawn(AgentRequest),
     /// The answer to a request of ours.
-    Answer(u64, Result<Box<RawValue>, Failure>),
+    Answer(u64, Result<Box<RawValue>, AgentError>),
     /// Follows each answer, once everything has been given that could be read from the agent when the answer was
     /// taken in.
     HeardOut(u64),
 }
 
-impl Said {
+impl AgentSaid {
     /// How much room it takes while it waits, in bytes, nearly.
     fn bytes(&self) -> usize {
         match self {
@@ -109,7 +109,7 @@ impl AgentRequest {
 
 /// An error that was answered.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
+pub struct AgentError {
     /// JSON-RPC's code, or the agent's own; 0 where there is none.
     pub code: i64,
     /// What went wrong, for people.
@@ -118,7 +118,7 @@ pub struct Failure {
     pub data: Option<Value>,
 }
 
-impl Failure {
+impl AgentError {
     /// What an `error` says. Nothing is demanded of it: whoever waits for the answer must have one.
     fn of(error: &RawValue) -> Self {
         match serde_json::from_str(error.get()).unwrap_or_default() {
@@ -133,7 +133,7 @@ impl Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for AgentError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let said = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
         write!(f, "{said}")?;
@@ -156,7 +156,7 @@ impl std::fmt::Display for Failure {
 
 /// A connection; it ends with the last clone of it, or with the agent.
 #[derive(Debug, Clone)]
-pub struct Connection {
+pub struct AgentConnection {
     shared: Arc<Shared>,
     ended: watch::Receiver<Option<String>>,
 }
@@ -184,7 +184,7 @@ struct Routes {
     ears: HashMap<u64, Inbox>,
     /// Whose requests are not answered yet.
     requests: HashMap<u64, u64>,
-    /// Answers that were given and not followed by [`Said::HeardOut`] yet: to which listener, to which request.
+    /// Answers that were given and not followed by [`AgentSaid::HeardOut`] yet: to which listener, to which request.
     fresh_answers: Vec<(u64, u64)>,
     /// Whom the agent's requests were given to that are not answered yet.
     asked: HashMap<AgentRequest, u64>,
@@ -197,7 +197,7 @@ struct Routes {
     closed: bool,
 }
 
-impl Connection {
+impl AgentConnection {
     /// A connection over these pipes. `ending` says how the agent ended, once it has; when its output ends
     /// before, its input is ended too. Told `stop`, its input ends.
     pub fn start(
@@ -307,7 +307,7 @@ impl Shared {
     }
 
     /// Gives a message to a listener, waiting for it to take it.
-    async fn give(&self, ear: u64, said: Said) {
+    async fn give(&self, ear: u64, said: AgentSaid) {
         let Some(inbox) = self.routes().ears.get(&ear).cloned() else { return };
         let is_taken = match inbox.put_now(said) {
             Ok(()) => true,
@@ -346,7 +346,7 @@ impl Shared {
     }
 
     /// Takes in a message; false when it is none.
-    async fn take_in(&self, frame: Frame<'_>) -> bool {
+    async fn take_in(&self, frame: AgentMessage<'_>) -> bool {
         match (frame.method, frame.id) {
             (Some(method), None) => self.notified(&method, frame.params).await,
             (Some(method), Some(id)) => {
@@ -355,7 +355,7 @@ impl Shared {
             }
             (None, Some(id)) => {
                 let answer = match frame.error {
-                    Some(failure) => Err(Failure::of(failure)),
+                    Some(failure) => Err(AgentError::of(failure)),
                     None => Ok(frame.result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
                 };
                 let asked = id.get().parse().ok().and_then(|id: u64| {
@@ -365,7 +365,7 @@ impl Shared {
                 match asked {
                     Some((id, ear)) => {
                         self.routes().fresh_answers.push((ear, id));
-                        self.give(ear, Said::Answer(id, answer)).await;
+                        self.give(ear, AgentSaid::Answer(id, answer)).await;
                     }
                     None => {
                         tracing::debug!(agent = self.agent, id = id.get(), "nobody asked for this answer")
@@ -386,18 +386,18 @@ impl Shared {
     async fn heard_out(&self) {
         let answers = std::mem::take(&mut self.routes().fresh_answers);
         for (ear, id) in answers {
-            self.give(ear, Said::HeardOut(id)).await;
+            self.give(ear, AgentSaid::HeardOut(id)).await;
         }
     }
 
     async fn notified(&self, method: &str, params: Option<&RawValue>) {
         let params = params.map_or("", RawValue::get);
         match method {
-            "session/update" => match serde_json::from_str::<Update<'_>>(params) {
-                Ok(Update { session, update }) => {
+            "session/update" => match serde_json::from_str::<UpdateParams<'_>>(params) {
+                Ok(UpdateParams { session, update }) => {
                     let ear = self.routes().sessions.get(session.as_ref()).copied();
                     match ear {
-                        Some(ear) => self.give(ear, Said::Update(update.to_owned())).await,
+                        Some(ear) => self.give(ear, AgentSaid::Update(update.to_owned())).await,
                         None => self.keep(&session, update),
                     }
                 }
@@ -408,7 +408,7 @@ impl Shared {
                 let request = AgentRequest(request.get().to_owned());
                 let ear = self.routes().asked.get(&request).copied();
                 if let Some(ear) = ear {
-                    self.give(ear, Said::Withdrawn(request)).await;
+                    self.give(ear, AgentSaid::Withdrawn(request)).await;
                 }
             }
             method => tracing::debug!(agent = self.agent, method, "a notification that nobody knows"),
@@ -420,9 +420,9 @@ impl Shared {
             return self.answer(&id, Err(RequestError::IdTooLong));
         }
         let about = params
-            .and_then(|params| Some((params, serde_json::from_str::<About<'_>>(params.get()).ok()?)))
+            .and_then(|params| Some((params, serde_json::from_str::<RequestSubject<'_>>(params.get()).ok()?)))
             .filter(|(_, about)| about.session.is_some() || about.request.is_some());
-        let Some((params, About { session, request })) = about else {
+        let Some((params, RequestSubject { session, request })) = about else {
             tracing::debug!(agent = self.agent, method, "a request about no session");
             return self.answer(&id, Err(RequestError::MethodNotServed));
         };
@@ -440,7 +440,7 @@ impl Shared {
                 if is_open {
                     return self.answer(&id, Err(RequestError::IdTaken));
                 }
-                self.give(ear, Said::Request { id, method, params: params.to_owned() }).await;
+                self.give(ear, AgentSaid::Request { id, method, params: params.to_owned() }).await;
             }
             None => self.answer(&id, Err(RequestError::NoSuchSession)),
         }
@@ -459,7 +459,7 @@ impl Shared {
 }
 
 #[derive(Deserialize)]
-struct Frame<'a> {
+struct AgentMessage<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -473,7 +473,7 @@ struct Frame<'a> {
 }
 
 #[derive(Deserialize)]
-struct Update<'a> {
+struct UpdateParams<'a> {
     #[serde(borrow, rename = "sessionId")]
     session: Cow<'a, str>,
     #[serde(borrow)]
@@ -481,7 +481,7 @@ struct Update<'a> {
 }
 
 #[derive(Deserialize)]
-struct About<'a> {
+struct RequestSubject<'a> {
     #[serde(borrow, default, rename = "sessionId")]
     session: Option<Cow<'a, str>>,
     #[serde(default, rename = "requestId")]

@@ -49,12 +49,12 @@ pub struct Process {
 
 /// What an agent reads. It is ended with this: the lifeline of its guard ends, too.
 #[derive(Debug)]
-pub struct Input {
+pub struct AgentStdin {
     pipe: pipe::Sender,
     _lifeline: OwnedWriteHalf,
 }
 
-impl AsyncWrite for Input {
+impl AsyncWrite for AgentStdin {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.pipe).poll_write(cx, bytes)
     }
@@ -77,7 +77,7 @@ impl Process {
         program: &GuardProgram,
         agent: &AgentSpec,
         secrets: &BTreeMap<String, Token>,
-    ) -> anyhow::Result<(Self, Input, ChildStdout)> {
+    ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
         let mut command = program.command();
         command.arg("--").arg(&agent.program).args(&agent.arguments).envs(&agent.environment);
         command.envs(secrets.iter().map(|(name, token)| (name, token.secret())));
@@ -105,7 +105,7 @@ impl Process {
             told.read(&mut [0]).await.map(drop).unwrap_or_default();
             drop(reader);
         });
-        let input = Input { pipe: pipe::Sender::from_owned_fd(writer.into())?, _lifeline: lifeline };
+        let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, _lifeline: lifeline };
         let last_lines = LastLines::default();
         let stderr = tokio::spawn(drain(stderr, agent.name.clone(), last_lines.clone()));
         Ok((Self { guard, stderr, last_lines }, input, stdout))

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// What an agent needs that it does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quirks {
+pub struct AgentQuirks {
     /// It is offered to read files through us, unless its operator says otherwise.
     pub reads_through_us: bool,
     /// It takes the path in the URI of a linked file as it stands there, or shows it to its model like that: such a
@@ -28,7 +28,7 @@ pub struct Quirks {
     pub terminal_logins: &'static [&'static str],
 }
 
-impl Quirks {
+impl AgentQuirks {
     /// Those of an agent that needs nothing special.
     pub const NONE: Self = Self {
         reads_through_us: true,
@@ -42,7 +42,7 @@ impl Quirks {
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
 }
 
-struct Known {
+struct AgentQuirkRow {
     /// What it calls itself.
     name: &'static str,
     /// The version that this was seen in. For the reader.
@@ -51,65 +51,70 @@ struct Known {
     /// The names of its program and of its package, where it matters before it has said what it is: so that it is not
     /// started a second time to be told otherwise.
     started_as: &'static [&'static str],
-    quirks: Quirks,
+    quirks: AgentQuirks,
 }
 
-const KNOWN: [Known; 8] = [
-    Known {
+const KNOWN: [AgentQuirkRow; 8] = [
+    AgentQuirkRow {
         name: "gemini-cli",
         seen_in: "0.61.0",
         started_as: &["gemini", "@google/gemini-cli"],
         // It reads each file before it writes it, and does not understand any answer that says that there is none: it
         // could make no new file.
-        quirks: Quirks { reads_through_us: false, replays_late: true, bare_key: true, ..Quirks::RAW_LINKS },
+        quirks: AgentQuirks {
+            reads_through_us: false,
+            replays_late: true,
+            bare_key: true,
+            ..AgentQuirks::RAW_LINKS
+        },
     },
-    Known {
+    AgentQuirkRow {
         name: "qwen-code",
         seen_in: "0.24.4",
         started_as: &[],
-        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
     },
-    Known {
+    AgentQuirkRow {
         name: "@agentclientprotocol/claude-agent-acp",
         seen_in: "0.100.0",
         started_as: &[],
-        quirks: Quirks::RAW_LINKS,
+        quirks: AgentQuirks::RAW_LINKS,
     },
-    Known {
+    AgentQuirkRow {
         name: "@agentclientprotocol/codex-acp",
         seen_in: "2.6.0",
         started_as: &[],
-        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
     },
     // Zed's.
-    Known {
+    AgentQuirkRow {
         name: "codex-acp",
         seen_in: "0.16.0",
         started_as: &[],
-        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
     },
-    Known { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: Quirks::RAW_LINKS },
-    Known {
+    AgentQuirkRow { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: AgentQuirks::RAW_LINKS },
+    AgentQuirkRow {
         name: "pi-acp",
         seen_in: "0.0.34",
         started_as: &[],
-        quirks: Quirks { takes_blobs: false, ..Quirks::RAW_LINKS },
+        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
     },
-    Known {
+    AgentQuirkRow {
         name: "OpenCode",
         seen_in: "1.18.33",
         started_as: &[],
-        quirks: Quirks { terminal_logins: &["opencode-login"], ..Quirks::NONE },
+        quirks: AgentQuirks { terminal_logins: &["opencode-login"], ..AgentQuirks::NONE },
     },
 ];
 
 /// What is known of the agent that calls itself so, if it does.
-pub fn of(name: Option<&str>) -> Quirks {
-    KNOWN.iter().find(|known| Some(known.name) == name).map_or(Quirks::NONE, |known| known.quirks)
+pub fn of(name: Option<&str>) -> AgentQuirks {
+    KNOWN.iter().find(|known| Some(known.name) == name).map_or(AgentQuirks::NONE, |known| known.quirks)
 }
 
 /// What can be expected of an agent that is started like this, before it has said what it is.
-pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> Quirks {
+pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> AgentQuirks {
     // A package may be named with its version.
     let package = |word: &'_ OsStr| {
         let word = word.to_str()?;
@@ -119,8 +124,9 @@ pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> Quirks {
     let program = program.file_name().and_then(OsStr::to_str).map(str::to_owned);
     let words: Vec<String> =
         program.into_iter().chain(arguments.iter().filter_map(|word| package(word.as_ref()))).collect();
-    let is_it = |known: &&Known| known.started_as.iter().any(|name| words.iter().any(|word| word == name));
-    KNOWN.iter().find(is_it).map_or(Quirks::NONE, |known| known.quirks)
+    let is_it =
+        |known: &&AgentQuirkRow| known.started_as.iter().any(|name| words.iter().any(|word| word == name));
+    KNOWN.iter().find(is_it).map_or(AgentQuirks::NONE, |known| known.quirks)
 }
 
 #[cfg(test)]
@@ -131,28 +137,31 @@ mod tests {
     fn agents_are_known_by_their_name_and_expected_by_their_program() {
         let gemini = of(Some("gemini-cli"));
         assert!(!gemini.reads_through_us);
-        assert_eq!((of(Some("else")), of(None)), (Quirks::NONE, Quirks::NONE));
+        assert_eq!((of(Some("else")), of(None)), (AgentQuirks::NONE, AgentQuirks::NONE));
         let expected = |program: &str, arguments: &[&str]| expected(Path::new(program), arguments);
         assert_eq!(expected("/usr/bin/gemini", &["--acp"]), gemini);
         assert_eq!(expected("npx", &["-y", "@google/gemini-cli", "--acp"]), gemini);
         assert_eq!(expected("npx", &["@google/gemini-cli@0.61.0", "--acp"]), gemini);
-        assert_eq!(expected("wrapper", &["--like", "@"]), Quirks::NONE);
-        assert_eq!(expected("/gemini/other", &[]), Quirks::NONE);
+        assert_eq!(expected("wrapper", &["--like", "@"]), AgentQuirks::NONE);
+        assert_eq!(expected("/gemini/other", &[]), AgentQuirks::NONE);
     }
 
     #[test]
     fn each_known_agent_is_treated_as_it_was_seen_to_need() {
-        let raw = Quirks::RAW_LINKS;
-        let raw_without_blobs = Quirks { takes_blobs: false, ..raw };
+        let raw = AgentQuirks::RAW_LINKS;
+        let raw_without_blobs = AgentQuirks { takes_blobs: false, ..raw };
         for (name, needs) in [
-            ("gemini-cli", Quirks { reads_through_us: false, replays_late: true, bare_key: true, ..raw }),
+            (
+                "gemini-cli",
+                AgentQuirks { reads_through_us: false, replays_late: true, bare_key: true, ..raw },
+            ),
             ("@agentclientprotocol/claude-agent-acp", raw),
             ("Copilot", raw),
             ("qwen-code", raw_without_blobs),
             ("@agentclientprotocol/codex-acp", raw_without_blobs),
             ("codex-acp", raw_without_blobs),
             ("pi-acp", raw_without_blobs),
-            ("OpenCode", Quirks { terminal_logins: &["opencode-login"], ..Quirks::NONE }),
+            ("OpenCode", AgentQuirks { terminal_logins: &["opencode-login"], ..AgentQuirks::NONE }),
         ] {
             assert_eq!(of(Some(name)), needs, "{name}");
         }

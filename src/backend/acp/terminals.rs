@@ -22,13 +22,16 @@ use tokio::time::{sleep_until, Instant};
 
 use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
-use self::screen::{Changes, Screen, Stage};
+use self::screen::{CommandExit, CommandStage, Screen, ScreenChanges};
 use super::errors::RequestError;
 use super::peer::AgentRequest;
 use crate::host::effects::{Event, RunId};
 
 /// A conversation has so many terminals that are not released.
 const TERMINALS_MAX: usize = 64;
+
+/// What an agent is told behind the output of a command that goes on although it does not wait for it.
+const GOES_ON: &str = "\n(The user has the command go on in the background.)\n";
 
 /// How often what a running command shows is told anew in the call, as text.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
@@ -41,9 +44,11 @@ const TELL_EVERY: Duration = Duration::from_millis(30);
 pub struct Terminals {
     /// Where commands run that name no place.
     directory: PathBuf,
-    open: BTreeMap<String, Terminal>,
+    open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
-    changes: Arc<Changes>,
+    /// Commands that go on although their terminals are released.
+    background: Vec<(Arc<Screen>, KillSwitch)>,
+    changes: Arc<ScreenChanges>,
     /// When it was last told what is new in them.
     told: Option<Instant>,
     /// When calls were last told what they show.
@@ -53,11 +58,13 @@ pub struct Terminals {
 }
 
 #[derive(Debug)]
-struct Terminal {
+struct AgentTerminal {
     screen: Arc<Screen>,
     /// None when it was killed.
     held: Option<KillSwitch>,
     run: RunId,
+    /// The user wants the command to go on whatever becomes of the call, the turn, and the terminal.
+    in_background: bool,
 }
 
 /// What a request waits for.
@@ -69,10 +76,12 @@ enum Wait {
     Ending,
     /// The command to be gone.
     End,
+    /// Nothing: it goes on.
+    Nothing,
 }
 
 /// An answer to a request.
-pub type Answer = (AgentRequest, Result<Value, RequestError>);
+pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
 
 impl Terminals {
     /// None yet.
@@ -81,6 +90,7 @@ impl Terminals {
             directory,
             open: BTreeMap::new(),
             waiting: Vec::new(),
+            background: Vec::new(),
             changes: Arc::default(),
             told: None,
             shown: None,
@@ -132,7 +142,7 @@ impl Terminals {
         run: RunId,
         commands: &Commands,
     ) -> Result<(String, Arc<Screen>), RequestError> {
-        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), Stage::Failed(_)));
+        self.open.retain(|_, terminal| !matches!(terminal.screen.stage(), CommandStage::Failed(_)));
         if self.open.len() >= TERMINALS_MAX {
             return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
@@ -141,7 +151,8 @@ impl Terminals {
         let held = commands
             .start(launch, Arc::clone(&screen))
             .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
-        let terminal = Terminal { screen: Arc::clone(&screen), held: Some(held), run };
+        let terminal =
+            AgentTerminal { screen: Arc::clone(&screen), held: Some(held), run, in_background: false };
         self.open.insert(name.clone(), terminal);
         self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Start(name.clone())));
         Ok((name, screen))
@@ -152,8 +163,11 @@ impl Terminals {
     /// # Errors
     /// When there is no such terminal.
     pub fn output(&self, name: &str) -> Result<Value, RequestError> {
-        let screen = &self.get(name)?.screen;
-        let (output, truncated) = screen.output();
+        let AgentTerminal { screen, in_background, .. } = self.get(name)?;
+        let (mut output, truncated) = screen.output();
+        if *in_background && screen.ending().is_none() {
+            output.push_str(GOES_ON);
+        }
         let mut answer = json!({ "output": output, "truncated": truncated });
         if let Some(ending) = screen.ending() {
             answer["exitStatus"] = ending.to_json();
@@ -188,16 +202,32 @@ impl Terminals {
     /// # Errors
     /// When there is no such terminal.
     pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
-        let Terminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
+        let AgentTerminal { screen, held, in_background, .. } =
+            self.open.remove(name).ok_or_else(|| unknown(name))?;
         screen.release();
-        self.waiting.push((request.clone(), screen, Wait::End));
-        held.into_iter().for_each(KillSwitch::kill);
+        match held {
+            Some(held) if in_background => {
+                self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Nothing));
+                self.background.push((screen, held));
+            }
+            held => {
+                self.waiting.push((request.clone(), screen, Wait::End));
+                held.into_iter().for_each(KillSwitch::kill);
+            }
+        }
         Ok(())
+    }
+
+    /// The user wants the command in a terminal to go on, and nobody to wait for it.
+    pub fn let_go_on(&mut self, name: &str) {
+        if let Some(terminal) = self.open.get_mut(name) {
+            terminal.in_background = true;
+        }
     }
 
     /// Ends what a turn has started. The terminals stay.
     pub fn kill_those_of(&mut self, run: RunId) {
-        let of_it = self.open.values_mut().filter(|terminal| terminal.run == run);
+        let of_it = self.open.values_mut().filter(|terminal| terminal.run == run && !terminal.in_background);
         of_it.filter_map(|terminal| terminal.held.take()).for_each(KillSwitch::kill);
     }
 
@@ -218,16 +248,26 @@ impl Terminals {
     }
 
     /// The answers to requests that wait no longer.
-    pub fn answers(&mut self) -> Vec<Answer> {
+    pub fn answers(&mut self) -> Vec<TerminalAnswer> {
         self.changes.take_settled();
+        self.background.retain(|(screen, _)| screen.ending().is_none());
         let mut answers = Vec::new();
+        let goes_on = |screen: &Screen| self.open.get(&screen.name).is_some_and(|it| it.in_background);
         self.waiting.retain(|(request, screen, wait)| {
             let answer = match (screen.stage(), wait) {
-                (Stage::Starting, _) | (Stage::Running, Wait::Ending | Wait::End) => return true,
-                (Stage::Failed(_), Wait::End) | (Stage::Ended(_), Wait::End) => Ok(json!({})),
-                (Stage::Failed(why), _) => Err(RequestError::NotStarted { title: screen.title.clone(), why }),
+                (CommandStage::Running, Wait::Ending) if goes_on(screen) => {
+                    Ok(CommandExit { status: None, signal: None }.to_json())
+                }
+                (_, Wait::Nothing) => Ok(json!({})),
+                (CommandStage::Starting, _) | (CommandStage::Running, Wait::Ending | Wait::End) => {
+                    return true
+                }
+                (CommandStage::Failed(_), Wait::End) | (CommandStage::Ended(_), Wait::End) => Ok(json!({})),
+                (CommandStage::Failed(why), _) => {
+                    Err(RequestError::NotStarted { title: screen.title.clone(), why })
+                }
                 (_, Wait::Start(name)) => Ok(json!({ "terminalId": name })),
-                (Stage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
+                (CommandStage::Ended(ending), Wait::Ending) => Ok(ending.to_json()),
             };
             answers.push((request.clone(), answer));
             false
@@ -265,7 +305,7 @@ impl Terminals {
         is_due
     }
 
-    fn get(&self, name: &str) -> Result<&Terminal, RequestError> {
+    fn get(&self, name: &str) -> Result<&AgentTerminal, RequestError> {
         self.open.get(name).ok_or_else(|| unknown(name))
     }
 }

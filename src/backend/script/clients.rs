@@ -7,8 +7,8 @@ use ahp_types::state::{ToolCallResult, ToolDefinition, ToolResultContent};
 use serde_json::{json, Value};
 
 use super::steps::tool_and_input;
-use super::{converse, Agent, Reply, Script, Stop};
-use crate::backend::{Backend, Conversation, Line};
+use super::{converse, Script, ScriptAgent, ScriptReply, Stop};
+use crate::backend::{Backend, HostLine, RunningConversation};
 use crate::host::effects::{AgentDescription, Event, OpenConversation, TextKind, TurnEvent};
 
 /// The backend, told to need a token for a resource.
@@ -29,13 +29,13 @@ impl Backend for GuardedScript {
         described
     }
 
-    fn converse(&self, open: OpenConversation, line: Line) -> Conversation {
+    fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation {
         let resource = Some(self.resource.clone());
         Box::pin(converse(open, line, resource))
     }
 }
 
-impl Agent {
+impl ScriptAgent {
     /// Whether the tool that a step names is one that a client offers.
     pub(super) fn is_clients(&self, rest: &str) -> bool {
         let name = rest.split_whitespace().next().unwrap_or_default();
@@ -50,7 +50,7 @@ impl Agent {
         let message = format!("Run {name}").into();
         let (name, input) = (name.to_owned(), input.to_owned());
         self.tell(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
-        let Reply::ToolResult(result) = self.reply_about(&id).await? else { return Ok(()) };
+        let ScriptReply::ToolResult(result) = self.reply_about(&id).await? else { return Ok(()) };
         self.finish(TurnEvent::Part(TextKind::Markdown, told_by(&result))).await
     }
 

@@ -9,7 +9,7 @@ use ahp_types::state::{
 };
 use serde_json::Value;
 
-use super::{number, Agent, Reply, Stop, DELTA_BYTES_MAX, INPUT_PIECE_CHARS};
+use super::{number, ScriptAgent, ScriptReply, Stop, DELTA_BYTES_MAX, INPUT_PIECE_CHARS};
 use crate::host::effects::{PermissionKind, PermissionOption, TextKind, ToolGate, ToolOutcome, TurnEvent};
 
 /// Whether a call asks before it runs.
@@ -21,7 +21,7 @@ pub(super) enum Gate {
 
 pub(super) const ALLOW_ALWAYS: &str = "allow-always";
 
-impl Agent {
+impl ScriptAgent {
     pub(super) async fn stream_words(&mut self, text: &str) -> Result<(), Stop> {
         if text.is_empty() {
             return Ok(());
@@ -79,7 +79,7 @@ impl Agent {
         self.ready(&id, name, input, gate).await?;
         if asks {
             let reply = self.reply_about(&id).await?;
-            let Reply::Permission { option, approved: true } = reply else { return Ok(()) };
+            let ScriptReply::Permission { option, approved: true } = reply else { return Ok(()) };
             if option.as_deref() == Some(ALLOW_ALWAYS) {
                 self.allowed.insert(name.to_owned());
             }
@@ -148,7 +148,7 @@ impl Agent {
         self.turn.calls += 1;
         let id = format!("question-{}", self.turn.calls);
         self.tell(TurnEvent::Question { id: id.clone(), message: None, url: None, questions }).await?;
-        let Reply::Answers { response, answers } = self.reply_about(&id).await? else { return Ok(()) };
+        let ScriptReply::Answers { response, answers } = self.reply_about(&id).await? else { return Ok(()) };
         let said = match response {
             ChatInputResponseKind::Accept => {
                 let answers: Vec<_> =

@@ -7,7 +7,7 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolResultContent, ToolResultTerminalContent};
 
 use super::steps::text_content;
-use super::{Agent, Stop};
+use super::{ScriptAgent, Stop};
 use crate::host::effects::{Besides, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
 
 /// The tool that runs commands.
@@ -16,7 +16,7 @@ const TOOL: &str = "terminal";
 /// What clients that follow VS Code know such a tool by.
 const TOOL_KIND: &str = "toolKind";
 
-impl Agent {
+impl ScriptAgent {
     /// A call whose terminal shows a text, word by word.
     pub(super) async fn show_terminal(&mut self, text: &str) -> Result<(), Stop> {
         self.turn.calls += 1;
@@ -39,7 +39,11 @@ impl Agent {
             gate: ToolGate::Open,
         };
         self.tell(ready).await?;
-        self.report_of(&terminal, TerminalEvent::Opened { call: id.clone(), title: input.clone() }).await?;
+        self.report_of(
+            &terminal,
+            TerminalEvent::Opened { call: id.clone(), title: input.clone(), detaches: false },
+        )
+        .await?;
         let shown = ToolResultContent::Terminal(ToolResultTerminalContent {
             resource: terminal.clone(),
             title: input.clone(),

@@ -9,14 +9,14 @@ use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::folders::{Folder, Folders, Own, Refusal};
+use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
 use crate::files::writing::{Put, Writing};
 
 fn top(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().canonicalize().unwrap()
 }
 
-fn write(folders: &Folders, path: &Path, put: Put) -> Result<(), Refusal> {
+fn write(folders: &Folders, path: &Path, put: Put) -> Result<(), PathRefusal> {
     folders.put(path, &Writing { content: b"new", put, create_only: false, if_match: None })
 }
 
@@ -104,11 +104,11 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
     symlink("state", top.join("link")).unwrap();
     fs::hard_link(top.join("token"), top.join("twin")).unwrap();
     let own = ["state", "conf/ahp/config.toml", "token"].iter().flat_map(|name| Own::find(&top.join(name)));
-    let folders = Folders::of(vec![Arc::new(Folder::find(top.clone()).unwrap())], own.collect());
-    let is_own = |outcome: Result<(), Refusal>| {
+    let folders = Folders::of(vec![Arc::new(WorkFolder::find(top.clone()).unwrap())], own.collect());
+    let is_own = |outcome: Result<(), PathRefusal>| {
         let refusal = outcome.unwrap_err();
-        let is = matches!(&refusal, Refusal::Own)
-            || matches!(&refusal, Refusal::Destination(inner) if matches!(**inner, Refusal::Own));
+        let is = matches!(&refusal, PathRefusal::Own)
+            || matches!(&refusal, PathRefusal::Destination(inner) if matches!(**inner, PathRefusal::Own));
         assert!(is, "{refusal:?}");
     };
     for name in [
@@ -165,7 +165,7 @@ fn folders_are_so_deep_and_no_deeper() {
     fs::create_dir(deep(128)).unwrap();
     for refused in [folders.copy(&top.join("a"), &top.join("b"), true), folders.remove(&top.join("a"), true)]
     {
-        assert!(matches!(refused, Err(Refusal::Unfit(why)) if why.contains("128 deep")));
+        assert!(matches!(refused, Err(PathRefusal::Unfit(why)) if why.contains("128 deep")));
     }
     assert!(deep(128).exists());
     assert_eq!(names_in(&top), ["a"]);
@@ -183,7 +183,7 @@ fn so_many_files_are_removed_and_copied_at_once_and_no_more() {
     for refused in
         [folders.copy(&top.join("many"), &top.join("b"), false), folders.remove(&top.join("many"), true)]
     {
-        assert!(matches!(refused, Err(Refusal::Unfit(why)) if why.contains("100000")));
+        assert!(matches!(refused, Err(PathRefusal::Unfit(why)) if why.contains("100000")));
     }
     assert_eq!(names_in(&top), ["many"]);
     assert_eq!(fs::read_dir(top.join("many")).unwrap().count(), 100_001);

@@ -13,7 +13,7 @@ use std::thread;
 
 use rustix::fs::{openat, Mode, OFlags};
 
-use crate::files::folders::{Folders, Refusal};
+use crate::files::folders::{Folders, PathRefusal};
 use crate::files::writing::{Put, Writing};
 
 /// Where the process that a test has begun finds its ground.
@@ -162,7 +162,7 @@ fn a_change_for_which_there_is_no_room_leaves_a_large_file_as_it_was() {
     for put in [Put::Append(0), Put::Truncate((17 << 20) - 100), Put::Truncate(14 << 20), Put::Truncate(1)] {
         let writing = Writing { content: &content, put, create_only: false, if_match: None };
         let failed = folders.put(&path, &writing);
-        assert!(matches!(failed, Err(Refusal::Failed(_))), "{put:?} {failed:?}");
+        assert!(matches!(failed, Err(PathRefusal::Failed(_))), "{put:?} {failed:?}");
         assert!(fs::read(&path).unwrap() == old, "{put:?}");
         assert_eq!(names_in(&ground.join("small")), ["large".to_owned()].into());
     }
@@ -190,7 +190,7 @@ fn what_is_mounted_again_in_a_folder_is_neither_removed_nor_copied() {
     for name in ["a", "a/b", "c"] {
         for refused in [folders.remove(&at(name), true), folders.copy(&at(name), &at("new"), false)] {
             assert!(
-                matches!(&refused, Err(Refusal::Unfit(why)) if why.contains("mounted")),
+                matches!(&refused, Err(PathRefusal::Unfit(why)) if why.contains("mounted")),
                 "{name} {refused:?}"
             );
         }
@@ -235,7 +235,7 @@ fn a_copy_that_fails_leaves_nothing_even_where_its_folders_are_closed() {
     fs::set_permissions(source.join("secret"), Permissions::from_mode(0o000)).unwrap();
     closed(0o555);
     let failed = folders.copy(&source, &inside.join("new"), false);
-    assert!(matches!(failed, Err(Refusal::Failed(_))), "{failed:?}");
+    assert!(matches!(failed, Err(PathRefusal::Failed(_))), "{failed:?}");
     assert_eq!(names_in(&inside), ["source".to_owned()].into());
     // What does not fail has the modes in the end.
     fs::set_permissions(source.join("secret"), Permissions::from_mode(0o400)).unwrap();
@@ -277,7 +277,7 @@ fn nothing_is_made_where_the_kernel_shows_what_is_no_file() {
                 drop(fs::remove_dir(new.join("deeper")));
                 drop(fs::remove_dir(&new).or_else(|_| fs::remove_file(&new)));
             }
-            assert!(matches!(refused, Err(Refusal::NotAFile(_))) && !is_there, "{name}: {refused:?}");
+            assert!(matches!(refused, Err(PathRefusal::NotAFile(_))) && !is_there, "{name}: {refused:?}");
         }
     }
     assert!(tested > 0);
@@ -292,7 +292,10 @@ fn a_file_that_is_moved_to_another_name_of_it_has_one_less() {
     for to in ["h2", "deeper/h2"] {
         fs::write(top.join("h1"), "x").unwrap();
         fs::hard_link(top.join("h1"), top.join(to)).unwrap();
-        assert!(matches!(folders.rename(&top.join("h1"), &top.join(to), true), Err(Refusal::Destination(_))));
+        assert!(matches!(
+            folders.rename(&top.join("h1"), &top.join(to), true),
+            Err(PathRefusal::Destination(_))
+        ));
         // To its own name it is not moved at all.
         folders.rename(&top.join("h1"), &top.join("h1"), false).unwrap();
         assert_eq!(fs::metadata(top.join("h1")).unwrap().nlink(), 2);

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use rustix::fs::{renameat_with, RenameFlags, CWD};
 
-use crate::files::folders::{Folders, Refusal};
+use crate::files::folders::{Folders, PathRefusal};
 use crate::files::uris::{path_of, uri_of};
 use crate::files::writing::{Put, Writing};
 
@@ -243,7 +243,7 @@ fn run(steps: &[Step]) -> (usize, usize) {
     let outside = (ground.tree("outside"), fs::read(ground.top.join("secret")).unwrap());
     let (mut done, mut refused) = (0, 0);
     for step in steps {
-        let outcome: Result<(), Refusal> = match step {
+        let outcome: Result<(), PathRefusal> = match step {
             Step::Write { at, put, create_only } => {
                 let (path, put) = (ground.path(at), put_of(*put));
                 let expected = expected(&ground, &path, put, *create_only);

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::folders::{Folder, Folders, Own, Refusal};
+use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
 use crate::files::writing::{Put, Writing};
 
 fn top(folder: &tempfile::TempDir) -> PathBuf {
@@ -17,17 +17,17 @@ fn top(folder: &tempfile::TempDir) -> PathBuf {
 
 fn folders(top: &Path, own: &[PathBuf]) -> Folders {
     let own: Vec<Own> = own.iter().flat_map(|path| Own::find(path)).collect();
-    Folders::of(vec![Arc::new(Folder::find(top.to_owned()).unwrap())], own.into())
+    Folders::of(vec![Arc::new(WorkFolder::find(top.to_owned()).unwrap())], own.into())
 }
 
-fn put(folders: &Folders, path: &Path) -> Result<(), Refusal> {
+fn put(folders: &Folders, path: &Path) -> Result<(), PathRefusal> {
     folders.put(path, &Writing { content: b"new", put: Put::Truncate(0), create_only: false, if_match: None })
 }
 
-fn is_own(outcome: Result<(), Refusal>) -> bool {
+fn is_own(outcome: Result<(), PathRefusal>) -> bool {
     match outcome {
-        Err(Refusal::Destination(refusal)) => matches!(*refusal, Refusal::Own),
-        outcome => matches!(outcome, Err(Refusal::Own)),
+        Err(PathRefusal::Destination(refusal)) => matches!(*refusal, PathRefusal::Own),
+        outcome => matches!(outcome, Err(PathRefusal::Own)),
     }
 }
 

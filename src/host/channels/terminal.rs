@@ -30,6 +30,10 @@ pub(in crate::host) struct Terminal {
     pub(in crate::host) chat: ChatKey,
     /// What its agent calls it, while that may say something of it.
     pub(in crate::host) name: Option<String>,
+    /// When it was opened.
+    pub(in crate::host) since: String,
+    /// Its agent can have the command go on when the call does not wait for it any more.
+    pub(in crate::host) detaches: bool,
     /// A call that is over says how the command has ended, and what it has printed.
     pub(in crate::host) is_kept: bool,
     /// There was more before what is kept.
@@ -112,13 +116,13 @@ impl Kind for Terminal {
 
     fn change(
         host: &mut Host,
-        _: &mut Step<'_>,
+        step: &mut Step<'_>,
         key: TerminalKey,
         action: StateAction,
-        _: ActionOrigin,
+        origin: ActionOrigin,
         _: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
-        host.client_changes_terminal(key, &action)
+        host.client_changes_terminal(step, key, action, origin)
     }
 
     fn after_action(_: &mut Host, _: &mut Step<'_>, _: TerminalKey, _: &StateAction, _: usize) {}

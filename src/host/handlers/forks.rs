@@ -16,7 +16,7 @@ use crate::wire::errors::RpcError;
 /// The session and the turn that a new session goes on from.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Source {
+struct ForkSource {
     session: String,
     turn_id: String,
 }
@@ -33,7 +33,7 @@ impl Host {
         params: &mut CreateSessionParams,
     ) -> Result<Beginning, RpcError> {
         let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
-        let source = Source::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
+        let source = ForkSource::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
         let Some(key) = self.find_session(&source.session) else {
             return Err(self.not_found(&source.session));
         };

@@ -22,15 +22,15 @@ const TOKEN_BYTES: usize = 32;
 
 /// What a client must say to be let in.
 #[derive(Clone)]
-pub struct Token(String);
+pub struct AccessToken(String);
 
-impl fmt::Debug for Token {
+impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-impl Token {
+impl AccessToken {
     /// One that nobody can guess: 256 random bits.
     ///
     /// # Errors
@@ -70,14 +70,14 @@ impl Token {
 #[derive(Debug, Clone)]
 pub struct Access {
     /// What they must say; none: nothing.
-    pub token: Option<Token>,
+    pub token: Option<AccessToken>,
     /// Pages that may connect, as browsers name them: `https://example.com`.
     pub origins: Vec<String>,
 }
 
 /// Why somebody is not let in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct AccessRefusal {
     /// The status that says so.
     pub status: StatusCode,
     /// The same for people.
@@ -86,8 +86,8 @@ pub struct Refusal {
     pub is_wrong_token: bool,
 }
 
-const fn refused(status: StatusCode, why: &'static str) -> Refusal {
-    Refusal { status, why, is_wrong_token: false }
+const fn refused(status: StatusCode, why: &'static str) -> AccessRefusal {
+    AccessRefusal { status, why, is_wrong_token: false }
 }
 
 impl Access {
@@ -95,7 +95,7 @@ impl Access {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn judge(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), Refusal> {
+    pub fn judge(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), AccessRefusal> {
         if request.uri().path() != "/" {
             return Err(refused(StatusCode::NOT_FOUND, "there is nothing but /"));
         }
@@ -110,7 +110,7 @@ impl Access {
             return Err(refused(StatusCode::FORBIDDEN, "its Origin is none that --allow-origin names"));
         }
         match &self.token {
-            Some(token) if !says(request, token) => Err(Refusal {
+            Some(token) if !says(request, token) => Err(AccessRefusal {
                 status: StatusCode::UNAUTHORIZED,
                 why: "it does not say the token, as ?tkn= or as Authorization: Bearer",
                 is_wrong_token: true,
@@ -126,7 +126,7 @@ fn only<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
 }
 
 /// Whether a request says the token.
-fn says(request: &Request, token: &Token) -> bool {
+fn says(request: &Request, token: &AccessToken) -> bool {
     let bearer = only(request, &AUTHORIZATION).and_then(|said| said.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let asked = request.uri().query().unwrap_or_default().split('&');
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn tokens_are_256_random_bits_and_shown_to_nobody() {
-        let (one, two) = (Token::fresh().unwrap(), Token::fresh().unwrap());
+        let (one, two) = (AccessToken::fresh().unwrap(), AccessToken::fresh().unwrap());
         assert_ne!(one.reveal(), two.reveal());
         assert_eq!(BASE64_URL_SAFE_NO_PAD.decode(one.reveal()).unwrap().len(), 32);
         let access = Access { token: Some(one.clone()), origins: Vec::new() };
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_token_is_said_in_either_way() {
-        let token = Token("0123456789abcdef".to_owned());
+        let token = AccessToken("0123456789abcdef".to_owned());
         let access = Access { token: Some(token), origins: Vec::new() };
         let judge = |target: &str, authorization: Option<&str>| {
             let mut headers = vec![("host", "127.0.0.1:1")];

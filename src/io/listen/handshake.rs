@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{create_response, write_r
 use tokio_tungstenite::tungstenite::http::header::{CONNECTION, CONTENT_LENGTH};
 use tokio_tungstenite::tungstenite::http::StatusCode;
 
-use super::access::Refusal;
+use super::access::AccessRefusal;
 use super::Listening;
 
 /// The longest request, in bytes.
@@ -35,7 +35,7 @@ pub async fn shake(stream: &mut TcpStream, name: &str, listening: &Listening) ->
         }
     };
     let ours = stream.local_addr().context("its address is not known")?.ip();
-    if let Err(Refusal { status, why, is_wrong_token }) = listening.access.judge(&request, name, ours) {
+    if let Err(AccessRefusal { status, why, is_wrong_token }) = listening.access.judge(&request, name, ours) {
         if is_wrong_token {
             tokio::time::sleep(listening.wrong_token_wait).await;
         }

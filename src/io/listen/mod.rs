@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{bail, Context};
 use tokio::net::{TcpListener, TcpStream};
 
-use self::access::{Access, Token};
+use self::access::{Access, AccessToken};
 use self::address::{Address, Listener};
 use self::announce::Announced;
 use super::half_open::HalfOpen;
@@ -78,7 +78,7 @@ impl Bound {
     /// # Errors
     /// When the system does not tell where it listens.
     pub fn urls(&self, revealed: bool) -> io::Result<Vec<String>> {
-        let token = self.listening.access.token.as_ref().filter(|_| revealed).map(Token::reveal);
+        let token = self.listening.access.token.as_ref().filter(|_| revealed).map(AccessToken::reveal);
         let urls = self.listeners.iter();
         urls.map(|(address, listener)| Ok(address.url(listener.local_addr()?, token))).collect()
     }

@@ -15,14 +15,14 @@ const FILE: &str = "listening.json";
 
 /// Where is listened.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notice {
+pub struct ListenNotice {
     /// The process that listens.
     pub process: u32,
     /// Where, each with the token if one is needed.
     pub listening: Vec<String>,
 }
 
-impl Notice {
+impl ListenNotice {
     /// What the folder tells; none where nobody has listened, or has ended since.
     ///
     /// # Errors

@@ -18,9 +18,9 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::WebSocketStream;
 use tokio_util::sync::PollSender;
 
-use crate::io::codec::Line;
-use crate::io::link::{AtEnd, Door, Lines, Terms};
-use crate::io::sockets::{Aside, Framing, StreamWriter};
+use crate::io::codec::InputLine;
+use crate::io::link::{AtEnd, ClientLines, Door, Terms};
+use crate::io::sockets::{ControlFrame, Framing, StreamWriter};
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
@@ -67,7 +67,7 @@ where
 }
 
 /// Why nothing more is read.
-enum Ending {
+enum ReadEnd {
     /// The client has gone without a word.
     Gone,
     /// The client has closed the connection, and is told nothing more.
@@ -82,24 +82,24 @@ enum Ending {
 
 async fn serve<R: AsyncRead + Unpin>(
     mut socket: WebSocketStream<ReadHalf<R>>,
-    asides: mpsc::Sender<Aside>,
-    lines: Lines,
+    asides: mpsc::Sender<ControlFrame>,
+    lines: ClientLines,
 ) {
     let end = hear(&mut socket, &lines).await;
     let connection = lines.connection();
     // Whatever follows: it says nothing more.
     match end {
-        Ending::EndOfInput | Ending::Unheard => drop(lines),
-        Ending::Gone | Ending::Closed | Ending::Refused(..) => lines.lost(),
+        ReadEnd::EndOfInput | ReadEnd::Unheard => drop(lines),
+        ReadEnd::Gone | ReadEnd::Closed | ReadEnd::Refused(..) => lines.lost(),
     }
     let answer = async {
         match end {
             // Its writer says goodbye when all is written.
-            Ending::EndOfInput | Ending::Unheard => return Ok(false),
-            Ending::Gone => Ok(()),
+            ReadEnd::EndOfInput | ReadEnd::Unheard => return Ok(false),
+            ReadEnd::Gone => Ok(()),
             // The answer was made when its word was read.
-            Ending::Closed => socket.flush().await,
-            Ending::Refused(code, reason) => {
+            ReadEnd::Closed => socket.flush().await,
+            ReadEnd::Refused(code, reason) => {
                 tracing::warn!(?connection, code = u16::from(code), reason, "a connection is closed");
                 socket.close(Some(CloseFrame { code, reason: reason.into() })).await
             }
@@ -109,7 +109,7 @@ async fn serve<R: AsyncRead + Unpin>(
     let answered = tokio::time::timeout(LINGER, answer).await;
     tracing::debug!(?connection, ?answered, "a client is heard no more");
     if !matches!(answered, Ok(Ok(false))) {
-        let ended = tokio::time::timeout(LINGER, asides.send(Aside::End)).await;
+        let ended = tokio::time::timeout(LINGER, asides.send(ControlFrame::End)).await;
         tracing::debug!(?connection, is_told = ended.is_ok(), "a client is told nothing more");
     }
     // What it has still said is read and thrown away: else the system takes back what it has not read yet.
@@ -119,11 +119,14 @@ async fn serve<R: AsyncRead + Unpin>(
 }
 
 /// Hears messages until there are no more.
-async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, lines: &Lines) -> Ending {
+async fn hear<R: AsyncRead + Unpin>(
+    socket: &mut WebSocketStream<ReadHalf<R>>,
+    lines: &ClientLines,
+) -> ReadEnd {
     loop {
         let first = tokio::select! {
             message = socket.next() => message,
-            () = lines.unheard() => return Ending::Unheard,
+            () = lines.unheard() => return ReadEnd::Unheard,
         };
         let mut batch = Vec::new();
         let mut end = take_in(first, &mut batch);
@@ -132,7 +135,7 @@ async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, l
             end = take_in(next, &mut batch);
         }
         if !batch.is_empty() && !lines.say(Ok(batch)).await {
-            return Ending::Unheard;
+            return ReadEnd::Unheard;
         }
         if let Some(end) = end {
             return end;
@@ -141,36 +144,36 @@ async fn hear<R: AsyncRead + Unpin>(socket: &mut WebSocketStream<ReadHalf<R>>, l
 }
 
 /// Takes in a message, or what stands for it; returns why it is the last one, if it is.
-fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<Line>) -> Option<Ending> {
+fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) -> Option<ReadEnd> {
     let error = match message {
         Some(Ok(Message::Text(text))) => {
-            batch.push(Line::Complete(Bytes::from(text)));
+            batch.push(InputLine::Complete(Bytes::from(text)));
             return None;
         }
         Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => return None,
         Some(Ok(Message::Binary(_))) => {
-            return Some(Ending::Refused(CloseCode::Unsupported, "messages are text".to_owned()));
+            return Some(ReadEnd::Refused(CloseCode::Unsupported, "messages are text".to_owned()));
         }
         Some(Ok(Message::Close(Some(said)))) if said.reason.as_str() == END_OF_INPUT => {
-            return Some(Ending::EndOfInput);
+            return Some(ReadEnd::EndOfInput);
         }
-        Some(Ok(Message::Close(_))) => return Some(Ending::Closed),
-        None => return Some(Ending::Gone),
+        Some(Ok(Message::Close(_))) => return Some(ReadEnd::Closed),
+        None => return Some(ReadEnd::Gone),
         Some(Err(error)) => error,
     };
     let code = match &error {
         Error::Capacity(_) => CloseCode::Size,
         Error::Utf8(_) => CloseCode::Invalid,
         Error::Protocol(_) => CloseCode::Protocol,
-        _ => return Some(Ending::Gone),
+        _ => return Some(ReadEnd::Gone),
     };
-    Some(Ending::Refused(code, error.to_string()))
+    Some(ReadEnd::Refused(code, error.to_string()))
 }
 
 /// What the WebSocket reads from; what it writes besides messages goes through the task that writes those.
 struct ReadHalf<R> {
     reader: R,
-    asides: PollSender<Aside>,
+    asides: PollSender<ControlFrame>,
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for ReadHalf<R> {
@@ -187,7 +190,7 @@ impl<R: Unpin> AsyncWrite for ReadHalf<R> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         ready!(self.asides.poll_reserve(cx)).map_err(gone)?;
-        self.asides.send_item(Aside::Bytes(Bytes::copy_from_slice(bytes))).map_err(gone)?;
+        self.asides.send_item(ControlFrame::Bytes(Bytes::copy_from_slice(bytes))).map_err(gone)?;
         Poll::Ready(Ok(bytes.len()))
     }
 

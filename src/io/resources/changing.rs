@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use rustix::io::Errno;
 
-use crate::files::folders::{Folder, Folders, Own, Refusal};
+use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing};
 use crate::host::effects::Change;
@@ -26,18 +26,18 @@ const WRITTEN_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub struct Ground {
     /// The folders that the operator has named.
-    granted: Vec<Arc<Folder>>,
+    granted: Vec<Arc<WorkFolder>>,
     /// What is never theirs.
     own: Arc<[Own]>,
     /// The folders of sessions, where they were when something was first changed in them: what somebody puts there later,
     /// such as a link that leads elsewhere, is none.
-    known: Mutex<HashMap<String, Arc<Folder>>>,
+    known: Mutex<HashMap<String, Arc<WorkFolder>>>,
 }
 
 impl Ground {
     /// The folders that the operator has named, and the host's own files.
     pub fn new(granted: &[PathBuf], own: &[PathBuf]) -> Self {
-        let granted = granted.iter().filter_map(|path| match Folder::find(path.clone()) {
+        let granted = granted.iter().filter_map(|path| match WorkFolder::find(path.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) => {
                 tracing::warn!(%error, "nothing can be changed in `{}`", path.display());
@@ -63,7 +63,7 @@ impl Ground {
             // Looked for without the lock: it may take its time.
             let folder = before.or_else(|| {
                 // Asked for again with each change: one that is gone is no news.
-                let folder = Arc::new(Folder::find(path_of(uri).ok()?).ok()?);
+                let folder = Arc::new(WorkFolder::find(path_of(uri).ok()?).ok()?);
                 Some(Arc::clone(known().entry(uri.clone()).or_insert(folder)))
             });
             folders.extend(folder);
@@ -159,28 +159,28 @@ fn writable(uri: &str) -> Result<PathBuf, RpcError> {
 }
 
 /// What a client is told that has named two files.
-fn failed_between(from: &str, to: &str, refusal: Refusal) -> RpcError {
+fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
-        Refusal::Destination(refusal) => failed(to, *refusal),
+        PathRefusal::Destination(refusal) => failed(to, *refusal),
         refusal => failed(from, refusal),
     }
 }
 
 /// What a client is told of a file that nothing was done with.
-fn failed(uri: &str, refusal: Refusal) -> RpcError {
+fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
-        Refusal::Outside => RpcError::change_denied(uri, true),
-        Refusal::Own => RpcError::change_denied(uri, false),
-        Refusal::Exists => RpcError::there_already(uri),
-        Refusal::Changed => RpcError::conflict(uri),
-        Refusal::Failed(error) => by_errno(uri, &error),
-        Refusal::Destination(refusal) => failed(uri, *refusal),
-        Refusal::Partly(done, refusal) => {
+        PathRefusal::Outside => RpcError::change_denied(uri, true),
+        PathRefusal::Own => RpcError::change_denied(uri, false),
+        PathRefusal::Exists => RpcError::there_already(uri),
+        PathRefusal::Changed => RpcError::conflict(uri),
+        PathRefusal::Failed(error) => by_errno(uri, &error),
+        PathRefusal::Destination(refusal) => failed(uri, *refusal),
+        PathRefusal::Partly(done, refusal) => {
             let mut error = failed(uri, *refusal);
             error.message = format!("{}, after {done}", error.message);
             error
         }
-        refusal @ (Refusal::Relative | Refusal::NotAFile(_) | Refusal::Unfit(_)) => {
+        refusal @ (PathRefusal::Relative | PathRefusal::NotAFile(_) | PathRefusal::Unfit(_)) => {
             RpcError::invalid_params(format_args!("`{uri}`: {refusal}"))
         }
     }

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::leaving::LEAVE_WITHIN;
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Input, Shutdown};
-use crate::io::codec::Line;
+use crate::io::codec::InputLine;
 use crate::io::events::Events;
 use crate::io::fronts::Knock;
 use crate::io::held::HeldMessage;
-use crate::io::link::{AtEnd, Heard, Link, Written, CHUNK_BYTES};
+use crate::io::link::{AtEnd, Link, LinkEvent, Written, CHUNK_BYTES};
 use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
@@ -32,8 +32,8 @@ impl Sidecar {
             let heard = self.links.hear(|link| link.outbox.has_room_for_clients(coming));
             match heard {
                 None => break,
-                Some((connection, Heard::Line(line))) => self.hear_line(connection, line),
-                Some((connection, Heard::End(failure))) => self.input_ended(connection, failure),
+                Some((connection, LinkEvent::Line(line))) => self.hear_line(connection, line),
+                Some((connection, LinkEvent::End(failure))) => self.input_ended(connection, failure),
             }
             if self.options.deterministic {
                 let exit = self.run_until_quiet(events).await?;
@@ -53,10 +53,10 @@ impl Sidecar {
         self.links.any_to_hear(|link| link.outbox.has_room_for_clients(coming))
     }
 
-    fn hear_line(&mut self, connection: ConnectionId, line: Line) {
+    fn hear_line(&mut self, connection: ConnectionId, line: InputLine) {
         let message = match line {
-            Line::Complete(line) => Incoming::parse(&line),
-            Line::Unterminated(line) => match Incoming::parse(&line) {
+            InputLine::Complete(line) => Incoming::parse(&line),
+            InputLine::Unterminated(line) => match Incoming::parse(&line) {
                 // Cut off in the middle: nobody has said it.
                 Incoming::Malformed { error, .. } => {
                     tracing::warn!(%error, "the input ended inside a line, which was ignored");
@@ -64,7 +64,7 @@ impl Sidecar {
                 }
                 message => message,
             },
-            Line::TooLong => {
+            InputLine::TooLong => {
                 let longest = self.links.get_mut(connection).map_or(0, |link| link.terms.line_bytes_max);
                 let error = RpcError::invalid_request(format!("a line is longer than {longest} bytes"));
                 Incoming::Malformed { id: None, error }

@@ -11,10 +11,10 @@ use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, Session
 use crate::host::limits::Sieve;
 use crate::host::{Findings, KeptSummary, LoadedSession};
 use crate::io::held::HeldMessage;
-use crate::io::keeper::Kept;
-use crate::io::readers::{Asked, ListRead, Read, Wanted};
-use crate::io::trouble::Answer;
-use crate::io::watches::{Begun, Lease};
+use crate::io::keeper::CommitEvent;
+use crate::io::readers::{ListRead, ListRequest, Read, ReadRequest};
+use crate::io::trouble::TroubleAnswer;
+use crate::io::watches::{BegunWatches, Lease};
 use crate::store::reader::Reader;
 use crate::watches::engine::Refused;
 use crate::wire::methods::Method;
@@ -105,7 +105,7 @@ impl Sidecar {
         let Some(readers) = &mut self.readers else { return true };
         let client = held.named.client.as_ref();
         let client = client.filter(|client| held.version.is_none() && self.edges.is_stranger(client));
-        let mut wanted = Wanted {
+        let mut wanted = ReadRequest {
             client: client.cloned(),
             past: held.unknown_past(&self.host),
             uris: held.unknown(&self.host, &self.changes),
@@ -164,7 +164,7 @@ impl Sidecar {
     }
 
     /// Watches were to begin that a held message follows.
-    pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: Begun) {
+    pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: BegunWatches) {
         if let Some(mut held) = self.take_held(connection) {
             let lacks_room =
                 |begun: &Result<Lease, Refused>| matches!(begun, Err(Refused { lacks_room: true, .. }));
@@ -201,7 +201,7 @@ impl Sidecar {
 
     /// A page of the list was read. If sessions may have changed since that began, the core says what they are now.
     fn hear_list(&mut self, connection: ConnectionId, read: ListRead) {
-        let ListRead { asked: Asked { id, page, began }, listed, answer } = read;
+        let ListRead { asked: ListRequest { id, page, began }, listed, answer } = read;
         if began.is_some_and(|began| !self.changes.list_has_changed(began)) {
             return self.answer(connection, &answer);
         }
@@ -213,10 +213,10 @@ impl Sidecar {
         Some(*self.links.get_mut(connection)?.held.take()?)
     }
 
-    pub(super) fn hear_keeper(&mut self, kept: Kept) {
+    pub(super) fn hear_keeper(&mut self, kept: CommitEvent) {
         let was_failing = self.keeper.is_failing();
         match kept {
-            Kept::Safe(step) => {
+            CommitEvent::Safe(step) => {
                 for output in self.keeper.release(step) {
                     self.carry_out(output);
                 }
@@ -225,7 +225,7 @@ impl Sidecar {
                     self.feed(Input::Failing(None));
                 }
             }
-            Kept::Failing(trouble) => {
+            CommitEvent::Failing(trouble) => {
                 let reason = trouble.reason.clone();
                 let safe = self.keeper.fail(trouble);
                 self.feed(Input::Failing(Some(Failing { reason, safe })));
@@ -245,8 +245,8 @@ impl Sidecar {
     pub(super) fn answer_what_waits(&mut self) {
         for answer in self.keeper.take_answers() {
             match answer {
-                Answer::Whole(output) => self.carry_out(output),
-                Answer::Refused(connection, frame, method) => {
+                TroubleAnswer::Whole(output) => self.carry_out(output),
+                TroubleAnswer::Refused(connection, frame, method) => {
                     self.tell(connection, &frame);
                     if method == Method::Initialize {
                         // It may try again.

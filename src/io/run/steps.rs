@@ -11,9 +11,9 @@ use super::leaving::{patience, NOT_TOLD};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
 use crate::io::link::Behind;
-use crate::io::readers::{listing, Asked};
+use crate::io::readers::{listing, ListRequest};
 use crate::io::states::Made;
-use crate::versions::Told;
+use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
@@ -40,7 +40,7 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         let Some(Behind { told, is_answer }) = link.put_behind(what) else { return };
         let line = match told {
-            Told::Unwritten(answer) if !self.options.deterministic => {
+            Outgoing::Unwritten(answer) if !self.options.deterministic => {
                 link.behind = Some(Vec::new());
                 link.outbox.expect(answer.bytes);
                 return self.states.make(connection, *answer);
@@ -149,7 +149,7 @@ impl Sidecar {
                 match (&mut self.readers, self.keeper.memory()) {
                     (Some(readers), _) => {
                         let began = self.keeper.is_settled().then(|| self.changes.now());
-                        readers.list(connection, Asked { id, page, began });
+                        readers.list(connection, ListRequest { id, page, began });
                     }
                     (None, Some(memory)) => {
                         let listed = listing(id, &memory.list(&page));
@@ -182,7 +182,7 @@ impl Sidecar {
         let behind = link.behind.take().unwrap_or_default();
         match line {
             Some(line) => {
-                self.send_one(connection, Behind { told: Told::Line(line), is_answer: true }, false)
+                self.send_one(connection, Behind { told: Outgoing::Line(line), is_answer: true }, false)
             }
             None => {
                 let error = RpcError::internal("a panic while a large state was written; see above");

@@ -27,9 +27,9 @@ use super::*;
 use crate::backend::script::Script;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::host::idle::SESSION_BYTES;
-use crate::io::codec::Line;
-use crate::io::link::{Lines, Receipts, Writer, Written};
-use crate::io::readers::{ByHand, Job, Read};
+use crate::io::codec::InputLine;
+use crate::io::link::{ClientLines, LineSink, Receipts, Written};
+use crate::io::readers::{ByHand, Read, ReadJob};
 use crate::wire::uris::default_chat_of;
 
 /// After this time a test has hung. Not a measure of speed.
@@ -49,7 +49,7 @@ struct Pipe {
     is_stuck: bool,
 }
 
-impl Writer for Pipe {
+impl LineSink for Pipe {
     fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         let bytes = chunk.iter().map(Bytes::len).sum();
         // When nobody looks any more, nobody misses it.
@@ -64,7 +64,7 @@ impl Writer for Pipe {
 
 /// A client, and what it was told and has not looked at.
 struct Client {
-    lines: Option<Lines>,
+    lines: Option<ClientLines>,
     id: ConnectionId,
     chunks: mpsc::UnboundedReceiver<Vec<Bytes>>,
     told: VecDeque<Value>,
@@ -77,7 +77,7 @@ impl Client {
         let lines = messages.iter().map(|message| {
             let mut message = message.clone();
             message["jsonrpc"] = "2.0".into();
-            Line::Complete(message.to_string().into())
+            InputLine::Complete(message.to_string().into())
         });
         let said = self.lines.as_ref().expect("the client is there").try_say(Ok(lines.collect()));
         assert!(said, "the loop hears");
@@ -128,7 +128,7 @@ struct World {
 
 impl World {
     fn with(opened: Opened, outbox: OutboxLimits) -> Self {
-        let options = Options {
+        let options = RunOptions {
             stays: false,
             listening: None,
             terms: terms(Shutdown::Cancel),
@@ -216,11 +216,11 @@ impl World {
     }
 
     /// Lets everything happen but what the store tells of commits, which is put aside; what is to be read is read.
-    async fn go_on_without_store(&mut self, untold: &mut Vec<Event>) {
+    async fn go_on_without_store(&mut self, untold: &mut Vec<LoopEvent>) {
         for _ in 0..20 {
             while let Some(event) = self.events.now(Wants { reports: true, ..Wants::default() }).await {
                 match event {
-                    Event::Kept(_) => untold.push(event),
+                    LoopEvent::Kept(_) => untold.push(event),
                     event => assert_eq!(self.sidecar.take_in(event).unwrap(), None, "the loop goes on"),
                 }
             }
@@ -248,11 +248,11 @@ impl World {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self) -> Option<ReadJob> {
         self.by_hand.as_ref().and_then(ByHand::next)
     }
 
-    fn read(&self, job: Job) -> (ConnectionId, Read) {
+    fn read(&self, job: ReadJob) -> (ConnectionId, Read) {
         self.by_hand.as_ref().unwrap().read(job)
     }
 
@@ -611,7 +611,7 @@ async fn a_replay_has_what_was_read_and_what_has_happened_since() {
 
 #[tokio::test]
 async fn who_is_left_too_far_behind_while_it_waits_gets_states() {
-    let more_than_are_remembered = format!("/stream {} 1", Window::default().actions_max + 10);
+    let more_than_are_remembered = format!("/stream {} 1", ReplayWindow::default().actions_max + 10);
     let answer = comes_back(Some(&more_than_are_remembered)).await;
     assert_eq!(answer["result"]["type"], "snapshot", "{answer}");
     let turns = answer["result"]["snapshots"][0]["state"]["turns"].as_array().expect("a chat's state");

@@ -15,7 +15,7 @@ use crate::versions::names::Names;
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::called_otherwise;
 use crate::versions::step::Reply;
-use crate::versions::Told;
+use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, to_json, Params, RequestId};
@@ -23,7 +23,7 @@ use crate::wire::uris;
 
 /// What is asked for by a method that subscribes.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct SubscribeRequest {
     /// The number of the request.
     number: u64,
     /// The channels, as the core names them.
@@ -41,7 +41,7 @@ impl Edges {
         connection: ConnectionId,
         inner: u64,
         answer: Result<Answered, RpcError>,
-        told: &mut Vec<Told>,
+        told: &mut Vec<Outgoing>,
     ) {
         let peer = self.peers.entry(connection).or_default();
         let Some(batch) = peer.batches.get_mut(&inner) else { return };
@@ -71,7 +71,7 @@ impl Edges {
         inner: u64,
         id: &RequestId,
         mut batch: Batch,
-    ) -> Result<Told, RpcError> {
+    ) -> Result<Outgoing, RpcError> {
         let mut answers = std::mem::take(&mut batch.answers).into_iter();
         let Some(first) = answers.next() else {
             return Err(RpcError::internal(format_args!("`{}` has no answer of the core's", batch.method)));
@@ -112,7 +112,12 @@ impl Edges {
             return Err(RpcError::internal(format_args!("nothing translates for {:?}", peer.dialect)));
         };
         Ok(if large_bytes > 0 {
-            Told::Unwritten(Box::new(Unwritten::translated(parts, large_bytes, lane.apart(), peer.apart())))
+            Outgoing::Unwritten(Box::new(Unwritten::translated(
+                parts,
+                large_bytes,
+                lane.apart(),
+                peer.apart(),
+            )))
         } else {
             parts.write(lane, peer).into()
         })
@@ -129,8 +134,8 @@ impl Edges {
         batch: &Batch,
         found: &[Found],
         summaries: &HashMap<String, Object>,
-    ) -> Result<Asked, RpcError> {
-        let mut asked = Asked {
+    ) -> Result<SubscribeRequest, RpcError> {
+        let mut asked = SubscribeRequest {
             number: 0,
             channels: batch.asked.clone(),
             besides: batch.besides.clone(),
@@ -173,7 +178,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         method: &str,
-        asked: &Asked,
+        asked: &SubscribeRequest,
         missing: &BTreeSet<String>,
         found: &mut Vec<Found>,
     ) {

@@ -14,7 +14,7 @@ use crate::host::effects::{ConnectionId, Frame, LargeStates};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
 use crate::versions::step::Notice;
-use crate::versions::{Line, Told};
+use crate::versions::{Line, Outgoing};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted, RequestId};
 use crate::wire::uris;
@@ -24,11 +24,11 @@ impl Edges {
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let mut told = Vec::new();
         self.tell(connection, frame, &mut told);
-        lines.extend(told.into_iter().map(Told::now));
+        lines.extend(told.into_iter().map(Outgoing::now));
     }
 
     /// Translates a frame down, to what goes out, in this order. What takes long to write is not written.
-    pub fn tell(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Told>) {
+    pub fn tell(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
         let before = told.len();
         self.translate_down(connection, frame, told);
         self.apply_quirks(connection, &mut told[before..]);
@@ -40,7 +40,7 @@ impl Edges {
         connection: ConnectionId,
         id: RequestId,
         states: LargeStates,
-        told: &mut Vec<Told>,
+        told: &mut Vec<Outgoing>,
     ) {
         let before = told.len();
         if let Some(inner) = id.inner_number() {
@@ -48,26 +48,26 @@ impl Edges {
         } else {
             let peer = self.peers.entry(connection).or_default();
             peer.open |= matches!(states.method, Method::Initialize | Method::Reconnect);
-            told.push(Told::Unwritten(Box::new(Unwritten::plain(id, states, peer.answer.clone()))));
+            told.push(Outgoing::Unwritten(Box::new(Unwritten::plain(id, states, peer.answer.clone()))));
         }
         self.apply_quirks(connection, &mut told[before..]);
     }
 
     /// Says what a client is told as one with its quirks is to be told it.
-    fn apply_quirks(&mut self, connection: ConnectionId, told: &mut [Told]) {
+    fn apply_quirks(&mut self, connection: ConnectionId, told: &mut [Outgoing]) {
         let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
         if !has.remote_files && !has.sessions_by_provider {
             return;
         }
         for told in told {
             match told {
-                Told::Line(line) => has.apply(line, &mut self.spelling),
-                Told::Unwritten(unwritten) => unwritten.apply_quirks(has, &mut self.spelling),
+                Outgoing::Line(line) => has.apply(line, &mut self.spelling),
+                Outgoing::Unwritten(unwritten) => unwritten.apply_quirks(has, &mut self.spelling),
             }
         }
     }
 
-    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Told>) {
+    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
         let peer = self.peers.entry(connection).or_default();
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
@@ -87,7 +87,7 @@ impl Edges {
             peer.open = true;
         }
         if peer.is_plain() {
-            told.push(Told::Line(plain(frame, &peer.answer)));
+            told.push(Outgoing::Line(plain(frame, &peer.answer)));
             return;
         }
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return };
@@ -102,7 +102,7 @@ impl Edges {
                 for line in spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on)) {
                     let mut line = with_root(&line.line, &line.shown_on, &peer.root);
                     line.delay = delay.filter(|_| line.delta.is_some());
-                    told.push(Told::Line(line));
+                    told.push(Outgoing::Line(line));
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
                 if let Some(origin) = own {
@@ -137,13 +137,13 @@ impl Edges {
             }
             Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
             // What clients are asked for is the same in all versions whose clients answer.
-            Frame::Request { .. } => told.push(Told::Line(plain(frame, &peer.answer))),
+            Frame::Request { .. } => told.push(Outgoing::Line(plain(frame, &peer.answer))),
         }
     }
 }
 
 /// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all of them are there.
-fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Told>> {
+fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Outgoing>> {
     let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
@@ -171,7 +171,7 @@ pub(super) fn plain(frame: &Frame, version: &Value) -> Line {
 }
 
 /// What one client alone is told: what became of its action, or older turns that it asked for.
-fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, told: &mut Vec<Told>) {
+fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, told: &mut Vec<Outgoing>) {
     let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
     let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
     let before = told.len();
@@ -211,7 +211,7 @@ fn echo(
     server_seq: u64,
     origin: &Origin,
     reason: Option<&str>,
-) -> Told {
+) -> Outgoing {
     let mut envelope = Object::new();
     for member in ["channel", "action"] {
         envelope.extend(said.get(member).map(|value| (member.to_owned(), value.clone())));

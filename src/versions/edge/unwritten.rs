@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{json, Value};
 
-use super::answers::{lane_name, Asked};
+use super::answers::{lane_name, SubscribeRequest};
 use super::down::plain;
 use super::{Answered, Peer};
 use crate::host::effects::LargeStates;
@@ -214,7 +214,7 @@ pub(super) struct Parts {
     pub(super) method: String,
     pub(super) reply: Reply,
     /// What is asked for, if the method subscribes.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<SubscribeRequest>,
     /// The core's result, without its states.
     pub(super) result: Body,
     /// The channels that are not there.
@@ -261,7 +261,7 @@ fn with_states(
     lane: &mut Lane,
     peer: &Peer,
     method: &str,
-    asked: &Asked,
+    asked: &SubscribeRequest,
     mut result: Value,
     missing: &BTreeSet<String>,
     mut shots: Vec<Shot>,
@@ -302,7 +302,12 @@ fn with_states(
 }
 
 /// What a client asked for and does not get, in its words; one that may mean several channels gets any.
-fn names_of_missing(lane: &mut Lane, peer: &Peer, asked: &Asked, missing: &BTreeSet<String>) -> Vec<String> {
+fn names_of_missing(
+    lane: &mut Lane,
+    peer: &Peer,
+    asked: &SubscribeRequest,
+    missing: &BTreeSet<String>,
+) -> Vec<String> {
     let (gone, there): (Vec<&String>, Vec<&String>) =
         asked.channels.iter().partition(|uri| missing.contains(*uri));
     let mut known: BTreeSet<String> = there.into_iter().map(|uri| lane_name(lane, peer, uri)).collect();

@@ -245,6 +245,46 @@ fn a_tool_call_shows_its_terminal_while_the_command_runs_and_after_its_release()
 }
 
 #[test]
+fn a_command_goes_on_in_the_background_when_the_user_does_not_wait_for_it() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let call = r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"Run","kind":"execute","content":[{"type":"terminal","terminalId":"$TERMINAL"}]}"#;
+    let go = watched.folder.as_ref().unwrap().path().join("go");
+    let script = format!("echo one; while [ ! -e {} ]; do sleep 0.02; done; echo two", go.display());
+    let steps = [
+        shell(&script),
+        call.to_owned(),
+        about("wait_for_exit"),
+        about("output"),
+        about("release"),
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed"}"#.to_owned(),
+    ];
+    watched.begin("t1", &steps.join("\n"));
+    let shown = watched.action("chat/toolCallContentChanged");
+    let terminal = shown["content"][0]["resource"].clone();
+    watched.say(json!({ "id": 9, "method": "subscribe", "params": { "channel": terminal } }));
+    let claim = json!({ "kind": "session", "session": SESSION, "chat": default_chat_of(SESSION) });
+    let claimed = json!({ "type": "terminal/claimed", "claim": claim });
+    watched.say(json!({ "method": "dispatchAction",
+        "params": { "channel": terminal, "clientSeq": 77, "action": claimed } }));
+    watched.ending("t1");
+    let said = watched.said();
+    assert!(said.contains(r#"{"exitCode": null, "signal": null}"#), "{said}");
+    assert!(said.contains("go on in the background"), "{said}");
+    assert_eq!(watched.heard("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
+    assert!(watched.heard("chat/backgroundWorkRemoved").is_empty());
+    // What a later turn does is nothing to it.
+    watched.begin("t2", "hang");
+    watched.cancel("t2");
+    watched.ending("t2");
+    fs::write(go, "").unwrap();
+    watched.action("chat/backgroundWorkRemoved");
+    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 0 })]);
+    watched.wait_for_commands();
+    watched.leave();
+}
+
+#[test]
 fn a_command_that_no_call_shows_becomes_one() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

@@ -13,7 +13,7 @@ use ahp_sidecar::host::effects::{
     ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Recalled, Record, SessionKey, Shutdown,
     Timer,
 };
-use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
@@ -165,7 +165,7 @@ impl World {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
             agents: vec![Script.describe()],
             root_schema: speech::root_schema(),
-            replay_window: Window { actions_max: schedule.window, ..Window::default() },
+            replay_window: ReplayWindow { actions_max: schedule.window, ..ReplayWindow::default() },
             start: Start::default(),
             memory_budget: usize::MAX,
             limits: Default::default(),

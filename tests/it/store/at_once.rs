@@ -1,7 +1,7 @@
 //! Small commits that wait for nothing, and what is left to whoever can wait.
 
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Output};
-use ahp_sidecar::io::keeper::{Keeper, Kept, Opened};
+use ahp_sidecar::io::keeper::{CommitEvent, Keeper, Opened};
 use rusqlite::Connection;
 
 use super::*;
@@ -78,7 +78,7 @@ fn the_log_is_never_written_into_the_database_at_once() {
 #[test]
 fn old_actions_are_never_removed_at_once() {
     let (_folder, path) = place();
-    let window = Window { actions_max: 10, bytes_max: 1 << 20 };
+    let window = ReplayWindow { actions_max: 10, bytes_max: 1 << 20 };
     let (mut writer, first) = begun(&path, StoreOptions { window, ..options() });
     let mut last = first;
     while writer.commit_at_once(&actions([last + 1])) {
@@ -113,7 +113,7 @@ fn a_small_step_goes_out_at_once_but_never_before_one_that_waits() {
     let Opened { mut keeper, start, told: mut kept, .. } = Keeper::open(folder.path(), options()).unwrap();
     let first = start.head + 1;
     let mut commit = |keeper: &mut Keeper| match kept.blocking_recv() {
-        Some(Kept::Safe(step)) => keeper.release(step).count(),
+        Some(CommitEvent::Safe(step)) => keeper.release(step).count(),
         other => panic!("{other:?}"),
     };
     assert!(keeper.keep(step(actions([first])), false).is_empty());

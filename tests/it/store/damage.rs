@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ahp_sidecar::host::effects::SessionKey;
-use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
 use ahp_sidecar::store::sqlite::Writer;
@@ -78,7 +78,7 @@ fn a_log_with_a_changed_byte_ends_before_it() {
         log[at] ^= 1 << (at % 8);
         fs::write(beside(&path, "-wal"), log).unwrap();
         fs::remove_file(beside(&path, "-shm")).ok();
-        let Ok(reader) = Reader::open(&path, Window::default()) else { continue };
+        let Ok(reader) = Reader::open(&path, ReplayWindow::default()) else { continue };
         let Ok(page) = reader.list(&everything()) else { continue };
         let there = u64::try_from(page.sessions.len()).unwrap();
         for key in 1..=4 {
@@ -149,7 +149,7 @@ fn write_at(path: &Path, at: usize, byte: u8) {
 }
 
 fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
-    let Ok(reader) = Reader::open(path, Window::default()) else {
+    let Ok(reader) = Reader::open(path, ReplayWindow::default()) else {
         toll.refused += 1;
         return;
     };

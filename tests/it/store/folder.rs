@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use ahp_sidecar::store::folder::{Folder, FolderError};
+use ahp_sidecar::store::folder::{FolderError, StateFolder};
 
 use super::{beside, open, FILE_NAME};
 
@@ -16,7 +16,7 @@ fn mode(path: &Path) -> u32 {
 fn folder_and_files_are_for_us_alone() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("a/b");
-    let folder = Folder::hold(&path).unwrap();
+    let folder = StateFolder::hold(&path).unwrap();
     let database = folder.private_file(FILE_NAME).unwrap();
     let _writer = open(&database);
     assert_eq!(mode(&path), 0o700);
@@ -33,7 +33,7 @@ fn a_folder_that_was_open_to_others_is_closed() {
     fs::set_permissions(outer.path(), Permissions::from_mode(0o777)).unwrap();
     fs::write(outer.path().join(FILE_NAME), "").unwrap();
     fs::set_permissions(outer.path().join(FILE_NAME), Permissions::from_mode(0o644)).unwrap();
-    let folder = Folder::hold(outer.path()).unwrap();
+    let folder = StateFolder::hold(outer.path()).unwrap();
     let database = folder.private_file(FILE_NAME).unwrap();
     assert_eq!((mode(outer.path()), mode(&database)), (0o700, 0o600));
 }
@@ -41,13 +41,13 @@ fn a_folder_that_was_open_to_others_is_closed() {
 #[test]
 fn one_holder_at_a_time() {
     let outer = tempfile::tempdir().unwrap();
-    let folder = Folder::hold(outer.path()).unwrap();
-    let refused = Folder::hold(outer.path()).unwrap_err();
+    let folder = StateFolder::hold(outer.path()).unwrap();
+    let refused = StateFolder::hold(outer.path()).unwrap_err();
     assert!(matches!(refused, FolderError::Held { .. }), "{refused}");
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
     assert_eq!(refused.to_string().lines().count(), 1);
     drop(folder);
-    Folder::hold(outer.path()).unwrap();
+    StateFolder::hold(outer.path()).unwrap();
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn a_link_to_the_folder_of_somebody_else_is_refused() {
     };
     symlink(target, &link).unwrap();
     let before = mode(target);
-    let refused = Folder::hold(&link).unwrap_err();
+    let refused = StateFolder::hold(&link).unwrap_err();
     assert!(refused.to_string().contains("symbolic link to somebody else's"), "{refused}");
-    let refused = Folder::hold(target).unwrap_err();
+    let refused = StateFolder::hold(target).unwrap_err();
     assert!(refused.to_string().contains("belongs to somebody else"), "{refused}");
     assert_eq!(mode(target), before);
     assert!(!target.join("lock").exists());
@@ -76,9 +76,9 @@ fn a_link_to_our_own_folder_is_followed() {
     let outer = tempfile::tempdir().unwrap();
     fs::create_dir(outer.path().join("ours")).unwrap();
     symlink("ours", outer.path().join("link")).unwrap();
-    let _folder = Folder::hold(&outer.path().join("link")).unwrap();
+    let _folder = StateFolder::hold(&outer.path().join("link")).unwrap();
     assert!(outer.path().join("ours/lock").exists());
-    Folder::hold(&outer.path().join("ours")).unwrap_err();
+    StateFolder::hold(&outer.path().join("ours")).unwrap_err();
 }
 
 #[test]
@@ -88,12 +88,12 @@ fn what_is_no_folder_is_refused() {
     fs::write(&file, "x").unwrap();
     symlink("nowhere", outer.path().join("link")).unwrap();
     for path in [&file, &file.join("below"), &outer.path().join("link")] {
-        let refused = Folder::hold(path).unwrap_err();
+        let refused = StateFolder::hold(path).unwrap_err();
         assert!(matches!(refused, FolderError::Io { .. }), "{refused}");
     }
     assert_eq!(fs::read_to_string(file).unwrap(), "x");
-    assert!(Folder::hold_existing(&outer.path().join("none")).is_err());
-    assert!(Folder::look_into(&outer.path().join("none")).is_err());
+    assert!(StateFolder::hold_existing(&outer.path().join("none")).is_err());
+    assert!(StateFolder::look_into(&outer.path().join("none")).is_err());
     assert!(!outer.path().join("none").exists());
 }
 
@@ -104,7 +104,7 @@ fn a_folder_that_has_another_purpose_is_left_as_it_is() {
     fs::create_dir(&path).unwrap();
     let left_alone = |others_may: u32, files: usize| {
         fs::set_permissions(&path, Permissions::from_mode(others_may)).unwrap();
-        let refused = Folder::hold(&path).unwrap_err().to_string();
+        let refused = StateFolder::hold(&path).unwrap_err().to_string();
         assert!(refused.contains("chmod 700") && refused.contains("--state-dir"), "{refused}");
         assert_eq!(mode(&path), others_may);
         assert_eq!(fs::read_dir(&path).unwrap().count(), files);
@@ -117,7 +117,7 @@ fn a_folder_that_has_another_purpose_is_left_as_it_is() {
     }
     // For whom it is meant can say so.
     fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
-    drop(Folder::hold(&path).unwrap());
+    drop(StateFolder::hold(&path).unwrap());
     // A lock that somebody held says nothing of a store.
     left_alone(0o755, 2);
 }
@@ -129,7 +129,7 @@ fn a_store_of_another_program_does_not_make_the_folder_ours() {
     fs::create_dir(&path).unwrap();
     rusqlite::Connection::open(path.join(FILE_NAME)).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-    Folder::hold(&path).unwrap_err();
+    StateFolder::hold(&path).unwrap_err();
     assert_eq!(mode(&path), 0o755);
 }
 
@@ -137,18 +137,18 @@ fn a_store_of_another_program_does_not_make_the_folder_ours() {
 fn who_looks_into_a_folder_changes_nothing_and_keeps_others_from_writing() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("state");
-    drop(Folder::hold(&path).unwrap());
+    drop(StateFolder::hold(&path).unwrap());
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     fs::write(path.join("lock"), "1").unwrap();
-    let looking = Folder::look_into(&path).unwrap();
-    let also = Folder::look_into(&path).unwrap();
+    let looking = StateFolder::look_into(&path).unwrap();
+    let also = StateFolder::look_into(&path).unwrap();
     assert_eq!((mode(&path), fs::read_to_string(path.join("lock")).unwrap()), (0o755, "1".to_owned()));
     fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
-    let refused = Folder::hold(&path).unwrap_err();
+    let refused = StateFolder::hold(&path).unwrap_err();
     assert!(matches!(refused, FolderError::Held { .. }), "{refused}");
     drop((looking, also));
     // Who holds it goes on, and may be watched.
-    let _holder = Folder::hold(&path).unwrap();
-    drop(Folder::look_into(&path).unwrap());
-    assert!(matches!(Folder::hold(&path).unwrap_err(), FolderError::Held { .. }));
+    let _holder = StateFolder::hold(&path).unwrap();
+    drop(StateFolder::look_into(&path).unwrap());
+    assert!(matches!(StateFolder::hold(&path).unwrap_err(), FolderError::Held { .. }));
 }

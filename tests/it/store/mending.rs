@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChannelRow, ChatKey, Output, Record, SessionKey};
-use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::io::keeper::Keeper;
 use ahp_sidecar::store::archive::Archive;
 use ahp_sidecar::store::errors::StoreError;
@@ -507,7 +507,7 @@ fn assert_honest(path: &Path, what: &str) -> usize {
     let Ok((mut writer, start)) = opened else { return 0 };
     assert!(start.head >= LAST, "{what}: numbers begin at {}", start.head);
     let listed = archive.map_or(usize::MAX, |listed| listed.len());
-    let Ok(reader) = Reader::open(path, Window::default()) else { return 0 };
+    let Ok(reader) = Reader::open(path, ReplayWindow::default()) else { return 0 };
     let mut unseen = 0;
     for round in 0..2 {
         for key in 1..=SESSIONS {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use ahp_sidecar::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, Page, Record, SavedSession, SessionKey, SessionRow,
 };
-use ahp_sidecar::host::log::Window;
+use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::host::Start;
 use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
@@ -44,13 +44,13 @@ fn open(path: &Path) -> (Writer, Start) {
 }
 
 fn open_with(path: &Path, actions_max: usize, bytes_max: usize) -> (Writer, Start) {
-    let window = Window { actions_max, bytes_max };
+    let window = ReplayWindow { actions_max, bytes_max };
     Writer::open(path, StoreOptions { window, trash: Duration::from_secs(60), ..StoreOptions::default() })
         .unwrap()
 }
 
 fn reader(path: &Path) -> Reader {
-    Reader::open(path, Window::default()).unwrap()
+    Reader::open(path, ReplayWindow::default()).unwrap()
 }
 
 /// A file beside the database: `-wal` or `-shm`.

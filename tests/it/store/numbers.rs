@@ -104,7 +104,7 @@ fn what_is_too_much_to_replay_is_not_replayed() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&actions(1..=5)).unwrap();
-    let window = |actions_max, bytes_max| ahp_sidecar::host::log::Window { actions_max, bytes_max };
+    let window = |actions_max, bytes_max| ahp_sidecar::host::log::ReplayWindow { actions_max, bytes_max };
     for (window, cursor, expected) in [
         (window(3, 1000), 2, Some(3)),
         (window(3, 1000), 1, None),

@@ -17,7 +17,7 @@ use crate::support::HUNG;
 /// A store that keeps nothing of what is over.
 fn options() -> StoreOptions {
     StoreOptions {
-        window: Window { actions_max: 10, bytes_max: 100_000 },
+        window: ReplayWindow { actions_max: 10, bytes_max: 100_000 },
         trash: Duration::ZERO,
         ..StoreOptions::default()
     }
@@ -36,7 +36,7 @@ fn size(path: &Path) -> u64 {
 }
 
 /// Everything that the large session took is gone, and the others are there.
-fn assert_small(path: &Path, window: Window) {
+fn assert_small(path: &Path, window: ReplayWindow) {
     assert!(size(path) < 1 << 20, "{} bytes are left", size(path));
     let reader = Reader::open(path, window).unwrap();
     assert_eq!(titles(&reader), ["session 3", "session 1"]);
@@ -66,7 +66,7 @@ fn space_is_given_back_a_little_at_a_time() {
 #[test]
 fn what_new_actions_will_need_is_not_given_back() {
     let (_folder, path) = place();
-    let window = Window { actions_max: 10, bytes_max: 40 << 20 };
+    let window = ReplayWindow { actions_max: 10, bytes_max: 40 << 20 };
     let (mut writer, _) = Writer::open(&path, StoreOptions { window, ..options() }).unwrap();
     writer.commit(&records()).unwrap();
     writer.commit(&[REMOVED]).unwrap();

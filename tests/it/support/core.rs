@@ -5,7 +5,7 @@
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{AgentDescription, ChatKey, Command, ConnectionId, Ids, Input, Now, Output};
-use ahp_sidecar::host::{limits::Limits, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{limits::Limits, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
@@ -51,7 +51,7 @@ impl Core {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents: vec![agent],
             root_schema: ahp_sidecar::host::nothing_to_configure(),
-            replay_window: Window::default(),
+            replay_window: ReplayWindow::default(),
             start: Start::default(),
             memory_budget: usize::MAX,
             limits,

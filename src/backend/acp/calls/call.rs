@@ -10,7 +10,7 @@ use ahp_types::state::{ToolResultContent, ToolResultTextContent};
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
-use super::{Call, Offer, Stage};
+use super::{CallStage, PermissionOffer, TrackedCall};
 use crate::backend::acp::terminals::screen::{LEFT_OUT, SHOWN_BYTES_MAX};
 use crate::backend::acp::{besides, content};
 use crate::host::effects::{Besides, Event, ToolGate, ToolOutcome, TurnEvent};
@@ -26,7 +26,7 @@ const PRINTED: [&str; 6] =
 /// So much of a terminal's output is kept, in bytes: the latest of it.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
-impl Call {
+impl TrackedCall {
     /// What clients are to be told, now that something about the call has changed.
     pub(super) fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
         let mut told = Vec::new();
@@ -46,16 +46,16 @@ impl Call {
         let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
         let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
         // A client begins with it as soon as it runs: it runs when the agent waits for the result.
-        if self.stage == Stage::Begun && (over || runs) && self.client_tool.is_none() {
-            self.stage = Stage::Running;
+        if self.stage == CallStage::Begun && (over || runs) && self.client_tool.is_none() {
+            self.stage = CallStage::Running;
             told.push(self.ready(id, ToolGate::Open));
         }
         match (self.stage, status) {
-            (Stage::Over, _) => {}
+            (CallStage::Over, _) => {}
             (_, Some(ToolCallStatus::Completed)) => told.push(self.done(id, true, None)),
             (_, Some(ToolCallStatus::Failed)) => told.push(self.done(id, false, None)),
-            (Stage::Running, _) => told.extend(self.shown(id)),
-            (Stage::Begun | Stage::Asked, _) => {}
+            (CallStage::Running, _) => told.extend(self.shown(id)),
+            (CallStage::Begun | CallStage::Asked, _) => {}
         }
         told
     }
@@ -64,8 +64,8 @@ impl Call {
     pub(super) fn ask(&mut self, id: &str) -> Option<TurnEvent> {
         let (_, options) = self.asked.front()?;
         self.options = options.iter().map(|offer| (offer.option_id.clone(), offer.rest())).collect();
-        let gate = ToolGate::Ask(options.iter().map(Offer::option).collect());
-        self.stage = Stage::Asked;
+        let gate = ToolGate::Ask(options.iter().map(PermissionOffer::option).collect());
+        self.stage = CallStage::Asked;
         Some(self.ready(id, gate))
     }
 
@@ -90,7 +90,7 @@ impl Call {
     }
 
     pub(super) fn done(&mut self, id: &str, success: bool, why: Option<String>) -> TurnEvent {
-        self.stage = Stage::Over;
+        self.stage = CallStage::Over;
         let mut content = self.produced();
         let mut structured = None;
         let printed = self.output.as_ref().and_then(printed).map(ToOwned::to_owned);
@@ -161,7 +161,7 @@ impl Call {
         besides::put(&mut meta, besides::TERMINAL, some(json!(self.terminal_info)));
         besides::put(&mut meta, besides::OPTIONS, some(json!(self.options)));
         besides::put(&mut meta, besides::META, some(json!(self.meta)));
-        if self.stage == Stage::Over {
+        if self.stage == CallStage::Over {
             besides::put(&mut meta, besides::RAW_OUTPUT, self.output.clone());
         }
         meta
@@ -174,7 +174,7 @@ impl Call {
             content.push(content::terminal(name, &self.message()));
         }
         if !self.terminal.is_empty() {
-            let is_over = self.stage == Stage::Over;
+            let is_over = self.stage == CallStage::Over;
             let shown = text::last_bytes(&self.terminal, if is_over { usize::MAX } else { SHOWN_BYTES_MAX });
             let is_cut = shown.len() < self.terminal.len();
             content.push(content::text(if is_cut { format!("{LEFT_OUT}{shown}") } else { shown.to_owned() }));
@@ -188,7 +188,7 @@ impl Call {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));
         let code = self.terminal_info.get("exit_code").and_then(Value::as_i64);
-        let end = (has_ended || self.stage == Stage::Over).then_some(code);
+        let end = (has_ended || self.stage == CallStage::Over).then_some(code);
         let title = self.message();
         self.feed.tell_in(id, &name, &title, end)
     }

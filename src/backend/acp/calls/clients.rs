@@ -9,14 +9,14 @@ use std::sync::Arc;
 use agent_client_protocol_schema::v1::{ContentBlock, ToolCallContent};
 use serde_json::{json, Value};
 
-use super::{Call, Calls, Said, Stage};
-use crate::backend::acp::client_tools::{self, Offered};
+use super::{CallReport, CallStage, Calls, TrackedCall};
+use crate::backend::acp::client_tools::{self, OfferedTools};
 use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
 
 impl Calls {
     /// The tools that clients carry out are these now.
-    pub fn offer(&mut self, offered: Arc<Offered>) {
+    pub fn offer(&mut self, offered: Arc<OfferedTools>) {
         self.offered = offered;
     }
 
@@ -27,8 +27,8 @@ impl Calls {
         let call = self.calls.entry(id.clone()).or_default();
         call.wanted = true;
         call.input = Some(arguments.clone());
-        if call.stage == Stage::Begun {
-            call.stage = Stage::Running;
+        if call.stage == CallStage::Begun {
+            call.stage = CallStage::Running;
         }
         let message = call.message().into();
         let (name, input) = (tool.to_owned(), arguments.to_string());
@@ -37,7 +37,7 @@ impl Calls {
 
     /// The agent does not wait any more for what comes of a client's tool.
     pub fn gives_up(&mut self, id: &str) -> Option<TurnEvent> {
-        let call = self.calls.get_mut(id).filter(|call| call.stage != Stage::Over)?;
+        let call = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over)?;
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
     }
 
@@ -51,7 +51,7 @@ impl Calls {
         let call = self.calls.get_mut(id)?;
         // A client may be done before the agent asks for the result.
         if call.wanted {
-            call.stage = Stage::Over;
+            call.stage = CallStage::Over;
         }
         call.asked.pop_front().map(|(request, _)| request)
     }
@@ -59,19 +59,21 @@ impl Calls {
     /// The agent's own account of a call that it makes now. What the user has allowed, and a client runs already, must
     /// be just this.
     fn account_of(&self, tool: &str, arguments: &Value, mentions: &[String]) -> Option<String> {
-        let fits = |call: &Call| call.input.as_ref() == Some(arguments);
+        let fits = |call: &TrackedCall| call.input.as_ref() == Some(arguments);
         let open = self.calls.iter().filter(|(_, call)| {
             // What the user has denied is not to be carried out as a call of its own.
-            let is_open = !call.wanted && (call.stage != Stage::Over || call.denied);
-            is_open && call.client_tool.as_deref() == Some(tool) && (call.stage == Stage::Begun || fits(call))
+            let is_open = !call.wanted && (call.stage != CallStage::Over || call.denied);
+            is_open
+                && call.client_tool.as_deref() == Some(tool)
+                && (call.stage == CallStage::Begun || fits(call))
         });
-        let open: Vec<(&String, &Call)> = open.collect();
+        let open: Vec<(&String, &TrackedCall)> = open.collect();
         let own = |id: &str| self.renamed.iter().find(|(_, name)| *name == id).map(|(own, _)| own.as_str());
         let is_mentioned = |id: &str| mentions.iter().any(|said| said == own(id).unwrap_or(id));
         let mentioned = open.iter().find(|(id, _)| is_mentioned(id));
         let fitting = || open.iter().find(|(_, call)| fits(call));
         // Some tell later what they call a tool with.
-        let is_not_told = |call: &Call| call.input.as_ref().is_none_or(|input| *input == json!({}));
+        let is_not_told = |call: &TrackedCall| call.input.as_ref().is_none_or(|input| *input == json!({}));
         let untold = || open.iter().find(|(_, call)| is_not_told(call));
         let (id, _) = mentioned.or_else(fitting).or_else(untold)?;
         Some((*id).clone())
@@ -82,17 +84,17 @@ impl Calls {
         let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
         let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();
         let client_tool = Some(tool.to_owned());
-        let call = Call { client_tool, told: true, unclaimed: true, ..Call::default() };
+        let call = TrackedCall { client_tool, told: true, unclaimed: true, ..TrackedCall::default() };
         self.calls.insert(id.clone(), call);
         id
     }
 
     /// The call that was shown already, of which an agent tells now for the first time.
-    pub(super) fn shown_before(&mut self, said: &Said) -> Option<String> {
+    pub(super) fn shown_before(&mut self, said: &CallReport) -> Option<String> {
         let tool = self.client_tool(said)?;
         let input = said.update.fields.raw_input.as_ref().and_then(client_tools::arguments);
         let input = input.filter(|input| **input != json!({}));
-        let fits = |call: &Call| {
+        let fits = |call: &TrackedCall| {
             call.client_tool.as_ref() == Some(&tool)
                 && input.is_none_or(|input| call.input.as_ref() == Some(input))
         };
@@ -102,7 +104,7 @@ impl Calls {
     }
 
     /// The client's tool that a message about a call speaks of.
-    pub(super) fn client_tool(&self, said: &Said) -> Option<String> {
+    pub(super) fn client_tool(&self, said: &CallReport) -> Option<String> {
         if self.offered.is_empty() {
             return None;
         }
@@ -121,7 +123,7 @@ impl Calls {
     }
 }
 
-impl Call {
+impl TrackedCall {
     /// Takes in what an agent says that it calls a client's tool with. Some say it in the content of a question only,
     /// and some ask with something else as the input.
     pub(super) fn learn_arguments(&mut self, input: Option<&Value>, content: Option<&[ToolCallContent]>) {

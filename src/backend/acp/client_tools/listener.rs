@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::server::{self, Heard, Lines, Link};
-use super::{relay, Offered, SERVER};
+use super::server::{self, Lines, SharedTools, ToolServerEvent};
+use super::{relay, OfferedTools, SERVER};
 use crate::backend::secrets::Secret;
 
 /// What the names of our folders begin with; the id of the process follows.
@@ -44,24 +44,24 @@ const ASKS_AGAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where the MCP servers of an agent's sessions connect, once there is one.
 #[derive(Debug, Default)]
-pub struct Listener {
-    open: tokio::sync::Mutex<Option<Open>>,
-    links: Arc<Links>,
+pub struct ToolListener {
+    open: tokio::sync::Mutex<Option<OpenListener>>,
+    links: Arc<LinksByToken>,
 }
 
 #[derive(Debug)]
-struct Open {
-    folder: Folder,
+struct OpenListener {
+    folder: SocketFolder,
     /// Ends the task that listens.
     _listening: DropGuard,
 }
 
 /// What a link is given to, by its token.
 #[derive(Debug, Default)]
-struct Links(Mutex<HashMap<String, Link>>);
+struct LinksByToken(Mutex<HashMap<String, SharedTools>>);
 
-impl Links {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Link>> {
+impl LinksByToken {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, SharedTools>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,14 +72,14 @@ pub struct Server {
     token: String,
     _secret: Secret,
     socket: PathBuf,
-    links: Arc<Links>,
-    tools: watch::Sender<Arc<Offered>>,
-    heard: mpsc::Receiver<Heard>,
-    listed: watch::Receiver<Option<Arc<Offered>>>,
+    links: Arc<LinksByToken>,
+    tools: watch::Sender<Arc<OfferedTools>>,
+    heard: mpsc::Receiver<ToolServerEvent>,
+    listed: watch::Receiver<Option<Arc<OfferedTools>>>,
     changed: Instant,
 }
 
-impl Listener {
+impl ToolListener {
     /// A server of these tools, for one session.
     ///
     /// # Errors
@@ -91,11 +91,11 @@ impl Listener {
             open => open.insert(self.listen().context("there is no place for a socket")?),
         };
         let token = uuid::Uuid::new_v4().simple().to_string();
-        let (tools, offered) = watch::channel(Arc::new(Offered::new(tools)));
+        let (tools, offered) = watch::channel(Arc::new(OfferedTools::new(tools)));
         let (said, heard) = mpsc::channel(HEARD_MAX);
         let (lists, listed) = watch::channel(None);
         let calls = Arc::new(AtomicU64::new(0));
-        self.links.all().insert(token.clone(), Link { tools: offered, said, lists, calls });
+        self.links.all().insert(token.clone(), SharedTools { tools: offered, said, lists, calls });
         Ok(Server {
             _secret: Secret::keep(&token),
             token,
@@ -114,13 +114,13 @@ impl Listener {
         *self.open.lock().await = None;
     }
 
-    fn listen(&self) -> io::Result<Open> {
-        let folder = Folder::make()?;
+    fn listen(&self) -> io::Result<OpenListener> {
+        let folder = SocketFolder::make()?;
         let listener = UnixListener::bind(folder.socket())?;
         fs::set_permissions(folder.socket(), Permissions::from_mode(0o600))?;
         let stop = CancellationToken::new();
         tokio::spawn(accept(listener, Arc::clone(&self.links), stop.clone()));
-        Ok(Open { folder, _listening: stop.drop_guard() })
+        Ok(OpenListener { folder, _listening: stop.drop_guard() })
     }
 }
 
@@ -136,7 +136,7 @@ impl Server {
 
     /// The tools are these now.
     pub fn offer(&mut self, tools: Vec<ToolDefinition>) {
-        let offered = Offered::new(tools);
+        let offered = OfferedTools::new(tools);
         if **self.tools.borrow() != offered {
             self.changed = Instant::now();
             self.tools.send_replace(Arc::new(offered));
@@ -144,7 +144,7 @@ impl Server {
     }
 
     /// The tools.
-    pub fn offered(&self) -> Arc<Offered> {
+    pub fn offered(&self) -> Arc<OfferedTools> {
         Arc::clone(&self.tools.borrow())
     }
 
@@ -161,7 +161,7 @@ impl Server {
     }
 
     /// What the agent says next.
-    pub async fn hear(&mut self) -> Option<Heard> {
+    pub async fn hear(&mut self) -> Option<ToolServerEvent> {
         self.heard.recv().await
     }
 }
@@ -172,7 +172,7 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: UnixListener, links: Arc<Links>, stop: CancellationToken) {
+async fn accept(listener: UnixListener, links: Arc<LinksByToken>, stop: CancellationToken) {
     let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
     loop {
         let accepted = async {
@@ -200,7 +200,7 @@ fn is_of_this_user(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
 
-async fn let_in(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<Links>) {
+async fn let_in(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<LinksByToken>) {
     let mut lines = Lines::new(stream);
     let token = match timeout(TOKEN_WITHIN, lines.next()).await {
         Ok(Some(token)) => token,
@@ -226,9 +226,9 @@ fn this_program() -> io::Result<PathBuf> {
 
 /// A folder for the socket that nobody else may enter.
 #[derive(Debug)]
-struct Folder(PathBuf);
+struct SocketFolder(PathBuf);
 
-impl Folder {
+impl SocketFolder {
     fn make() -> io::Result<Self> {
         let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = base.filter(|base| base.is_absolute() && base.is_dir());
@@ -256,7 +256,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for SocketFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             tracing::debug!(%error, "the folder of a socket was not removed");

@@ -15,7 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
-use super::{refusal, Offered};
+use super::{refusal, OfferedTools};
 use crate::backend::acp::errors::code;
 
 /// The versions of MCP that are spoken, the newest first. What a server of tools says is the same in all of them.
@@ -26,7 +26,7 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// What an agent says through its MCP server.
 #[derive(Debug)]
-pub enum Heard {
+pub enum ToolServerEvent {
     /// It has been told the tools.
     Listed,
     /// It calls a tool.
@@ -61,11 +61,11 @@ impl Called {
 
 /// What every connection of a session shares.
 #[derive(Debug, Clone)]
-pub(super) struct Link {
-    pub(super) tools: watch::Receiver<Arc<Offered>>,
-    pub(super) said: mpsc::Sender<Heard>,
+pub(super) struct SharedTools {
+    pub(super) tools: watch::Receiver<Arc<OfferedTools>>,
+    pub(super) said: mpsc::Sender<ToolServerEvent>,
     /// The tools that the agent was told last.
-    pub(super) lists: watch::Sender<Option<Arc<Offered>>>,
+    pub(super) lists: watch::Sender<Option<Arc<OfferedTools>>>,
     pub(super) calls: Arc<AtomicU64>,
 }
 
@@ -116,7 +116,7 @@ struct Message<'a> {
 
 /// A connection that is being served.
 struct Serving {
-    link: Link,
+    link: SharedTools,
     /// The ids of the calls that are not answered, as the agent says them.
     open: HashMap<u64, Value>,
     results: mpsc::UnboundedSender<(u64, Value)>,
@@ -125,7 +125,7 @@ struct Serving {
 }
 
 /// Serves a connection until the agent closes it or the session is closed.
-pub(super) async fn serve(mut lines: Lines, mut link: Link) {
+pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
     let (results, mut done) = mpsc::unbounded_channel();
     let mut serving = Serving { link: link.clone(), open: HashMap::new(), results, listens: false };
     link.tools.mark_unchanged();
@@ -154,7 +154,7 @@ pub(super) async fn serve(mut lines: Lines, mut link: Link) {
         }
     }
     for number in serving.open.into_keys() {
-        if link.said.send(Heard::Withdrawn(number)).await.is_err() {
+        if link.said.send(ToolServerEvent::Withdrawn(number)).await.is_err() {
             break;
         }
     }
@@ -196,7 +196,7 @@ impl Serving {
                 tracing::debug!(tools = ?offered.names(), "an agent has asked for the tools of clients");
                 self.listens = true;
                 self.link.lists.send_replace(Some(offered));
-                self.tell(Heard::Listed).await;
+                self.tell(ToolServerEvent::Listed).await;
                 json!({ "tools": tools })
             }
             "tools/call" => return self.called(id, params).await,
@@ -223,7 +223,7 @@ impl Serving {
         let number = self.link.calls.fetch_add(1, Ordering::Relaxed) + 1;
         self.open.insert(number, id);
         let results = self.results.clone();
-        self.tell(Heard::Called(Called { number, tool, arguments, mentions, results })).await;
+        self.tell(ToolServerEvent::Called(Called { number, tool, arguments, mentions, results })).await;
         None
     }
 
@@ -232,11 +232,11 @@ impl Serving {
         let number = self.open.iter().find(|(_, open)| *open == id).map(|(number, _)| *number);
         if let Some(number) = number {
             self.open.remove(&number);
-            self.tell(Heard::Withdrawn(number)).await;
+            self.tell(ToolServerEvent::Withdrawn(number)).await;
         }
     }
 
-    async fn tell(&self, heard: Heard) {
+    async fn tell(&self, heard: ToolServerEvent) {
         if self.link.said.send(heard).await.is_err() {
             tracing::debug!("an agent uses its MCP server after its session was closed");
         }

@@ -9,8 +9,8 @@ fn tool(name: &str) -> ToolDefinition {
     serde_json::from_value(json!({ "name": name })).unwrap()
 }
 
-fn offered(tools: Value) -> Offered {
-    Offered::new(serde_json::from_value(tools).unwrap())
+fn offered(tools: Value) -> OfferedTools {
+    OfferedTools::new(serde_json::from_value(tools).unwrap())
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn names_are_such_that_every_provider_takes_them_and_stay_apart() {
     }
     let kept: std::collections::BTreeSet<&String> = others.iter().collect();
     assert_eq!(kept.len(), others.len());
-    let offered = Offered::new(vec![tool("a.b"), tool("a/b")]);
+    let offered = OfferedTools::new(vec![tool("a.b"), tool("a/b")]);
     assert_eq!(offered.tool_named(&others[1]), Some("a/b"));
     assert_eq!(offered.tool_named("a/b"), None);
 }
@@ -52,7 +52,7 @@ fn a_schema_is_passed_on_and_one_that_no_agent_takes_costs_its_tool_alone() {
 
 #[test]
 fn a_call_is_known_by_what_agents_call_it_and_by_nothing_else() {
-    let offered = Offered::new(vec![tool("look"), tool("look_at"), tool("_x")]);
+    let offered = OfferedTools::new(vec![tool("look"), tool("look_at"), tool("_x")]);
     // As they were seen to say it.
     for text in [
         "mcp__ahpclient__look",

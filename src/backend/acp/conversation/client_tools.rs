@@ -11,11 +11,11 @@ use ahp_types::state::{ToolCallResult, ToolDefinition};
 use serde_json::{json, Value};
 
 use super::requests::REQUESTS_MAX;
-use super::{Conversation, Run};
+use super::{AcpConversation, PromptRun};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::besides;
 use crate::backend::acp::client_tools::listener::Server;
-use crate::backend::acp::client_tools::{refusal, result, Called, Heard, Offered};
+use crate::backend::acp::client_tools::{refusal, result, Called, OfferedTools, ToolServerEvent};
 use crate::host::effects::Event;
 
 /// Why tools do not reach an agent whose operator does not want that.
@@ -37,13 +37,13 @@ pub(super) struct ClientTools {
     /// What came of calls whose clients were done before the agent asked for it.
     early: HashMap<String, Value>,
     /// The tools, where there is no server.
-    unreachable: Offered,
+    unreachable: OfferedTools,
 }
 
 impl ClientTools {
     /// The tools that clients offer when a conversation opens.
     pub(super) async fn new(agent: &Agent, tools: Vec<ToolDefinition>) -> Self {
-        let unreachable = Offered::new(tools.clone());
+        let unreachable = OfferedTools::new(tools.clone());
         let (mut server, mut entry) = (Err(TURNED_OFF.to_owned()), None);
         if agent.spec.client_tools {
             let served = agent.client_tools.serve(tools).await;
@@ -65,7 +65,7 @@ impl ClientTools {
     }
 
     /// What the agent says next of them.
-    pub(super) async fn hear(&mut self) -> Option<Heard> {
+    pub(super) async fn hear(&mut self) -> Option<ToolServerEvent> {
         match &mut self.server {
             Ok(server) => server.hear().await,
             Err(_) => std::future::pending().await,
@@ -73,12 +73,12 @@ impl ClientTools {
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     /// The tools that clients offer are others now.
     pub(super) fn offer_client_tools(&mut self, tools: Vec<ToolDefinition>) {
         match &mut self.client_tools.server {
             Ok(server) => server.offer(tools),
-            Err(_) => self.client_tools.unreachable = Offered::new(tools),
+            Err(_) => self.client_tools.unreachable = OfferedTools::new(tools),
         }
         self.client_tools_are_offered();
     }
@@ -113,11 +113,11 @@ impl Conversation {
     }
 
     /// Takes in what an agent says through its server.
-    pub(super) fn heard_of_client_tools(&mut self, heard: Option<Heard>) {
+    pub(super) fn heard_of_client_tools(&mut self, heard: Option<ToolServerEvent>) {
         match heard {
-            Some(Heard::Listed) => self.note(besides::CLIENT_TOOLS, None),
-            Some(Heard::Called(called)) => self.called_client_tool(called),
-            Some(Heard::Withdrawn(number)) => {
+            Some(ToolServerEvent::Listed) => self.note(besides::CLIENT_TOOLS, None),
+            Some(ToolServerEvent::Called(called)) => self.called_client_tool(called),
+            Some(ToolServerEvent::Withdrawn(number)) => {
                 let mut waiting = self.client_tools.waiting.iter();
                 let id = waiting.find(|(_, called)| called.number == number).map(|(id, _)| id.clone());
                 let Some(id) = id else { return };
@@ -133,7 +133,7 @@ impl Conversation {
     }
 
     fn called_client_tool(&mut self, called: Called) {
-        if !self.run.as_ref().is_some_and(Run::goes_on) {
+        if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
         }
         if self.client_tools.waiting.len() >= REQUESTS_MAX {

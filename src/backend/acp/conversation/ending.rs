@@ -8,15 +8,15 @@ use anyhow::{bail, Context};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::{updates, Conversation, Next};
+use super::{updates, AcpConversation, Next};
 use crate::backend::acp::errors::code;
-use crate::backend::acp::peer::Failure;
+use crate::backend::acp::peer::AgentError;
 use crate::backend::acp::{besides, login};
 use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
-impl Conversation {
+impl AcpConversation {
     /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
-    pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, Failure>) -> bool {
+    pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
         let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
@@ -28,7 +28,7 @@ impl Conversation {
     }
 
     /// The agent is done with its prompt.
-    pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, Failure>) {
+    pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, AgentError>) {
         let end = match answer {
             Ok(answer) => {
                 self.agent.has_worked();

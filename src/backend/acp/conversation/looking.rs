@@ -8,7 +8,7 @@ use std::pin::Pin;
 
 use ahp_types::state::{FileEdit, ToolResultContent, ToolResultFileEditContent};
 
-use super::Conversation;
+use super::AcpConversation;
 use crate::backend::acp::edits;
 use crate::host::effects::{Besides, Event, TurnEvent};
 
@@ -29,7 +29,7 @@ impl Looking {
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     /// Begins to find out what the first event that is to be reported needs; false when it needs nothing.
     pub(super) fn looks(&mut self) -> bool {
         let changes = match (self.pending.front(), &self.looking) {

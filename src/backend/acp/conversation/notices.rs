@@ -13,7 +13,7 @@ use agent_client_protocol_schema::MaybeUndefined;
 use ahp_types::common::JsonObject;
 use serde_json::Value;
 
-use super::Conversation;
+use super::AcpConversation;
 use crate::backend::acp::{besides, content};
 use crate::host::effects::{Besides, TurnEvent};
 
@@ -40,7 +40,7 @@ impl Compactions {
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     /// Shows a notice.
     pub(super) fn noticed(&mut self, notice: Notice) {
         let mut text = notice.title;

@@ -22,13 +22,13 @@ use tokio::time::timeout;
 use super::client_tools::ClientTools;
 use super::requests::asked_too_early;
 use super::settings::{is_of_session, Settings};
-use super::{Conversation, Looking};
-use crate::backend::acp::agent::{Agent, Running, Use};
+use super::{AcpConversation, Looking};
+use crate::backend::acp::agent::{Agent, RunningAgent, Use};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
 use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
-use crate::backend::acp::peer::{Ear, Failure, Said};
+use crate::backend::acp::peer::{AgentError, AgentSaid, Ear};
 use crate::backend::acp::terminals::Terminals;
 use crate::backend::Reports;
 use crate::files::uris::path_of;
@@ -46,7 +46,7 @@ struct NotTakenUp(String);
 /// An agent that replays late, and is silent for so long after it has loaded a session, has replayed all of it.
 const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
-impl Conversation {
+impl AcpConversation {
     /// Opens it, and logs in where the agent needs that and there are tokens for it.
     pub(super) async fn open(
         agent: &Arc<Agent>,
@@ -165,7 +165,7 @@ impl Conversation {
 /// it any more. `session/resume` takes the same parameters as `session/load`.
 async fn take_up(
     agent: &Agent,
-    running: &Running,
+    running: &RunningAgent,
     ear: &mut Ear,
     request: &LoadSessionRequest,
     of_session: &mut Vec<Box<RawValue>>,
@@ -226,18 +226,18 @@ pub(super) async fn ask(
     params: &impl Serialize,
     limit: Duration,
     of_session: &mut Vec<Box<RawValue>>,
-) -> anyhow::Result<Result<Box<RawValue>, Failure>> {
+) -> anyhow::Result<Result<Box<RawValue>, AgentError>> {
     let id = ear.request(method, params);
     let answered = timeout(limit, async {
         let mut answered = None;
         loop {
             match ear.hear().await {
-                Some(Said::Answer(about, answer)) if about == id => answered = Some(answer),
-                Some(Said::HeardOut(about)) if about == id => return answered,
-                Some(Said::Request { id, method, .. }) => {
+                Some(AgentSaid::Answer(about, answer)) if about == id => answered = Some(answer),
+                Some(AgentSaid::HeardOut(about)) if about == id => return answered,
+                Some(AgentSaid::Request { id, method, .. }) => {
                     ear.answer(&id, asked_too_early(&method));
                 }
-                Some(Said::Update(update)) if is_of_session(&update) => of_session.push(update),
+                Some(AgentSaid::Update(update)) if is_of_session(&update) => of_session.push(update),
                 Some(_) => {}
                 None => return answered,
             }
@@ -259,8 +259,8 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
             match said {
-                Said::Request { id, method, .. } => ear.answer(&id, asked_too_early(&method)),
-                Said::Update(update) if is_of_session(&update) => of_session.push(update),
+                AgentSaid::Request { id, method, .. } => ear.answer(&id, asked_too_early(&method)),
+                AgentSaid::Update(update) if is_of_session(&update) => of_session.push(update),
                 _ => {}
             }
         }
@@ -271,7 +271,7 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
 }
 
 /// What an agent refused, for people.
-pub(super) fn refused(method: &str, failure: &Failure) -> anyhow::Error {
+pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     if login::is_required(failure) {
         return login::Required(failure.to_string()).into();
     }

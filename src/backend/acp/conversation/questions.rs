@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{json, Map, Value};
 
-use super::Conversation;
+use super::AcpConversation;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
@@ -36,12 +36,12 @@ pub(super) struct Questions {
 #[derive(Debug)]
 struct OpenQuestion {
     request: AgentRequest,
-    wanted: Wanted,
+    wanted: WantedAnswer,
 }
 
 /// What is to be answered.
 #[derive(Debug)]
-enum Wanted {
+enum WantedAnswer {
     /// That the user will open it.
     Url,
     Form {
@@ -100,12 +100,12 @@ struct Field {
 struct Choices {
     r#enum: Option<Vec<String>>,
     enum_names: Option<Vec<String>>,
-    one_of: Option<Vec<Choice>>,
-    any_of: Option<Vec<Choice>>,
+    one_of: Option<Vec<QuestionChoice>>,
+    any_of: Option<Vec<QuestionChoice>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Choice {
+struct QuestionChoice {
     r#const: String,
     title: Option<String>,
     description: Option<String>,
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     /// Takes in a request for the user's answer.
     pub(super) fn asked_the_user(&mut self, request: AgentRequest, params: &RawValue) {
         let Some(run) = self.run.as_mut().filter(|run| run.goes_on()) else {
@@ -163,10 +163,10 @@ impl Conversation {
     ) {
         let Some(open) = self.run.as_mut().and_then(|run| run.questions.open.remove(id)) else { return };
         let answer = match (response, &open.wanted) {
-            (ChatInputResponseKind::Accept, Wanted::Form { integers }) => {
+            (ChatInputResponseKind::Accept, WantedAnswer::Form { integers }) => {
                 json!({ "action": "accept", "content": content(answers, integers) })
             }
-            (ChatInputResponseKind::Accept, Wanted::Url) => json!({ "action": "accept" }),
+            (ChatInputResponseKind::Accept, WantedAnswer::Url) => json!({ "action": "accept" }),
             (ChatInputResponseKind::Decline, _) => json!({ "action": "decline" }),
             (ChatInputResponseKind::Cancel, _) => cancelled(),
         };
@@ -214,12 +214,12 @@ struct Asking {
 
 impl Elicitation {
     /// How it is put to the user, and what is to be answered.
-    fn put(self) -> Result<(Asking, Wanted), String> {
+    fn put(self) -> Result<(Asking, WantedAnswer), String> {
         match self.mode.as_str() {
             "url" => {
                 let url = self.url.ok_or("there is no URL")?;
                 let asking = Asking { message: Some(self.message), url: Some(url), questions: Vec::new() };
-                Ok((asking, Wanted::Url))
+                Ok((asking, WantedAnswer::Url))
             }
             "form" => {
                 let form = self.requested_schema.ok_or("there is no schema")?;
@@ -235,7 +235,7 @@ impl Elicitation {
                 let said = [Some(self.message), form.title, form.description];
                 let said: Vec<String> = said.into_iter().flatten().filter(|it| !it.is_empty()).collect();
                 let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
-                Ok((Asking { message, url: None, questions }, Wanted::Form { integers }))
+                Ok((Asking { message, url: None, questions }, WantedAnswer::Form { integers }))
             }
             mode => Err(format!("the mode `{mode}` was not offered")),
         }
@@ -319,7 +319,7 @@ impl Choices {
             _ => None,
         };
         if let Some(choices) = self.one_of.or(self.any_of) {
-            let option = |choice: Choice| ChatInputOption {
+            let option = |choice: QuestionChoice| ChatInputOption {
                 recommended: recommended(&choice.r#const),
                 label: choice.title.unwrap_or_else(|| choice.r#const.clone()),
                 id: choice.r#const,

@@ -9,7 +9,7 @@ use agent_client_protocol_schema::v1::{
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::{questions, Conversation, Run};
+use super::{questions, AcpConversation, PromptRun};
 use crate::backend::acp::calls::Asks;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
@@ -25,7 +25,7 @@ pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, Re
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
         let Some((request, told)) = self.calls.decided(call, approved) else { return };
         if let Some(run) = &mut self.run {
@@ -78,7 +78,7 @@ impl Conversation {
     }
 
     fn asked_for_permission(&mut self, request: AgentRequest, params: &RawValue) {
-        if !self.run.as_ref().is_some_and(Run::goes_on) {
+        if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return self.answer_permission(&request, None);
         }
         match serde_json::from_str::<Asks>(params.get()) {

@@ -5,7 +5,7 @@
 
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
 
-use super::{Conversation, Next, TOLD_ANEW};
+use super::{AcpConversation, Next, TOLD_ANEW};
 use crate::backend::acp::content;
 use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
 use crate::wire::text;
@@ -13,7 +13,7 @@ use crate::wire::text;
 /// So much of what the turn holds is told, in bytes: the latest of it.
 const SO_FAR_BYTES_MAX: usize = 64 << 10;
 
-impl Conversation {
+impl AcpConversation {
     /// What the host is told first of a conversation that has just been opened.
     pub(super) fn introduce(&mut self, had_a_name: bool) {
         self.pending.push_back(Event::Opened);

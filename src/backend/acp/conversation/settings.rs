@@ -14,10 +14,10 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Conversation, Next};
+use super::{AcpConversation, Next};
 use crate::backend::acp::agent::Use;
-use crate::backend::acp::options::Options;
-use crate::backend::acp::peer::{Failure, Patience};
+use crate::backend::acp::options::OfferedOptions;
+use crate::backend::acp::peer::{AgentError, Patience};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
 
@@ -28,7 +28,7 @@ const COMMANDS_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     /// As the agent says.
-    options: Options,
+    options: OfferedOptions,
     /// What else is asked for. What the agent has not taken when all was tried is given up.
     wanted: JsonObject,
     asked: Option<PendingSetting>,
@@ -89,7 +89,7 @@ impl Settings {
     pub(super) fn of_session_after(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
         let mut settings = Self::default();
         updates.retain(|raw| {
-            let update = serde_json::from_str::<Update<'_>>(raw.get());
+            let update = serde_json::from_str::<SettingsUpdate<'_>>(raw.get());
             !update.is_ok_and(|update| settings.take(&update))
         });
         settings.options.take_session(answer);
@@ -97,7 +97,7 @@ impl Settings {
     }
 
     /// Takes in what an update says of settings; whether it is about them.
-    fn take(&mut self, update: &Update<'_>) -> bool {
+    fn take(&mut self, update: &SettingsUpdate<'_>) -> bool {
         if let Some(list) = update.config_options {
             self.options.take_list(list);
         }
@@ -166,7 +166,7 @@ impl Settings {
 /// What is said of a session's settings besides the answers to requests.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Update<'a> {
+struct SettingsUpdate<'a> {
     session_update: &'a str,
     #[serde(borrow, default)]
     config_options: Option<&'a RawValue>,
@@ -178,14 +178,14 @@ struct Update<'a> {
 /// The answer to a request that changes a setting.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer<'a> {
+struct SettingAnswer<'a> {
     #[serde(borrow, default)]
     config_options: Option<&'a RawValue>,
 }
 
 /// Whether an update is of the session rather than of what is said in it.
 pub(super) fn is_of_session(update: &RawValue) -> bool {
-    serde_json::from_str::<Update<'_>>(update.get()).is_ok_and(|update| {
+    serde_json::from_str::<SettingsUpdate<'_>>(update.get()).is_ok_and(|update| {
         matches!(
             update.session_update,
             "config_option_update" | "current_mode_update" | "available_commands_update"
@@ -193,7 +193,7 @@ pub(super) fn is_of_session(update: &RawValue) -> bool {
     })
 }
 
-impl Conversation {
+impl AcpConversation {
     /// The agent knows the session: it is asked for these settings, and then the conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
         let defaults = self.is_new.then(|| self.settings.options.schema(true));
@@ -323,12 +323,12 @@ impl Conversation {
     }
 
     /// Takes in an answer that may be one to a request for a setting.
-    pub(super) fn setting_answered(&mut self, id: u64, answer: &Result<Box<RawValue>, Failure>) {
+    pub(super) fn setting_answered(&mut self, id: u64, answer: &Result<Box<RawValue>, AgentError>) {
         let settings = &mut self.settings;
         let asked = settings.asked.take_if(|asked| asked.request == id);
         match answer {
             Ok(answer) => {
-                let said: Option<Answer<'_>> = serde_json::from_str(answer.get()).ok();
+                let said: Option<SettingAnswer<'_>> = serde_json::from_str(answer.get()).ok();
                 match (said.and_then(|said| said.config_options), &asked) {
                     (Some(list), _) => settings.options.take_list(list),
                     (None, Some(asked)) if !asked.overtaken => {
@@ -369,7 +369,7 @@ impl Conversation {
 
     /// Takes in what the agent says of its session outside of what is said in it.
     pub(super) fn session_updated(&mut self, raw: &RawValue) {
-        let update: Update<'_> = match serde_json::from_str(raw.get()) {
+        let update: SettingsUpdate<'_> = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
                 tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use super::settings::is_of_session;
-use super::Conversation;
+use super::AcpConversation;
 use crate::backend::acp::{besides, calls, content};
 use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
 use crate::wire::text;
@@ -61,7 +61,7 @@ impl PlainChunk<'_> {
     }
 }
 
-impl Conversation {
+impl AcpConversation {
     /// Takes in a `session/update`.
     pub(super) fn updated(&mut self, raw: &RawValue) {
         if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
@@ -246,8 +246,8 @@ fn is_blank(chunk: &ContentChunk) -> bool {
 }
 
 /// What a message about a call says.
-fn said(raw: &RawValue) -> Option<calls::Said> {
-    calls::Said::try_from(raw.to_owned()).ok()
+fn said(raw: &RawValue) -> Option<calls::CallReport> {
+    calls::CallReport::try_from(raw.to_owned()).ok()
 }
 
 /// What an update says, all of which has no place.

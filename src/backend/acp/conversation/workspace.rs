@@ -23,8 +23,8 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::Conversation;
-use crate::backend::acp::calls::Said;
+use super::AcpConversation;
+use crate::backend::acp::calls::CallReport;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::files::{Done, FileChange, FileRequest, Unknown};
 use crate::backend::acp::peer::AgentRequest;
@@ -41,7 +41,7 @@ pub(super) struct Alone {
     screen: Arc<Screen>,
 }
 
-impl Conversation {
+impl AcpConversation {
     /// The directories are others from now on.
     pub(super) fn work_in(&mut self, directories: &[String]) {
         let folders: Vec<PathBuf> = directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
@@ -200,7 +200,7 @@ impl Conversation {
             (Some(error), _) => (ToolCallStatus::Failed, vec![error.to_string().into()]),
         };
         let fields = ToolCallUpdateFields::new().status(status).content(content);
-        match Said::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
+        match CallReport::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
             Ok(said) => {
                 let told = self.calls.updated(said);
                 self.tell_of_calls(told);
@@ -227,7 +227,7 @@ impl Conversation {
     }
 
     fn show_own_call(&mut self, call: &ToolCall, name: &str) {
-        match Said::by_host(call, Some(name)) {
+        match CallReport::by_host(call, Some(name)) {
             Ok(said) => {
                 let told = self.calls.begun(said);
                 self.tell_of_calls(told);

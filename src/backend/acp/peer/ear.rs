@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
-use super::{AgentRequest, Connection, Said};
+use super::{AgentConnection, AgentRequest, AgentSaid};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::room::{ByteRoom, TakenRoom};
 
@@ -22,13 +22,13 @@ pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 /// The way to a listener.
 #[derive(Debug, Clone)]
 pub(super) struct Inbox {
-    messages: mpsc::Sender<(Said, TakenRoom)>,
+    messages: mpsc::Sender<(AgentSaid, TakenRoom)>,
     bytes: ByteRoom,
 }
 
 impl Inbox {
     /// Puts a message in, if there is room; else gives it back.
-    pub(super) fn put_now(&self, said: Said) -> Result<(), Said> {
+    pub(super) fn put_now(&self, said: AgentSaid) -> Result<(), AgentSaid> {
         let (Some(mut taken), Ok(place)) = (self.bytes.now(), self.messages.try_reserve()) else {
             return Err(said);
         };
@@ -38,7 +38,7 @@ impl Inbox {
     }
 
     /// Puts a message in when there is room; false when nobody takes it any more.
-    pub(super) async fn put(&self, said: Said) -> bool {
+    pub(super) async fn put(&self, said: AgentSaid) -> bool {
         let Some(mut taken) = self.bytes.wait().await else { return false };
         let Ok(place) = self.messages.reserve().await else { return false };
         taken.fill(said.bytes());
@@ -50,15 +50,15 @@ impl Inbox {
 /// One who listens to the answers to its own requests and to what is said of its sessions.
 #[derive(Debug)]
 pub struct Ear {
-    connection: Connection,
+    connection: AgentConnection,
     id: u64,
-    inbox: mpsc::Receiver<(Said, TakenRoom)>,
+    inbox: mpsc::Receiver<(AgentSaid, TakenRoom)>,
     bytes: ByteRoom,
 }
 
 impl Ear {
     /// A listener with this number, and the way to it.
-    pub(super) fn new(connection: Connection, id: u64) -> (Self, Inbox) {
+    pub(super) fn new(connection: AgentConnection, id: u64) -> (Self, Inbox) {
         let (messages, inbox) = mpsc::channel(INBOX_MAX);
         let bytes = ByteRoom::new(INBOX_BYTES_MAX);
         (Self { connection, id, inbox, bytes: bytes.clone() }, Inbox { messages, bytes })
@@ -112,13 +112,13 @@ impl Ear {
     }
 
     /// The next message; none when the agent has ended and all that it had said was heard.
-    pub async fn hear(&mut self) -> Option<Said> {
+    pub async fn hear(&mut self) -> Option<AgentSaid> {
         let (said, _) = self.inbox.recv().await?;
         Some(said)
     }
 
     /// The connection.
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &AgentConnection {
         &self.connection
     }
 }

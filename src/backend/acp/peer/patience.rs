@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Connection;
+use super::AgentConnection;
 
 /// How often it is looked whether an agent that nobody hears is heard again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ pub struct Patience {
 impl Patience {
     /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it has had its time,
     /// which is `limit`.
-    pub fn more(&mut self, connection: &Connection, limit: Duration, heard: bool) -> Option<Duration> {
+    pub fn more(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
         let taken = connection.shared.taken.load(Ordering::Acquire);
         self.look(!heard || connection.is_held_up(), taken, limit)
     }

@@ -14,7 +14,7 @@ use tokio_util::codec::Decoder;
 
 use super::{Shared, BRACES_MAX, LAST_WORDS, LINE_BYTES_MAX, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX};
 use crate::backend::acp::junk::Junk;
-use crate::io::codec::{Line, LineCodec};
+use crate::io::codec::{InputLine, LineCodec};
 
 /// Writes what there is to be told, until the agent is to end.
 pub(super) async fn write(
@@ -99,12 +99,12 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
             let line = if more { codec.decode(&mut buffer) } else { codec.decode_eof(&mut buffer) };
             match line {
                 Ok(None) => break,
-                Ok(Some(Line::Complete(line) | Line::Unterminated(line))) => {
+                Ok(Some(InputLine::Complete(line) | InputLine::Unterminated(line))) => {
                     if let Some(reason) = read_line(&line, shared, &mut junk).await {
                         return Some(reason);
                     }
                 }
-                Ok(Some(Line::TooLong)) => {
+                Ok(Some(InputLine::TooLong)) => {
                     if let Some(reason) = junk.note(b"(a line that is too long)") {
                         return Some(reason);
                     }

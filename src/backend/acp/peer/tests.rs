@@ -14,8 +14,8 @@ use super::*;
 fn connected(
     output: impl AsyncRead + Unpin + Send + 'static,
     ending: impl Future<Output = String> + Send + 'static,
-) -> Connection {
-    Connection::start("a".to_owned(), tokio::io::sink(), output, CancellationToken::new(), ending)
+) -> AgentConnection {
+    AgentConnection::start("a".to_owned(), tokio::io::sink(), output, CancellationToken::new(), ending)
 }
 
 async fn heard(output: &[u8]) -> (Vec<String>, String) {
@@ -24,7 +24,7 @@ async fn heard(output: &[u8]) -> (Vec<String>, String) {
     ear.follow("s");
     let mut updates = Vec::new();
     while let Some(said) = ear.hear().await {
-        let Said::Update(update) = said else { panic!("{said:?}") };
+        let AgentSaid::Update(update) = said else { panic!("{said:?}") };
         updates.push(update.get().to_owned());
     }
     (updates, connection.ended().await)
@@ -76,12 +76,12 @@ async fn sessions_are_heard_of_from_their_beginning() {
     }
     agent.write_all((update("last") + "\n").as_bytes()).await.unwrap();
     agent.write_all((update("x").replace("\"s\"", "\"other\"") + "\n").as_bytes()).await.unwrap();
-    assert!(matches!(ear.hear().await, Some(Said::Update(_))));
+    assert!(matches!(ear.hear().await, Some(AgentSaid::Update(_))));
     let early = ear.follow("s");
     assert_eq!(early.len(), UNCLAIMED_MAX);
     assert_eq!(early.last().unwrap().get(), "\"last\"");
     agent.write_all((update("now") + "\n").as_bytes()).await.unwrap();
-    let Some(Said::Update(now)) = ear.hear().await else { panic!() };
+    let Some(AgentSaid::Update(now)) = ear.hear().await else { panic!() };
     assert_eq!(now.get(), "\"now\"");
 }
 
@@ -135,14 +135,14 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     saying.await.unwrap();
 }
 
-/// The text of updates and the numbers of answers and of [`Said::HeardOut`], until the last of these came.
+/// The text of updates and the numbers of answers and of [`AgentSaid::HeardOut`], until the last of these came.
 async fn heard_until_out(ear: &mut Ear, request: u64) -> Vec<String> {
     let mut all = Vec::new();
     loop {
         match ear.hear().await.unwrap() {
-            Said::Update(update) => all.push(update.get().trim_matches('"').to_owned()),
-            Said::Answer(id, _) => all.push(format!("answer {id}")),
-            Said::HeardOut(id) => {
+            AgentSaid::Update(update) => all.push(update.get().trim_matches('"').to_owned()),
+            AgentSaid::Answer(id, _) => all.push(format!("answer {id}")),
+            AgentSaid::HeardOut(id) => {
                 all.push(format!("out {id}"));
                 if id == request {
                     return all;
@@ -181,7 +181,7 @@ async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out()
         [format!("answer {second}"), format!("out {second}")]
     );
     agent.write_all((update("late") + "\n").as_bytes()).await.unwrap();
-    assert!(matches!(ear.hear().await, Some(Said::Update(_))));
+    assert!(matches!(ear.hear().await, Some(AgentSaid::Update(_))));
 }
 
 #[tokio::test]
@@ -244,8 +244,8 @@ async fn a_request_whose_id_is_too_long_or_in_use_is_refused() {
         let line = format!(r#"{{"id":"{id}","method":"m","params":{{"sessionId":"s"}}}}"#) + "\n";
         agent.write_all(line.as_bytes()).await.unwrap();
     }
-    let Some(Said::Request { id, .. }) = ear.hear().await else { panic!() };
+    let Some(AgentSaid::Request { id, .. }) = ear.hear().await else { panic!() };
     assert_eq!((id.0.len(), ear.unanswered()), (REQUEST_ID_BYTES_MAX, 1));
     agent.write_all((update("after") + "\n").as_bytes()).await.unwrap();
-    assert!(matches!(ear.hear().await, Some(Said::Update(_))), "it was given twice");
+    assert!(matches!(ear.hear().await, Some(AgentSaid::Update(_))), "it was given twice");
 }

@@ -5,7 +5,7 @@
 //! a program; a relative path is relative to the folder that the command runs in, where the agent wants it to be.
 //!
 //! Owns: starting them, reading what they write, and waiting until nothing of them is left.
-//! Never: keeps one running that nobody holds: it is ended with the last [`Held`] of it, or with the host.
+//! Never: keeps one running that nobody holds: it is ended with the last [`KillSwitch`] of it, or with the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -27,8 +27,8 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::guard::News;
-use super::screen::{Ending, Screen, Stage};
+use super::guard::CommandNews;
+use super::screen::{CommandExit, CommandStage, Screen};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::files::folders::Folders;
@@ -219,9 +219,9 @@ async fn attend(
                     tracing::debug!(%error, "the guard of a command is gone");
                 }
             }
-            line = told.next_line() => match line.ok().flatten().as_deref().map(News::of_line) {
+            line = told.next_line() => match line.ok().flatten().as_deref().map(CommandNews::of_line) {
                 Some(Some(news)) => {
-                    if let (Some(output), News::Exited(_) | News::Killed(_)) = (&output, &news) {
+                    if let (Some(output), CommandNews::Exited(_) | CommandNews::Killed(_)) = (&output, &news) {
                         read_what_is_there(output, &mut buffer, &screen);
                     }
                     screen.set_stage(stage_of(news));
@@ -254,7 +254,7 @@ async fn attend(
         None => ending.await,
     };
     let signal = status.ok().and_then(|status| status.signal());
-    screen.set_stage(Stage::Ended(Ending { status: None, signal: signal.map(signal_name) }));
+    screen.set_stage(CommandStage::Ended(CommandExit { status: None, signal: signal.map(signal_name) }));
 }
 
 async fn read_some(output: Option<&mut pipe::Receiver>, buffer: &mut [u8]) -> io::Result<usize> {
@@ -278,12 +278,16 @@ fn read_what_is_there(output: &pipe::Receiver, buffer: &mut [u8], screen: &Scree
     }
 }
 
-fn stage_of(news: News) -> Stage {
+fn stage_of(news: CommandNews) -> CommandStage {
     match news {
-        News::Started => Stage::Running,
-        News::NotStarted(why) => Stage::Failed(why),
-        News::Exited(status) => Stage::Ended(Ending { status: Some(status), signal: None }),
-        News::Killed(signal) => Stage::Ended(Ending { status: None, signal: Some(signal_name(signal)) }),
+        CommandNews::Started => CommandStage::Running,
+        CommandNews::NotStarted(why) => CommandStage::Failed(why),
+        CommandNews::Exited(status) => {
+            CommandStage::Ended(CommandExit { status: Some(status), signal: None })
+        }
+        CommandNews::Killed(signal) => {
+            CommandStage::Ended(CommandExit { status: None, signal: Some(signal_name(signal)) })
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::backend::acp::lifeline;
 
 /// What a guard tells of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum CommandNews {
     /// It runs.
     Started,
     /// It cannot be started.
@@ -32,7 +32,7 @@ pub enum News {
     Killed(i32),
 }
 
-impl News {
+impl CommandNews {
     fn line(&self) -> String {
         match self {
             Self::Started => "started\n".to_owned(),
@@ -80,14 +80,14 @@ fn guard(command: &[OsString]) -> io::Result<()> {
     let (family, ending, command) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            host.write_all(News::NotStarted(error.to_string()).line().as_bytes())?;
+            host.write_all(CommandNews::NotStarted(error.to_string()).line().as_bytes())?;
             return Err(error);
         }
     };
     // The thread waits for it.
     has_begun.send(()).unwrap_or_default();
     // A host that is gone is noticed there.
-    host.write_all(News::Started.line().as_bytes()).unwrap_or_default();
+    host.write_all(CommandNews::Started.line().as_bytes()).unwrap_or_default();
     let status = wait_for(command)?;
     host.write_all(news_of(status).line().as_bytes()).unwrap_or_default();
     // What it has left behind goes on until it ends, or until the host has enough.
@@ -95,7 +95,7 @@ fn guard(command: &[OsString]) -> io::Result<()> {
     Ok(())
 }
 
-fn news_of(status: WaitStatus) -> News {
-    let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(News::Exited);
-    exited.or_else(|| status.terminating_signal().map(News::Killed)).unwrap_or(News::Exited(0))
+fn news_of(status: WaitStatus) -> CommandNews {
+    let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(CommandNews::Exited);
+    exited.or_else(|| status.terminating_signal().map(CommandNews::Killed)).unwrap_or(CommandNews::Exited(0))
 }

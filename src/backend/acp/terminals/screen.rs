@@ -30,7 +30,7 @@ const CHARACTER_BYTES_MAX: usize = 4;
 
 /// What wakes a conversation.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct ScreenChanges {
     /// A command has started, or ended.
     settled: AtomicBool,
     /// There is something to be shown.
@@ -38,7 +38,7 @@ pub struct Changes {
     notify: Notify,
 }
 
-impl Changes {
+impl ScreenChanges {
     fn settled(&self) {
         self.settled.store(true, Ordering::Release);
         self.output();
@@ -88,14 +88,14 @@ impl Changes {
 
 /// How a command has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
+pub struct CommandExit {
     /// Its exit status, if it has one.
     pub status: Option<u32>,
     /// The signal that ended it, if one did.
     pub signal: Option<String>,
 }
 
-impl Ending {
+impl CommandExit {
     /// As ACP says it.
     pub fn to_json(&self) -> Value {
         json!({ "exitCode": self.status, "signal": self.signal })
@@ -112,7 +112,7 @@ impl Ending {
 
 /// How far a command has got.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
+pub enum CommandStage {
     /// It is being started.
     Starting,
     /// It cannot be started, for this reason.
@@ -120,7 +120,7 @@ pub enum Stage {
     /// It runs.
     Running,
     /// It has ended.
-    Ended(Ending),
+    Ended(CommandExit),
 }
 
 /// What a command shows.
@@ -131,37 +131,37 @@ pub struct Screen {
     /// The command line, for people.
     pub title: String,
     limit: usize,
-    changes: Arc<Changes>,
-    state: Mutex<State>,
+    changes: Arc<ScreenChanges>,
+    state: Mutex<ScreenState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ScreenState {
     feed: Feed,
     kept: Vec<u8>,
     /// There was more before.
     cut: bool,
-    stage: Stage,
+    stage: CommandStage,
     released: bool,
     shown: bool,
 }
 
 impl Screen {
     /// The screen of a command that is being started.
-    pub fn new(name: String, title: String, limit: Option<u64>, changes: Arc<Changes>) -> Self {
+    pub fn new(name: String, title: String, limit: Option<u64>, changes: Arc<ScreenChanges>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(KEPT_BYTES_MAX);
-        let state = State {
-            feed: Feed::default(),
+        let state = ScreenState {
+            feed: Feed::detaching(),
             kept: Vec::new(),
             cut: false,
-            stage: Stage::Starting,
+            stage: CommandStage::Starting,
             released: false,
             shown: false,
         };
         Self { name, title, limit: limit.min(KEPT_BYTES_MAX), changes, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ScreenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,14 +181,14 @@ impl Screen {
     }
 
     /// How far the command has got.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> CommandStage {
         self.state().stage.clone()
     }
 
     /// The command has got further. What has ended stays as it has.
-    pub fn set_stage(&self, stage: Stage) {
+    pub fn set_stage(&self, stage: CommandStage) {
         let mut state = self.state();
-        if matches!(state.stage, Stage::Failed(_) | Stage::Ended(_)) {
+        if matches!(state.stage, CommandStage::Failed(_) | CommandStage::Ended(_)) {
             return;
         }
         state.stage = stage;
@@ -197,9 +197,9 @@ impl Screen {
     }
 
     /// How the command has ended, once it has.
-    pub fn ending(&self) -> Option<Ending> {
+    pub fn ending(&self) -> Option<CommandExit> {
         match &self.state().stage {
-            Stage::Ended(ending) => Some(ending.clone()),
+            CommandStage::Ended(ending) => Some(ending.clone()),
             _ => None,
         }
     }
@@ -255,7 +255,7 @@ impl Screen {
     pub fn content(&self) -> Vec<ToolResultContent> {
         let state = self.state();
         let ending = match &state.stage {
-            Stage::Ended(ending) => Some(ending.to_text()),
+            CommandStage::Ended(ending) => Some(ending.to_text()),
             _ => None,
         };
         let limit = if ending.is_some() { self.limit } else { self.limit.min(SHOWN_BYTES_MAX) };
@@ -269,13 +269,13 @@ impl Screen {
     }
 }
 
-impl State {
+impl ScreenState {
     /// The exit code of the command, where it has one, once it has ended.
     fn end(&self) -> Option<Option<i64>> {
         match &self.stage {
-            Stage::Ended(ending) => Some(ending.status.map(i64::from)),
-            Stage::Failed(_) => Some(None),
-            Stage::Starting | Stage::Running => None,
+            CommandStage::Ended(ending) => Some(ending.status.map(i64::from)),
+            CommandStage::Failed(_) => Some(None),
+            CommandStage::Starting | CommandStage::Running => None,
         }
     }
 
@@ -288,7 +288,7 @@ impl State {
             let rest = bytes.iter().take(CHARACTER_BYTES_MAX - 1).take_while(|byte| **byte & 0xC0 == 0x80);
             bytes = &bytes[rest.count()..];
         }
-        if self.stage == Stage::Running {
+        if self.stage == CommandStage::Running {
             // One that has no end yet will have it.
             let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
             let begins = |at: &usize| {
@@ -310,7 +310,7 @@ mod tests {
 
     fn screen(limit: u64) -> Screen {
         let screen = Screen::new("t".to_owned(), "x".to_owned(), Some(limit), Arc::default());
-        screen.set_stage(Stage::Running);
+        screen.set_stage(CommandStage::Running);
         screen
     }
 
@@ -353,10 +353,10 @@ mod tests {
         let screen = screen(10);
         screen.write(b"a\xe2\x82");
         assert_eq!(screen.output(), ("a".to_owned(), false));
-        screen.set_stage(Stage::Ended(Ending { status: Some(0), signal: None }));
+        screen.set_stage(CommandStage::Ended(CommandExit { status: Some(0), signal: None }));
         assert_eq!(screen.output(), ("a\u{fffd}".to_owned(), false));
         // It has ended in one way.
-        screen.set_stage(Stage::Ended(Ending { status: Some(1), signal: None }));
+        screen.set_stage(CommandStage::Ended(CommandExit { status: Some(1), signal: None }));
         assert_eq!(screen.ending().unwrap().status, Some(0));
     }
 }
