@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_util::codec::FramedRead;
 
-use crate::io::codec::{InputLine, LineCodec};
+use crate::codec::{InputLine, LineCodec};
 use crate::io::listen::access::AccessToken;
 use crate::io::listen::websocket::END_OF_INPUT;
 

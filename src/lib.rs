@@ -1,7 +1,7 @@
 //! An Agent Host Protocol host that a parent process spawns and speaks to in JSON lines over stdin and
 //! stdout.
 //!
-//! In reading order: [`wire`] (what a line says), [`host`] (the core: all state, no I/O), [`versions`] (what stands
+//! In reading order: [`wire`] (what a line says), [`codec`] (where one ends), [`host`] (the core: all state, no I/O), [`versions`] (what stands
 //! between a connection and the core), [`files`] (below which folders what can be done), [`watches`] (what changes there), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
 //! (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`],
 //! [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the
@@ -17,6 +17,7 @@ compile_error!("ahp-sidecar runs on Unix only so far: see `io::stdio` and `io::w
 pub mod backend;
 pub mod check;
 pub mod cli;
+pub mod codec;
 pub mod config;
 pub mod connect;
 pub mod demo;

@@ -20,12 +20,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
-use crate::host::envelope_of;
 use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::store::archive::{Archive, ArchivedSession, Salvaged};
 use crate::store::errors::StoreError;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
+use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
 /// What the first line of an export says.

@@ -15,11 +15,11 @@ use serde::Deserialize;
 
 use super::effects::{ChatKey, Transcript};
 use super::model::Chat;
-use super::reduce::tool_call_id;
 use super::refusal::Refusal;
 use super::Host;
 use crate::wire::names::ATTACHED_MAX;
 use crate::wire::text;
+use crate::wire::tool_calls::tool_call_id;
 
 /// All transcripts of a message have so many bytes at most: of each, what was said last.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;

@@ -21,8 +21,8 @@ use super::effects::{
     Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
 use super::locale::Language;
-use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
+use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// A tool call of the running turn.
 #[derive(Debug, Clone)]

@@ -23,9 +23,9 @@ use ahp_types::state::{
 
 use super::effects::{ChatKey, Output, Timer};
 use super::model::{Session, SessionKey, TitleBy};
-use super::reduce::client_of_call;
 use super::status::{activity_of, status_is, with_activity};
 use super::{Host, Step};
+use crate::wire::tool_calls::client_of_call;
 
 /// What a session and a chat are called before anybody said anything.
 pub(super) const FIRST_TITLE: &str = "New Session";

@@ -22,9 +22,9 @@ use serde_json::{json, Value};
 use super::calls::CallRef;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
 use super::model::{AgentLink, ChannelId, Session, SessionKey};
-use super::reduce::{client_of_call, tool_call_id};
 use super::refusal::Refusal;
 use super::{Host, Step};
+use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// How long an active client may be gone before it is removed and its tool calls fail.
 const ABSENCE_MAX: Duration = Duration::from_secs(10);

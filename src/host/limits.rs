@@ -11,9 +11,9 @@ use bytes::Bytes;
 use super::effects::{ChannelId, ChatKey, ChatRow};
 use super::refusal::Refusal;
 use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
-use super::sequence::envelope_of;
 use super::turns::Ending;
 use super::{Host, Step};
+use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text::in_words;
 

@@ -14,8 +14,8 @@ use serde::Deserialize;
 
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output, Past};
 use super::model::{Session, SessionKey};
-use super::sequence::envelope_of;
 use super::{Host, KeptSummary, Step};
+use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
 /// Sessions of which a client has missed something.

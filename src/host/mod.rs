@@ -88,7 +88,6 @@ pub use agents::kept_of;
 pub use directories::Findings;
 pub use handlers::catalogue::listing;
 pub use loaded::{KeptSummary, LoadedSession};
-pub use sequence::{envelope_of, MergedDeltas};
 
 /// What the host is told once, at its start.
 #[derive(Debug, Clone)]

@@ -12,13 +12,14 @@ use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
     ActiveTurn, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart, SessionStatus,
-    ToolCallContributor, ToolCallState,
+    ToolCallState,
 };
 use serde_json::Value;
 
 use super::limits::{beginning_of, text_bytes};
 use super::status::with_activity;
 use crate::wire::rpc::json_bytes;
+use crate::wire::tool_calls::tool_call_id;
 
 /// A chat's state, with an index of the active turn's parts.
 #[derive(Debug)]
@@ -362,38 +363,6 @@ impl PartIndex {
         } else {
             self.blocking.remove(&at);
         }
-    }
-}
-
-/// The id of a tool call in any of its states.
-pub(crate) fn tool_call_id(call: &ToolCallState) -> &str {
-    match call {
-        ToolCallState::Streaming(call) => &call.tool_call_id,
-        ToolCallState::PendingConfirmation(call) => &call.tool_call_id,
-        ToolCallState::Running(call) => &call.tool_call_id,
-        ToolCallState::AuthRequired(call) => &call.tool_call_id,
-        ToolCallState::PendingResultConfirmation(call) => &call.tool_call_id,
-        ToolCallState::Completed(call) => &call.tool_call_id,
-        ToolCallState::Cancelled(call) => &call.tool_call_id,
-        ToolCallState::Unknown(_) => "",
-    }
-}
-
-/// The client that carries a tool call out, if one does.
-pub(crate) fn client_of_call(call: &ToolCallState) -> Option<&str> {
-    let contributor = match call {
-        ToolCallState::Streaming(call) => &call.contributor,
-        ToolCallState::PendingConfirmation(call) => &call.contributor,
-        ToolCallState::Running(call) => &call.contributor,
-        ToolCallState::AuthRequired(call) => &call.contributor,
-        ToolCallState::PendingResultConfirmation(call) => &call.contributor,
-        ToolCallState::Completed(call) => &call.contributor,
-        ToolCallState::Cancelled(call) => &call.contributor,
-        ToolCallState::Unknown(_) => return None,
-    };
-    match contributor {
-        Some(ToolCallContributor::Client(client)) => Some(&client.client_id),
-        _ => None,
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
 use super::model::TitleBy;
-use super::sequence::envelope_of;
+use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
 use crate::wire::rpc::to_sorted_json;
 

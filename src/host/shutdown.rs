@@ -8,11 +8,11 @@ use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellation
 
 use super::calls::{rejection_among, CallRef, Denial};
 use super::effects::{ChatKey, Command, ConnectionId, Output, Shutdown, Timer};
-use super::reduce::{client_of_call, tool_call_id};
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
+use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// How far a shutdown is.
 #[derive(Debug)]

@@ -23,11 +23,11 @@ use super::actions::Verdict;
 use super::channels::Terminal;
 use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
 use super::model::{Channel, Session};
-use super::reduce::tool_call_id;
 use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::terminals::{named_by_terminal, terminal_uri};
 use crate::wire::text;
+use crate::wire::tool_calls::tool_call_id;
 
 /// How long a title of a terminal is at most, in bytes.
 const TITLE_BYTES_MAX: usize = 1024;

@@ -20,8 +20,9 @@ use serde::Deserialize;
 
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
 use super::model::{Subscription, Window};
-use super::sequence::{envelope_of, loading_line};
+use super::sequence::loading_line;
 use super::{Host, Step};
+use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 
 /// So many turns are loaded at once for a client that has not said how many it wants.

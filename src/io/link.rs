@@ -16,9 +16,9 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::codec::InputLine;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
+use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
 use crate::versions::Outgoing;

@@ -1,6 +1,6 @@
 //! The only place that waits: pipes, threads, timers, signals, and the loop that feeds the core.
 //!
-//! Owns: bytes to lines and back ([`codec`]), connections ([`link`]), what waits to be safe ([`keeper`]), to be written
+//! Owns: connections ([`link`]), what waits to be safe ([`keeper`]), to be written
 //! ([`outbox`]) and for the store (`held`, [`readers`]), the threads on the pipes ([`stdio`]) and the tasks on other
 //! streams ([`sockets`]), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in the
 //! words of [`hello`]), who is about to be let in (`half_open`), what clients see of files ([`resources`]) and of their
@@ -10,7 +10,6 @@
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 
-pub mod codec;
 pub mod descriptors;
 mod directories;
 pub mod events;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::host::effects::PartKey;
-use crate::host::MergedDeltas;
+use crate::wire::action_lines::MergedDeltas;
 
 /// When to hold what back, in bytes that wait.
 #[derive(Debug, Clone, Copy)]

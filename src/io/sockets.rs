@@ -14,8 +14,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader, Utf8Bytes};
 use tokio_util::codec::Decoder;
 
-use super::codec::LineCodec;
 use super::link::{AtEnd, ClientLines, Door, LineSink, Receipts, Terms, Written, CHUNK_BYTES, COPY_BELOW};
+use crate::codec::LineCodec;
 use crate::host::effects::ConnectionId;
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
@@ -287,8 +287,8 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::InputLine;
     use crate::host::effects::Shutdown;
-    use crate::io::codec::InputLine;
     use crate::io::link::{LinkEvent, LinkNews, Links};
     use crate::io::outbox::OutboxLimits;
 

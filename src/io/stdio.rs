@@ -16,8 +16,8 @@ use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use tokio_util::codec::Decoder;
 
-use super::codec::LineCodec;
 use super::link::{ClientLines, LineSink, Receipts, Written, CHUNK_BYTES, COPY_BELOW};
+use crate::codec::LineCodec;
 
 /// How much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;

@@ -16,10 +16,10 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Told, VersionStep};
-use crate::host::reduce::tool_call_id;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::terminals::named_by_terminal;
+use crate::wire::tool_calls::tool_call_id;
 
 /// See the module.
 pub struct Draft;

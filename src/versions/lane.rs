@@ -13,14 +13,15 @@ use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::chain::Chain;
 use super::dialect::Dialect;
 use super::names::Names;
 use super::node::{self, Object};
-use super::step::{Chain, Notice, Scene, Shot, Told};
+use super::step::{Notice, Scene, Shot, Told};
 use super::Line;
 use crate::host::effects::ActionLine;
-use crate::host::envelope_of;
 use crate::host::reduce::Conversation;
+use crate::wire::action_lines::envelope_of;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{notification_line, sorted};
 use crate::wire::uris;

@@ -5,13 +5,14 @@
 //! Never: decides what happens in a session; a version changes how things are said, not what is so.
 //!
 //! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a difference
-//! between two neighbours is), one module for each difference, [`node`] (where the pieces of a message lie),
+//! between two neighbours is), one module for each difference, [`chain`] (the way through them), [`node`] (where the pieces of a message lie),
 //! `lane` (what connections of one version share), `names` (what they call sessions), [`quirks`] (what some
 //! clients need besides), and `edge` (one
 //! connection's way through all of it).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
+pub mod chain;
 pub mod dialect;
 mod draft;
 mod edge;

@@ -8,9 +8,10 @@ use ahp_types::state::{ChatState, Message};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::chain::Chain;
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Chain, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
 use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;

@@ -1,11 +1,12 @@
 //! Shapes on the wire, and nothing that acts.
 //!
-//! Owns: what a line is ([`rpc`]), which methods exist ([`methods`]), which errors we give
+//! Owns: what a line is ([`rpc`]), and one that tells of an action ([`action_lines`]), which methods exist ([`methods`]), which errors we give
 //! ([`errors`]), what a message means besides its params ([`asides`]), which kinds of channels there are ([`channels`]), how they are
-//! called ([`uris`]), what one of a watch says ([`watches`]) and one of a terminal ([`terminals`]), what a message names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
+//! called ([`uris`]), what one of a watch says ([`watches`]) and one of a terminal ([`terminals`]), what all states of a tool call have ([`tool_calls`]), what a message names ([`names`]), and what may stand in a message for people ([`text`]). The types of the protocol itself are those
 //! of the crate `ahp-types`.
 //! Never: decides anything about state, does I/O, or knows another module of ours.
 
+pub mod action_lines;
 pub mod asides;
 pub mod channels;
 pub mod errors;
@@ -14,5 +15,6 @@ pub mod names;
 pub mod rpc;
 pub mod terminals;
 pub mod text;
+pub mod tool_calls;
 pub mod uris;
 pub mod watches;

@@ -25,7 +25,7 @@ use super::terminals::feed::Feed;
 use super::terminals::screen::Screen;
 use super::terminals::Screens;
 use crate::host::effects::{Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
-use crate::host::reduce::tool_call_id;
+use crate::wire::tool_calls::tool_call_id;
 
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;

@@ -12,9 +12,9 @@ use super::chat::active_turn;
 use super::Verdict;
 use crate::host::effects::ChatKey;
 use crate::host::model::Chat;
-use crate::host::reduce::client_of_call;
 use crate::host::refusal::Refusal;
 use crate::host::{Host, Step};
+use crate::wire::tool_calls::client_of_call;
 
 impl Host {
     /// A client says how a tool call ended that runs on it.

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::WebSocketStream;
 use tokio_util::sync::PollSender;
 
-use crate::io::codec::InputLine;
+use crate::codec::InputLine;
 use crate::io::link::{AtEnd, ClientLines, Door, Terms};
 use crate::io::sockets::{ControlFrame, Framing, StreamWriter};
 

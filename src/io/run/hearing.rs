@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::leaving::LEAVE_WITHIN;
 use super::{Exit, Sidecar};
+use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Input, Shutdown};
-use crate::io::codec::InputLine;
 use crate::io::events::Events;
 use crate::io::fronts::Knock;
 use crate::io::held::HeldMessage;

@@ -25,9 +25,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::backend::script::Script;
+use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::host::idle::SESSION_BYTES;
-use crate::io::codec::InputLine;
 use crate::io::link::{ClientLines, LineSink, Receipts, Written};
 use crate::io::readers::{ByHand, Read, ReadJob};
 use crate::wire::uris::default_chat_of;

@@ -14,7 +14,7 @@ use tokio_util::codec::Decoder;
 
 use super::{Shared, BRACES_MAX, LAST_WORDS, LINE_BYTES_MAX, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX};
 use crate::backend::acp::junk::Junk;
-use crate::io::codec::{InputLine, LineCodec};
+use crate::codec::{InputLine, LineCodec};
 
 /// Writes what there is to be told, until the agent is to end.
 pub(super) async fn write(

@@ -1,0 +1,135 @@
+//! The way of a message through the differences of the versions: up from a client's to the newest one, and down again.
+//!
+//! Owns: the list of the differences, and their order. To drop a version, drop its module, its line in [`STEPS`], and what
+//! `dialect` says of it.
+//! Never: knows what a difference is.
+
+use serde_json::Value;
+
+use super::dialect::Dialect;
+use super::node::{self, Node, Object};
+use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::{
+    draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
+};
+use crate::wire::errors::RpcError;
+
+/// Every difference, the newest version's first.
+pub static STEPS: &[&dyn VersionStep] = &[
+    &v0_9_0::V0_9_0,
+    &v0_8_0::V0_8_0,
+    &v0_7_0::V0_7_0,
+    &v0_6_0::V0_6_0,
+    &v0_5_2::V0_5_2,
+    &v0_5_1::V0_5_1,
+    &v0_5_0::V0_5_0,
+    &v0_4_0::V0_4_0,
+    &v0_3_0::V0_3_0,
+    &v0_2_0::V0_2_0,
+    &v0_1_0::V0_1_0,
+    &integer::Integer,
+    &draft::Draft,
+];
+
+/// The steps between the newest version and another one.
+#[derive(Clone, Copy)]
+pub struct Chain(&'static [&'static dyn VersionStep]);
+
+impl Chain {
+    /// The steps to `dialect`.
+    pub fn to(dialect: Dialect) -> Self {
+        let steps = STEPS.iter().take_while(|step| step.dialect() >= dialect).count();
+        Self(&STEPS[..steps])
+    }
+
+    /// Takes a request or notification up.
+    ///
+    /// # Errors
+    /// When it asks for what cannot be given.
+    pub fn call_up(self, call: &mut Call, scene: &mut Scene<'_>) -> Result<(), RpcError> {
+        self.0.iter().rev().try_for_each(|step| step.call_up(call, scene))
+    }
+
+    /// Takes an action up.
+    pub fn action_up(self, said: &mut Said, scene: &mut Scene<'_>) {
+        self.0.iter().rev().for_each(|step| step.action_up(said, scene));
+    }
+
+    /// Takes an action down, to all that is told instead of it: often itself, sometimes nothing.
+    pub fn action_down(self, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        let mut all = vec![told];
+        for step in self.0 {
+            all = all
+                .into_iter()
+                .flat_map(|mut told| {
+                    node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
+                    step.action_down(told, scene)
+                })
+                .filter(|told| !step.lacks().contains(&told.name()))
+                .collect();
+        }
+        all
+    }
+
+    /// Takes states down.
+    pub fn shots_down(self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
+        for step in self.0 {
+            for shot in &mut *shots {
+                let visit = &mut |node, object: &mut Object| step.node_down(node, object);
+                if let Some(node) = Node::of_state(shot.kind) {
+                    node::each(node, &mut shot.state, visit);
+                }
+                if let Some(summary) = &mut shot.summary {
+                    node::each(Node::SessionSummary, summary, visit);
+                }
+            }
+            step.shots_down(shots, scene);
+        }
+    }
+
+    /// Takes a piece down that stands alone.
+    pub fn node_down(self, node: Node, object: &mut Object) {
+        for step in self.0 {
+            node::each(node, object, &mut |node, object| step.node_down(node, object));
+        }
+    }
+
+    /// Takes a notification down; none when it is not told.
+    pub fn notice_down(self, notice: Notice, scene: &mut Scene<'_>) -> Option<Notice> {
+        self.0.iter().try_fold(notice, |mut notice, step| {
+            for member in ["summary", "changes"] {
+                if let Some(Value::Object(summary)) = notice.params.get_mut(member) {
+                    step.node_down(Node::SessionSummary, summary);
+                }
+            }
+            step.notice_down(notice, scene)
+        })
+    }
+
+    /// Takes the result of a method down.
+    pub fn result_down(self, method: &str, result: &mut Value, scene: &mut Scene<'_>) {
+        for step in self.0 {
+            if let (Some(Value::Array(items)), "listSessions") = (result.get_mut("items"), method) {
+                for summary in items.iter_mut().filter_map(Value::as_object_mut) {
+                    step.node_down(Node::SessionSummary, summary);
+                }
+            }
+            if let (Some(Value::Array(turns)), "fetchTurns") = (result.get_mut("turns"), method) {
+                for turn in turns.iter_mut().filter_map(Value::as_object_mut) {
+                    node::each(Node::Turn, turn, &mut |node, object| step.node_down(node, object));
+                }
+            }
+            step.result_down(method, result, scene);
+        }
+    }
+
+    /// Takes the envelope of an action down.
+    pub fn envelope_down(self, envelope: &mut Object, in_replay: bool) {
+        self.0.iter().for_each(|step| step.envelope_down(envelope, in_replay));
+    }
+
+    /// Takes an error down.
+    pub fn error_down(self, error: &mut RpcError, scene: &mut Scene<'_>) {
+        self.0.iter().for_each(|step| step.error_down(error, scene));
+    }
+}
