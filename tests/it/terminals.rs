@@ -482,7 +482,7 @@ impl Followers<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_mirror_of_a_terminal_ends_like_a_fresh_snapshot(

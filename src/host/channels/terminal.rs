@@ -6,7 +6,10 @@
 
 use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, StateAction};
-use ahp_types::state::{SnapshotState, TerminalCommandResult, TerminalLifecycleState, TerminalState};
+use ahp_types::state::{
+    SnapshotState, TerminalClaim, TerminalCommandResult, TerminalLifecycleState, TerminalSessionClaim,
+    TerminalState,
+};
 
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
@@ -46,9 +49,14 @@ impl Terminal {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
     }
 
-    /// How its command has ended, once it has, as the call says it that shows it.
+    /// How its command has ended, once it has, as the call says it that shows it. The call says nothing of one that went
+    /// on without it: the channel cannot be made again of that as it was told.
     pub(in crate::host) fn result(&self) -> Option<TerminalCommandResult> {
         let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
+        let TerminalClaim::Session(TerminalSessionClaim { tool_call_id: Some(_), .. }) = self.state.claim
+        else {
+            return None;
+        };
         Some(TerminalCommandResult {
             exit_code: exited.exit_code,
             preview: Some(self.state.content.iter().map(text_of).collect()),
