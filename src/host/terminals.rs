@@ -13,19 +13,23 @@ use ahp_types::actions::{
     TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
 };
 use ahp_types::state::{
-    BackgroundShellWork, BackgroundWork, ChatState, ResponsePart, TerminalClaim, TerminalContentPart,
+    BackgroundShellWork, BackgroundWork, ResponsePart, TerminalClaim, TerminalContentPart,
     TerminalExitedLifecycleState, TerminalLifecycleState, TerminalRunningLifecycleState,
     TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart, ToolCallState, ToolResultContent,
     ToolResultTerminalContent, Turn,
 };
 
+use memchr::memmem;
+
 use super::actions::Verdict;
 use super::channels::Terminal;
 use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
+use super::history::CompletedTurn;
 use super::model::{Channel, Session};
+use super::reduce::Conversation;
 use super::refusal::Refusal;
 use super::{Host, Step};
-use crate::wire::terminals::{named_by_terminal, terminal_uri};
+use crate::wire::terminals::{named_by_terminal, terminal_uri, SCHEME};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
@@ -52,39 +56,47 @@ fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
     content.as_deref().unwrap_or_default()
 }
 
-/// What a chat says of one of its terminals.
+/// What a turn says of one of its terminals.
 struct Shown<'a> {
-    turn: &'a str,
     call: &'a str,
     block: &'a ToolResultTerminalContent,
     /// The text that stands beside it, for clients that follow no terminals.
     text: Option<&'a str>,
 }
 
-/// The call that shows the terminal of this URI.
-fn shown_in<'a>(state: &'a ChatState, uri: &str) -> Option<Shown<'a>> {
-    let active = state.active_turn.iter().map(|turn| (&turn.id, &turn.response_parts));
-    let over = state.turns.iter().rev().map(|turn| (&turn.id, &turn.response_parts));
-    active.chain(over).find_map(|(turn, parts)| {
-        parts.iter().find_map(|part| {
-            let ResponsePart::ToolCall(part) = part else { return None };
-            let content = content_of(&part.tool_call);
-            let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
-                ToolResultContent::Terminal(block) if block.resource == uri => Some((at, block)),
-                _ => None,
-            })?;
-            let text = match content.get(at + 1) {
-                Some(ToolResultContent::Text(text)) => Some(text.text.as_str()),
-                _ => None,
-            };
-            Some(Shown { turn, call: tool_call_id(&part.tool_call), block, text })
-        })
+/// What the call says that shows the terminal of this URI.
+fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
+    parts.iter().find_map(|part| {
+        let ResponsePart::ToolCall(part) = part else { return None };
+        let content = content_of(&part.tool_call);
+        let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
+            ToolResultContent::Terminal(block) if block.resource == uri => Some((at, block)),
+            _ => None,
+        })?;
+        let text = match content.get(at + 1) {
+            Some(ToolResultContent::Text(text)) => Some(text.text.as_str()),
+            _ => None,
+        };
+        Some(Shown { call: tool_call_id(&part.tool_call), block, text })
     })
 }
 
-/// The terminals that the calls of these turns show.
-fn terminals_in(turns: &mut [Turn]) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
-    let parts = turns.iter_mut().flat_map(|turn| &mut turn.response_parts);
+/// The turn in which the terminal of this URI is shown: its id and its parts.
+fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
+    let shows = |parts: &[ResponsePart]| shown_in(parts, uri).is_some();
+    let active = conversation.state().active_turn.as_ref().filter(|turn| shows(&turn.response_parts));
+    if let Some(turn) = active {
+        return Some((turn.id.clone(), turn.response_parts.clone()));
+    }
+    let over = conversation.history().turns().iter().rev();
+    let naming = over.filter(|turn| memmem::find(turn.text(), uri.as_bytes()).is_some());
+    let turn = naming.filter_map(CompletedTurn::read).find(|turn| shows(&turn.response_parts))?;
+    Some((turn.id, turn.response_parts))
+}
+
+/// The terminals that the calls of a completed turn show.
+fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
+    let parts = turn.response_parts.iter_mut();
     let content = parts.filter_map(|part| match part {
         ResponsePart::ToolCall(part) => match &mut part.tool_call {
             ToolCallState::Completed(call) => call.content.as_mut(),
@@ -300,8 +312,8 @@ impl Host {
         let (chat, number) = named_by_terminal(uri)?;
         let key = self.find_chat(&chat)?;
         let uri = terminal_uri(&self.channels.chats.known(key)?.channel.uri, number);
-        let Shown { turn, call, block, text } =
-            shown_in(self.channels.chats.known(key)?.conversation.state(), &uri)?;
+        let (turn, parts) = turn_showing(&self.channels.chats.known(key)?.conversation, &uri)?;
+        let Shown { call, block, text } = shown_in(&parts, &uri)?;
         let result = block.result.as_ref();
         let output = result.and_then(|result| result.preview.as_deref()).or(text).unwrap_or_default();
         let part = TerminalUnclassifiedPart { value: output.to_owned() };
@@ -314,7 +326,7 @@ impl Host {
             rows: None,
             content: content.into_iter().collect(),
             lifecycle: TerminalLifecycleState::Exited(exited),
-            claim: self.claim_of(key, Some(turn.to_owned()), Some(call.to_owned())),
+            claim: self.claim_of(key, Some(turn), Some(call.to_owned())),
             supports_command_detection: None,
             is_pty: block.is_pty,
         };
@@ -330,12 +342,20 @@ impl Host {
 
     /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they are there as long as
     /// it is, whatever becomes of the chat that it comes from. Commands that run are shown where they are.
-    pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [Turn]) {
-        for block in terminals_in(turns) {
-            let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-            let runs = known.and_then(|key| self.channels.terminals.get(&key)).is_some_and(Terminal::runs);
-            if !runs && named_by_terminal(&block.resource).is_some() {
-                block.resource = terminal_uri(chat, self.fresh_key());
+    pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [CompletedTurn]) {
+        for turn in turns.iter_mut().filter(|turn| memmem::find(turn.text(), SCHEME.as_bytes()).is_some()) {
+            let Some(mut read) = turn.read() else { continue };
+            let mut is_changed = false;
+            for block in terminals_in(&mut read) {
+                let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+                let terminal = known.and_then(|key| self.channels.terminals.get(&key));
+                if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
+                    block.resource = terminal_uri(chat, self.fresh_key());
+                    is_changed = true;
+                }
+            }
+            if is_changed {
+                *turn = CompletedTurn::of(&read);
             }
         }
     }

@@ -14,6 +14,7 @@ use ahp_types::state::{
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::effects::{ChannelId, ChatKey, SessionKey, TerminalKey};
+use crate::host::history::CompletedTurn;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::scrollback::{cut, text_of};
@@ -107,8 +108,8 @@ impl Kind for Terminal {
         outcome
     }
 
-    fn snapshot(&mut self, _: TerminalKey, _: usize) -> Option<SnapshotState> {
-        Some(SnapshotState::Terminal(Box::new(self.state.clone())))
+    fn snapshot(&self, _: TerminalKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::Terminal(Box::new(self.state.clone())), &[]))
     }
 
     /// URI libraries write an empty authority in several ways.
