@@ -239,7 +239,7 @@ impl Terminals {
     /// Whether nothing can settle, and nothing is due.
     pub fn are_quiet(&self) -> bool {
         let says_nothing = !self.changes.has_output() && !self.is_to_be_shown;
-        self.open.is_empty() && self.waiting.is_empty() && says_nothing
+        self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
     }
 
     /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
