@@ -11,7 +11,7 @@
 //! Never: opens what is no regular file, changes anything but for folders on the way that are to be made, leads into what
 //! is the host's own, or decides who may.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,10 +19,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{fstat, mkdirat, openat, readlinkat, statat, AtFlags, FileType, Mode, OFlags, Stat, CWD};
+use rustix::fs::{
+    accessat, fstat, mkdirat, openat, readlinkat, statat, Access, AtFlags, FileType, Mode, OFlags, Stat, CWD,
+};
 use rustix::io::Errno;
 
 use super::uris::PATH_BYTES_MAX;
+
+/// So deep in each other are folders that are made, copied or removed.
+pub(super) const DEPTH_MAX: usize = 128;
 
 /// So many symbolic links are followed in one path.
 const LINKS_MAX: usize = 40;
@@ -100,6 +105,8 @@ pub struct WorkFolder {
     named: PathBuf,
     /// Where it was then: no component of this is a link.
     real: PathBuf,
+    /// The links on the way there.
+    links: Vec<PathBuf>,
 }
 
 impl WorkFolder {
@@ -109,7 +116,17 @@ impl WorkFolder {
     /// When there is none.
     pub fn find(named: PathBuf) -> io::Result<Self> {
         let real = named.canonicalize()?;
-        Ok(Self { named, real })
+        let mut links = ways_of(&named);
+        links.pop();
+        Ok(Self { named, real, links })
+    }
+}
+
+impl WorkFolder {
+    /// Whether a path calls it by a name that has come to lead elsewhere.
+    fn has_turned(&self, path: &Path) -> bool {
+        let is_by_name = self.named != self.real && !path.starts_with(&self.real);
+        is_by_name && !self.named.canonicalize().is_ok_and(|real| real == self.real)
     }
 }
 
@@ -126,29 +143,7 @@ impl Own {
     /// What is at this path, or would be; and the links on the way there, which lead elsewhere once they are changed.
     pub fn find(path: &Path) -> Vec<Self> {
         let Ok(path) = std::path::absolute(path) else { return Vec::new() };
-        let mut ways = Vec::new();
-        let (mut done, mut links) = (PathBuf::from("/"), 0);
-        let mut ahead: Vec<OsString> = parts(&path).rev().collect();
-        while let Some(part) = ahead.pop() {
-            if part == ".." {
-                done.pop();
-                continue;
-            }
-            let here = done.join(part);
-            match here.read_link() {
-                Ok(target) if links < LINKS_MAX => {
-                    links += 1;
-                    if target.is_absolute() {
-                        done = PathBuf::from("/");
-                    }
-                    ahead.extend(parts(&target).rev());
-                    ways.push(here);
-                }
-                _ => done = here,
-            }
-        }
-        ways.push(done);
-        ways.into_iter().map(Self::at).collect()
+        ways_of(&path).into_iter().map(Self::at).collect()
     }
 
     /// Whether this path, which has no links, is it or is in it.
@@ -209,6 +204,18 @@ pub(super) struct ResolvedPath {
     pub(super) path: PathBuf,
 }
 
+impl ResolvedPath {
+    /// The file system lets us write there: what is there, or its folder when nothing is.
+    fn must_be_writable(&self) -> Result<(), PathRefusal> {
+        let may = |name: &OsStr| accessat(&self.folder, name, Access::WRITE_OK, AtFlags::empty());
+        let outcome = match self.name.as_deref().map(may) {
+            None | Some(Err(Errno::NOENT)) => may(OsStr::new(".")),
+            Some(outcome) => outcome,
+        };
+        outcome.map_err(PathRefusal::from)
+    }
+}
+
 /// A way that is being followed.
 struct Walk<'a> {
     top: &'a WorkFolder,
@@ -261,7 +268,10 @@ impl Folders {
     /// When it is outside, or one of the host's own files.
     pub fn may_change(&self, path: &Path) -> Result<(), PathRefusal> {
         match self.find(path, Missing::Fails, Last::Followed) {
-            Ok(place) => self.must_not_be_own(&place),
+            Ok(place) => {
+                self.must_not_be_own(&place)?;
+                place.must_be_writable()
+            }
             // It can be made, where nobody knows of a way out.
             Err(PathRefusal::Failed(error))
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
@@ -269,7 +279,9 @@ impl Folders {
                 if path.components().any(|part| part == Component::ParentDir) {
                     return Err(PathRefusal::Outside);
                 }
-                self.must_not_be_in_own(&real_as_far_as_there(path).ok_or(PathRefusal::Outside)?)
+                self.must_not_be_in_own(&real_as_far_as_there(path).ok_or(PathRefusal::Outside)?)?;
+                let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
+                Ok(accessat(CWD, there.ok_or(PathRefusal::Outside)?, Access::WRITE_OK, AtFlags::empty())?)
             }
             Err(refusal) => Err(refusal),
         }
@@ -318,7 +330,9 @@ impl Folders {
             } else {
                 match pass(folder, &part) {
                     Err(Errno::NOENT) if missing == Missing::IsMade => {
-                        self.must_not_be_in_own(&walk.path_with(Some(&part)))?;
+                        let path = walk.path_with(Some(&part));
+                        self.must_not_be_in_own(&path)?;
+                        self.must_not_be_too_deep(&path)?;
                         make_folder(folder, &part)
                     }
                     passed => passed,
@@ -364,6 +378,8 @@ impl Folders {
             return Err(Errno::NAMETOOLONG.into());
         }
         let (top, rest) = match self.above(path) {
+            // Its link leads elsewhere by now: nothing is changed where nobody would look for it.
+            Some((top, _)) if top.has_turned(path) => return Err(PathRefusal::Outside),
             Some((top, rest)) => (top, rest.to_owned()),
             // It may be another name of a folder of ours. Nothing is trusted here: the way is followed all the same.
             None => {
@@ -394,6 +410,14 @@ impl Folders {
         below.min_by_key(|(_, rest)| rest.components().count())
     }
 
+    /// No folder is made that would be too deep in ours to be removed with it.
+    pub(super) fn must_not_be_too_deep(&self, path: &Path) -> Result<(), PathRefusal> {
+        match self.above(path).is_some_and(|(_, rest)| rest.components().count() > DEPTH_MAX) {
+            true => Err(PathRefusal::Unfit(format!("folders are not made more than {DEPTH_MAX} deep"))),
+            false => Ok(()),
+        }
+    }
+
     /// Nothing is found in a folder of the host's own, by whichever name the way has come there.
     fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), PathRefusal> {
         if self.own.is_empty() {
@@ -402,9 +426,10 @@ impl Folders {
         self.must_not_be_one_of_own(&fstat(folder)?)
     }
 
-    /// What goes from its place is none of the folders that somebody works in, nor holds one.
+    /// What goes from its place is none of the folders that somebody works in, nor holds one, or a link to one.
     pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
-        match self.folders.iter().any(|folder| folder.real.starts_with(&place.path)) {
+        let mut tops = self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
+        match tops.any(|top| top.starts_with(&place.path)) {
             true => {
                 Err(PathRefusal::Unfit("somebody works in this folder, or in one that is in it".to_owned()))
             }
@@ -470,6 +495,33 @@ impl Walk<'_> {
         let folder = self.passed.pop().map_or(self.start, |(_, folder)| folder);
         Ok(ResolvedPath { folder, name, path })
     }
+}
+
+/// The links that an absolute path leads through, and where it ends: there, or where it would be.
+fn ways_of(path: &Path) -> Vec<PathBuf> {
+    let mut ways = Vec::new();
+    let (mut done, mut links) = (PathBuf::from("/"), 0);
+    let mut ahead: Vec<OsString> = parts(path).rev().collect();
+    while let Some(part) = ahead.pop() {
+        if part == ".." {
+            done.pop();
+            continue;
+        }
+        let here = done.join(part);
+        match here.read_link() {
+            Ok(target) if links < LINKS_MAX => {
+                links += 1;
+                if target.is_absolute() {
+                    done = PathBuf::from("/");
+                }
+                ahead.extend(parts(&target).rev());
+                ways.push(here);
+            }
+            _ => done = here,
+        }
+    }
+    ways.push(done);
+    ways
 }
 
 /// The components of a path that lead somewhere.

@@ -7,6 +7,7 @@
 //! Never: answers anybody, runs anything, or waits for what is no file of a disk. Whoever calls it does so on a thread
 //! that may wait.
 
+mod attributes;
 pub mod facts;
 pub mod folders;
 #[cfg(test)]

@@ -22,7 +22,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::folders::{
-    identity, must_be_file, Folders, Identity, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY,
+    identity, must_be_file, Folders, Identity, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY, DEPTH_MAX,
 };
 use super::writing::{must_be_on_a_disk, name_beside};
 
@@ -31,9 +31,6 @@ const ENTRIES_MAX: u64 = 100_000;
 
 /// So much is copied at once, in bytes.
 const BYTES_MAX: u64 = 4 << 30;
-
-/// So deep in each other are folders that are copied or removed.
-const DEPTH_MAX: usize = 128;
 
 /// What is done with all that is in a folder.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +59,10 @@ impl Folders {
         let Some(name) = &place.name else { return Ok(()) };
         self.must_not_be_in_own(&place.path)?;
         must_be_on_a_disk(&place.folder)?;
+        let is_there = statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if !is_there {
+            self.must_not_be_too_deep(&place.path)?;
+        }
         match mkdirat(&place.folder, name, Mode::from_raw_mode(0o777)) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {

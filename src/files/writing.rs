@@ -5,22 +5,26 @@
 //! if it is large and the change is at its end, or if its folder lets nobody put anything beside it; never where it has
 //! another name (a hard link), which may be outside. What fails there is undone.
 //!
-//! Owns: writing files below [`Folders`], with the mode and, as far as we may say it, the owner that they had.
+//! Owns: writing files below [`Folders`].
 //! Never: writes what is no regular file, or what the kernel shows as one.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{
-    fchmod, fchown, fstat, openat, renameat, renameat_with, statat, unlinkat, AtFlags, Gid, Mode, OFlags,
-    RenameFlags, Stat, Uid,
+    fstat, openat, renameat, renameat_with, statat, unlinkat, AtFlags, Mode, OFlags, RenameFlags, Stat,
 };
+#[cfg(target_os = "linux")]
+use rustix::fs::{linkat, CWD};
 use rustix::io::Errno;
 
+use super::attributes::{have_attributes, have_mode_and_owner};
 use super::facts::etag;
 use super::folders::{must_be_file, pass, Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
 
@@ -183,11 +187,8 @@ fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<
     if !writing.create_only {
         return Ok(new.take_place(name)?);
     }
-    match renameat_with(&place.folder, &new.name, &place.folder, name, RenameFlags::NOREPLACE) {
-        Ok(()) => {
-            new.stay();
-            Ok(())
-        }
+    match new.take_free_place(name) {
+        Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(PathRefusal::Exists),
         // Not every file system can do that.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => make_at_once(place, name, writing.content),
@@ -311,27 +312,50 @@ fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()
     file.sync_data()
 }
 
-/// A new file beside the one whose place it is to take; it goes with this unless it has.
+/// A new file that is to take the place of another one. Where the file system can do that it has no name until then, so
+/// that nothing is left of it when the process is killed; else it is beside the other one, and goes with this.
 struct Beside<'a> {
     place: &'a ResolvedPath,
-    name: OsString,
+    /// None while it has none.
+    name: Option<OsString>,
     file: File,
+}
+
+/// Where the system shows the files that are open, by which one without a name is given one.
+#[cfg(target_os = "linux")]
+const OPENED: &str = "/proc/self/fd";
+
+/// A new file without a name, if there can be one that is given a name later.
+#[cfg(target_os = "linux")]
+fn without_name(place: &ResolvedPath) -> Option<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = openat(&place.folder, ".", flags, Mode::from_raw_mode(0o666)).ok()?;
+    std::fs::symlink_metadata(format!("{OPENED}/{}", file.as_raw_fd())).is_ok().then(|| file.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn without_name(_: &ResolvedPath) -> Option<File> {
+    None
 }
 
 impl<'a> Beside<'a> {
     fn of(place: &'a ResolvedPath) -> io::Result<Self> {
+        if let Some(file) = without_name(place) {
+            return Ok(Self { place, name: None, file });
+        }
         let name = name_beside();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
         let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
-        Ok(Self { place, name, file })
+        Ok(Self { place, name: Some(name), file })
     }
 
     /// Makes it what the file is to become.
     fn fill(&self, content: &[u8], before: Option<(&File, &Stat)>, kept: KeptRanges) -> io::Result<()> {
         let mut new = &self.file;
-        if let Some((_, known)) = before {
+        if let Some((old, known)) = before {
             // Before anything is in it.
             have_mode_and_owner(&self.file, known)?;
+            have_attributes(&self.file, old);
         }
         if let Some((mut old, _)) = before.filter(|_| kept.before > 0) {
             old.seek(SeekFrom::Start(0))?;
@@ -345,25 +369,51 @@ impl<'a> Beside<'a> {
         self.file.sync_data()
     }
 
-    fn take_place(self, name: &OsString) -> io::Result<()> {
-        renameat(&self.place.folder, &self.name, &self.place.folder, name)?;
-        self.stay();
+    /// Takes the place of whatever has this name.
+    fn take_place(mut self, name: &OsString) -> io::Result<()> {
+        if self.name.is_none() {
+            let beside = name_beside();
+            self.take_name(&beside)?;
+            self.name = Some(beside);
+        }
+        if let Some(beside) = &self.name {
+            renameat(&self.place.folder, beside, &self.place.folder, name)?;
+        }
+        self.name = None;
         Ok(())
     }
 
-    fn stay(mut self) {
-        self.name.clear();
+    /// Takes a name that nothing has.
+    fn take_free_place(mut self, name: &OsString) -> Result<(), Errno> {
+        match &self.name {
+            None => self.take_name(name),
+            Some(beside) => {
+                let folder = &self.place.folder;
+                renameat_with(folder, beside, folder, name, RenameFlags::NOREPLACE)?;
+                self.name = None;
+                Ok(())
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn take_name(&self, name: &OsString) -> Result<(), Errno> {
+        let opened = format!("{OPENED}/{}", self.file.as_raw_fd());
+        linkat(CWD, opened, &self.place.folder, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn take_name(&self, _: &OsString) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
     }
 }
 
 impl Drop for Beside<'_> {
     fn drop(&mut self) {
-        if self.name.is_empty() {
-            return;
-        }
-        if let Err(error) = unlinkat(&self.place.folder, &self.name, AtFlags::empty()) {
+        let Some(name) = &self.name else { return };
+        if let Err(error) = unlinkat(&self.place.folder, name, AtFlags::empty()) {
             let beside = self.place.path.display();
-            tracing::warn!(%error, "`{}` is left beside `{beside}`", self.name.display());
+            tracing::warn!(%error, "`{}` is left beside `{beside}`", name.display());
         }
     }
 }
@@ -371,21 +421,6 @@ impl Drop for Beside<'_> {
 /// A name that nothing has.
 pub(super) fn name_beside() -> OsString {
     format!(".{}.tmp", uuid::Uuid::new_v4()).into()
-}
-
-/// Gives a file the mode that another one has, and its owner as far as we may say who that is.
-pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<()> {
-    let made = fstat(&file)?;
-    let mode = Mode::from_raw_mode(other.st_mode & 0o777);
-    if (made.st_uid, made.st_gid) != (other.st_uid, other.st_gid) {
-        // Nobody reads meanwhile what he may not.
-        fchmod(&file, mode & Mode::RWXU)?;
-        let (user, group) = (Uid::from_raw(other.st_uid), Gid::from_raw(other.st_gid));
-        if let Err(error) = fchown(&file, Some(user), Some(group)) {
-            tracing::debug!(%error, "a file that was written belongs to us now");
-        }
-    }
-    Ok(fchmod(&file, mode)?)
 }
 
 /// Files that the kernel shows are none.
@@ -427,4 +462,29 @@ pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn must_be_on_a_disk(_: impl AsFd) -> Result<(), PathRefusal> {
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_has_no_name_before_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("file");
+        let folders = Folders::new(vec![folder.path().to_owned()]);
+        let place = folders.find(&path, Missing::Fails, Last::Followed).unwrap();
+        let kept = KeptRanges { before: 0, from: 0, size: 0 };
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        for content in ["one", "other"] {
+            let new = Beside::of(&place).unwrap();
+            new.fill(content.as_bytes(), None, kept).unwrap();
+            if new.name.is_some() {
+                return eprintln!("not tested here: every file has a name");
+            }
+            assert_eq!(names(), usize::from(content == "other"));
+            new.take_place(place.name.as_ref().unwrap()).unwrap();
+            assert_eq!((names(), std::fs::read_to_string(&path).unwrap()), (1, content.to_owned()));
+        }
+    }
 }

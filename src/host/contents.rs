@@ -1,4 +1,4 @@
-//! What stands on the sides of changes of files, and how clients get it.
+//! What stands on the sides of changes of files, and what tool calls produce that is large; and how clients get it.
 //!
 //! Owns: telling clients a URI of the host's own for each content, and finding the content that such a URI calls.
 //! Never: changes a state. A state holds a content itself, in a `data:` URI, so that it is there as long as the state is
@@ -10,7 +10,8 @@
 use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
 use ahp_types::state::{
     ChatState, FileEditCollection, FileEditSide, ResponsePart, SessionInputRequest, SnapshotState,
-    ToolCallConfirmationState, ToolCallState, ToolResultContent, Turn,
+    ToolCallConfirmationState, ToolCallState, ToolResultContent, ToolResultEmbeddedResourceContent,
+    ToolResultResourceContent, Turn,
 };
 use bytes::Bytes;
 use memchr::memmem;
@@ -22,81 +23,97 @@ use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};
 
-/// What contents begin with in states.
+/// What contents of sides begin with in states.
 const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
 
-/// Something that contents are in, with each side that there is and what it is called.
-trait Sides {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide));
+/// How large data is, in bytes of base64, that is still told where it is. What is larger is called by a URI.
+const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// What shows in JSON that there is data of a tool call.
+const EMBEDDED: &[u8] = b"embeddedResource";
+
+/// Something that is shown, and may have a content of its own.
+enum ShownContent<'a> {
+    /// A side of a change, and which one.
+    Side(&'static str, &'a mut FileEditSide),
+    /// Data that a tool call has produced.
+    Produced(&'a mut ToolResultContent),
+}
+
+/// Something that contents are in.
+trait Contents {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>));
 }
 
 fn both(
     before: &mut Option<FileEditSide>,
     after: &mut Option<FileEditSide>,
-    each: &mut dyn FnMut(&'static str, &mut FileEditSide),
+    see: &mut dyn FnMut(ShownContent<'_>),
 ) {
-    before.iter_mut().for_each(|side| each("before", side));
-    after.iter_mut().for_each(|side| each("after", side));
+    before.iter_mut().for_each(|side| see(ShownContent::Side("before", side)));
+    after.iter_mut().for_each(|side| see(ShownContent::Side("after", side)));
 }
 
-impl Sides for Vec<ToolResultContent> {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
+impl Contents for Vec<ToolResultContent> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         for content in self {
-            if let ToolResultContent::FileEdit(edit) = content {
-                both(&mut edit.before, &mut edit.after, each);
+            match content {
+                ToolResultContent::FileEdit(edit) => both(&mut edit.before, &mut edit.after, see),
+                ToolResultContent::EmbeddedResource(_) => see(ShownContent::Produced(content)),
+                _ => {}
             }
         }
     }
 }
 
-impl Sides for FileEditCollection {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
+impl Contents for FileEditCollection {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         for edit in &mut self.items {
-            both(&mut edit.before, &mut edit.after, each);
+            both(&mut edit.before, &mut edit.after, see);
         }
     }
 }
 
-impl<T: Sides> Sides for Option<T> {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
+impl<T: Contents> Contents for Option<T> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         if let Some(some) = self {
-            some.sides(each);
+            some.each(see);
         }
     }
 }
 
-impl Sides for ToolCallState {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
+impl Contents for ToolCallState {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         match self {
-            Self::PendingConfirmation(call) => call.edits.sides(each),
-            Self::Running(call) => call.content.sides(each),
-            Self::PendingResultConfirmation(call) => call.content.sides(each),
-            Self::Completed(call) => call.content.sides(each),
+            Self::PendingConfirmation(call) => call.edits.each(see),
+            Self::Running(call) => call.content.each(see),
+            Self::PendingResultConfirmation(call) => call.content.each(see),
+            Self::Completed(call) => call.content.each(see),
             _ => {}
         }
     }
 }
 
-impl Sides for Vec<ResponsePart> {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
+impl Contents for Vec<ResponsePart> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
         for part in self {
             if let ResponsePart::ToolCall(part) = part {
-                part.tool_call.sides(each);
+                part.tool_call.each(see);
             }
         }
     }
 }
 
-impl Sides for Vec<Turn> {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
-        self.iter_mut().for_each(|turn| turn.response_parts.sides(each));
+impl Contents for Vec<Turn> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        self.iter_mut().for_each(|turn| turn.response_parts.each(see));
     }
 }
 
-impl Sides for ChatState {
-    fn sides(&mut self, each: &mut dyn FnMut(&'static str, &mut FileEditSide)) {
-        self.turns.sides(each);
-        self.active_turn.iter_mut().for_each(|turn| turn.response_parts.sides(each));
+impl Contents for ChatState {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        self.turns.each(see);
+        self.active_turn.iter_mut().for_each(|turn| turn.response_parts.each(see));
     }
 }
 
@@ -104,21 +121,58 @@ impl Sides for ChatState {
 fn tell_request(request: &mut SessionInputRequest) {
     if let SessionInputRequest::ToolConfirmation(request) = request {
         let chat = request.chat.clone();
-        let mut each = |side: &'static str, of: &mut FileEditSide| tell(&chat, side, of);
+        let mut each = |shown: ShownContent<'_>| tell(&chat, shown);
         match &mut request.tool_call {
-            ToolCallConfirmationState::PendingConfirmation(call) => call.edits.sides(&mut each),
-            ToolCallConfirmationState::PendingResultConfirmation(call) => call.content.sides(&mut each),
+            ToolCallConfirmationState::PendingConfirmation(call) => call.edits.each(&mut each),
+            ToolCallConfirmationState::PendingResultConfirmation(call) => call.content.each(&mut each),
             ToolCallConfirmationState::Unknown(_) => {}
         }
     }
 }
 
 /// Puts the URI that clients are told in place of a content.
-fn tell(chat: &str, side: &str, of: &mut FileEditSide) {
-    if of.content.uri.starts_with(INLINE) {
-        let path = of.uri.strip_prefix("file://").unwrap_or("/");
-        of.content.uri = content_uri(chat, &id_of(&of.content.uri), side, path);
+fn tell(chat: &str, shown: ShownContent<'_>) {
+    match shown {
+        ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
+            let path = of.uri.strip_prefix("file://").unwrap_or("/");
+            of.content.uri = content_uri(chat, &id_of(&of.content.uri), side, path);
+        }
+        ShownContent::Side(..) => {}
+        ShownContent::Produced(content) => {
+            let Some((embedded, inline)) = large(content) else { return };
+            let padding = embedded.data.bytes().rev().take_while(|byte| *byte == b'=').count();
+            let bytes = (embedded.data.len() / 4 * 3).saturating_sub(padding);
+            let uri = content_uri(chat, &id_of(&inline), "produced", &file_name(&embedded.content_type));
+            *content = ToolResultContent::Resource(ToolResultResourceContent {
+                uri,
+                size_hint: i64::try_from(bytes).ok(),
+                content_type: Some(embedded.content_type.clone()),
+                nonce: None,
+            });
+        }
     }
+}
+
+fn is_large(content: &ToolResultContent) -> bool {
+    matches!(content, ToolResultContent::EmbeddedResource(embedded) if embedded.data.len() > TOLD_BYTES_MAX)
+}
+
+/// Data that is too large to be told where it is, and the same in a `data:` URI.
+fn large(content: &ToolResultContent) -> Option<(&ToolResultEmbeddedResourceContent, String)> {
+    match content {
+        ToolResultContent::EmbeddedResource(embedded) if is_large(content) => {
+            Some((embedded, format!("data:{};base64,{}", embedded.content_type, embedded.data)))
+        }
+        _ => None,
+    }
+}
+
+/// What a file of this type may be called, by which those who show it know what it is.
+fn file_name(content_type: &str) -> String {
+    let is_plain = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let (kind, rest) = content_type.split_once('/').unwrap_or_default();
+    let ending = rest.split(['+', ';']).next().filter(is_plain).unwrap_or("bin");
+    format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
 }
 
 /// What a content is called in its chat.
@@ -131,7 +185,7 @@ pub(super) fn tell_state(state: &mut SnapshotState) {
     match state {
         SnapshotState::Chat(state) => {
             let chat = state.resource.clone();
-            state.sides(&mut |side, of| tell(&chat, side, of));
+            state.each(&mut |shown| tell(&chat, shown));
         }
         SnapshotState::Session(state) => state.input_needed.iter_mut().flatten().for_each(tell_request),
         _ => {}
@@ -140,7 +194,7 @@ pub(super) fn tell_state(state: &mut SnapshotState) {
 
 /// Turns of a chat as clients are told them.
 pub(super) fn tell_turns(chat: &str, turns: &mut Vec<Turn>) {
-    turns.sides(&mut |side, of| tell(chat, side, of));
+    turns.each(&mut |shown| tell(chat, shown));
 }
 
 /// An action on this channel as clients are told it, where that is not how it is kept.
@@ -148,17 +202,19 @@ pub(super) fn told_action(channel: &str, action: &StateAction) -> Option<StateAc
     match action {
         StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {
             let mut ready = ready.clone();
-            ready.edits.sides(&mut |side, of| tell(channel, side, of));
+            ready.edits.each(&mut |shown| tell(channel, shown));
             Some(StateAction::ChatToolCallReady(ready))
         }
-        StateAction::ChatToolCallComplete(done) if done.result.content.as_deref().is_some_and(has_edits) => {
+        StateAction::ChatToolCallComplete(done)
+            if done.result.content.as_deref().is_some_and(has_contents) =>
+        {
             let mut done = done.clone();
-            done.result.content.sides(&mut |side, of| tell(channel, side, of));
+            done.result.content.each(&mut |shown| tell(channel, shown));
             Some(StateAction::ChatToolCallComplete(done))
         }
         StateAction::ChatToolCallContentChanged(changed) => {
-            let mut content = Some(&changed.content).filter(|content| has_edits(content))?.clone();
-            content.sides(&mut |side, of| tell(channel, side, of));
+            let mut content = Some(&changed.content).filter(|content| has_contents(content))?.clone();
+            content.each(&mut |shown| tell(channel, shown));
             let changed = ChatToolCallContentChangedAction { content, ..changed.clone() };
             Some(StateAction::ChatToolCallContentChanged(changed))
         }
@@ -171,13 +227,15 @@ pub(super) fn told_action(channel: &str, action: &StateAction) -> Option<StateAc
     }
 }
 
-fn has_edits(content: &[ToolResultContent]) -> bool {
-    content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)))
+fn has_contents(content: &[ToolResultContent]) -> bool {
+    content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)) || is_large(content))
 }
 
 /// An envelope (JSON text) that was kept, as clients are told it.
 pub(super) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
-    if line.delta.is_some() || memmem::find(&envelope, INLINE.as_bytes()).is_none() {
+    let has = |what: &[u8]| memmem::find(&envelope, what).is_some();
+    let may_have_large = || envelope.len() > TOLD_BYTES_MAX && has(EMBEDDED);
+    if line.delta.is_some() || !(has(INLINE.as_bytes()) || may_have_large()) {
         return envelope;
     }
     let Ok(mut read) = serde_json::from_slice::<ActionEnvelope>(&envelope) else { return envelope };
@@ -199,8 +257,10 @@ impl Host {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => chat.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
                 let mut edits = ready.edits.clone();
-                edits.sides(&mut |_, of| {
-                    chat.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
+                edits.each(&mut |shown| {
+                    if let ShownContent::Side(_, of) = shown {
+                        chat.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
+                    }
                 });
             }
             _ => {}
@@ -228,10 +288,15 @@ impl Host {
         for parts in active.chain(state.turns.iter().rev().map(|turn| &turn.response_parts)) {
             for part in parts {
                 let ResponsePart::ToolCall(part) = part else { continue };
-                part.tool_call.clone().sides(&mut |_, of| {
-                    if of.content.uri.starts_with(INLINE) && id_of(&of.content.uri) == id {
-                        found = Some(std::mem::take(&mut of.content.uri));
-                    }
+                part.tool_call.clone().each(&mut |shown| {
+                    let inline = match shown {
+                        ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
+                            Some(std::mem::take(&mut of.content.uri))
+                        }
+                        ShownContent::Side(..) => None,
+                        ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
+                    };
+                    found = found.take().or(inline.filter(|inline| id_of(inline) == id));
                 });
                 if found.is_some() {
                     return Ok(found);

@@ -199,6 +199,7 @@ impl Host {
         let client = self.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
+            self.note_gone_client(client_id);
         }
         self.decline_all_unseen(step);
         self.watch_unfollowed(step);

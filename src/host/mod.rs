@@ -182,6 +182,8 @@ pub struct Host {
     expected: BTreeSet<ConnectionId>,
     /// What clients are asked, by the numbers of the requests.
     awaited: BTreeMap<u64, relays::Awaited>,
+    /// Clients that have been here and are gone, of which files may still be asked.
+    gone_clients: BTreeSet<String>,
     last_asked: u64,
     /// Who follows watches may be others than before.
     watches_changed: bool,
@@ -244,6 +246,7 @@ impl Host {
             departures: BTreeMap::new(),
             expected: BTreeSet::new(),
             awaited: BTreeMap::new(),
+            gone_clients: BTreeSet::new(),
             last_asked: 0,
             agents,
             watches_changed: false,

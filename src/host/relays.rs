@@ -11,7 +11,8 @@
 use std::time::Duration;
 
 use ahp_types::commands::{
-    ResourceCopyParams, ResourceListResult, ResourceMoveParams, ResourceReadResult, ResourceResolveResult,
+    ContentEncoding, ResourceCopyParams, ResourceListResult, ResourceMoveParams, ResourceReadResult,
+    ResourceResolveResult,
 };
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
@@ -31,8 +32,34 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// So many requests to one client are on their way.
 const ASKED_MAX: usize = 16;
 
+/// So many clients are remembered that are gone.
+const GONE_MAX: usize = 1024;
+
+/// None is remembered whose id has more bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// The longest file that a client's answer may bring, in bytes: as of one of this machine.
+const FILE_BYTES_MAX: usize = 16 << 20;
+
+/// So many entries of a folder it may bring, for the same reason.
+const ENTRIES_MAX: usize = 100_000;
+
+/// What else an answer may bring, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
 /// The schemes that are nobody's but the host's, or that nobody serves.
 const NO_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
+
+/// Who serves a URI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServedBy {
+    /// The client of this connection.
+    Client(ConnectionId),
+    /// A client that was here, and is not any more.
+    Gone,
+    /// No client: the host, or nobody.
+    Nobody,
+}
 
 /// A request that a client is to answer.
 #[derive(Debug)]
@@ -84,7 +111,11 @@ impl Host {
                 "`{uri}` and its destination are not in one place"
             )));
         }
-        let Some(asked) = asked else { return Ok(None) };
+        let asked = match asked {
+            ServedBy::Client(asked) => asked,
+            ServedBy::Gone => return Err(RpcError::unavailable(format_args!("`{uri}`: its client is gone"))),
+            ServedBy::Nobody => return Ok(None),
+        };
         let on_its_way = self.awaited.values().filter(|awaited| awaited.relay.asked == asked);
         if on_its_way.count() >= ASKED_MAX {
             return Err(RpcError::unavailable(format_args!("`{uri}`: its client has too much to answer")));
@@ -95,12 +126,12 @@ impl Host {
         Ok(Some(Relay { asked, method, uri, params }))
     }
 
-    /// The connection of the client that serves a URI; none when nobody does.
-    fn who_serves(&self, uri: &str) -> Option<ConnectionId> {
-        let (scheme, rest) = uri.split_once(':')?;
+    /// Who serves a URI.
+    fn who_serves(&self, uri: &str) -> ServedBy {
+        let Some((scheme, rest)) = uri.split_once(':') else { return ServedBy::Nobody };
         let is_one = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
         if !is_one || NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme)) {
-            return None;
+            return ServedBy::Nobody;
         }
         let can_be_asked = |connection: &ConnectionId| {
             let answers = self.connections.get(connection).is_some_and(|client| !client.answers_nothing);
@@ -123,7 +154,33 @@ impl Host {
         let clients = self.connections.iter().filter(|(connection, _)| can_be_asked(connection));
         let ranked = clients
             .filter_map(|(connection, client)| Some((serves(client.client_id.as_deref()?)?, *connection)));
-        ranked.max().map(|(_, connection)| connection)
+        match ranked.max() {
+            Some((_, connection)) => ServedBy::Client(connection),
+            // One that answers nothing serves nothing.
+            None if self.is_gone(serves) => ServedBy::Gone,
+            None => ServedBy::Nobody,
+        }
+    }
+
+    /// Whether a client that this is said of has been here and can be asked nothing any more.
+    fn is_gone(&self, serves: impl Fn(&str) -> Option<usize>) -> bool {
+        let leaving =
+            self.connections.iter().filter(|(connection, _)| self.departures.contains_key(connection));
+        let leaving = leaving.filter(|(_, client)| !client.answers_nothing);
+        let mut leaving = leaving.filter_map(|(_, client)| client.client_id.as_ref());
+        let is_here = |id: &String| self.connections.values().any(|it| it.client_id.as_ref() == Some(id));
+        let mut gone = self.gone_clients.iter().filter(|id| !is_here(id));
+        leaving.any(|id| serves(id).is_some()) || gone.any(|id| serves(id).is_some())
+    }
+
+    /// A client is gone: what is asked of it is answered so from now on.
+    pub(super) fn note_gone_client(&mut self, client_id: String) {
+        if client_id.len() <= NAME_BYTES_MAX {
+            self.gone_clients.insert(client_id);
+        }
+        while self.gone_clients.len() > GONE_MAX {
+            self.gone_clients.pop_first();
+        }
     }
 
     /// The active clients that have published this, or something that it is below.
@@ -208,6 +265,9 @@ fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let failed = |error| Frame::Error { id: Some(id.clone()), error };
     let error = reply.error.filter(|error| error != "null");
     match (reply.result, error) {
+        (Some(result), None) if is_too_large(method, &result) => failed(RpcError::invalid_params(
+            format_args!("`{uri}`: what its client has answered is larger than what is answered here"),
+        )),
         (Some(result), None) => match check(method, &result) {
             Ok(()) => Frame::result(id, method, result),
             Err(why) => failed(RpcError::unavailable(format_args!(
@@ -219,6 +279,22 @@ fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
             Err(_) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
         },
         (None, None) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+    }
+}
+
+/// Whether a client answers with more than the host itself would.
+fn is_too_large(method: Method, result: &Bytes) -> bool {
+    match method {
+        Method::ResourceRead if result.len() > FILE_BYTES_MAX => read_json::<ResourceReadResult>(result)
+            .is_ok_and(|read| match read.encoding {
+                ContentEncoding::Base64 => read.data.len() / 4 * 3 > FILE_BYTES_MAX + 2,
+                _ => read.data.len() > FILE_BYTES_MAX,
+            }),
+        Method::ResourceList if result.len() > ENTRIES_MAX => {
+            read_json::<ResourceListResult>(result).is_ok_and(|list| list.entries.len() > ENTRIES_MAX)
+        }
+        Method::ResourceRead | Method::ResourceList => false,
+        _ => result.len() > ANSWER_BYTES_MAX,
     }
 }
 

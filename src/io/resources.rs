@@ -26,11 +26,17 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 pub use changing::Ground;
 
-/// So many requests wait.
+/// So many requests wait, of all clients.
 const WAITING_MAX: usize = 1024;
 
 /// And so many bytes of what they bring.
 const WAITING_BYTES_MAX: usize = 256 << 20;
+
+/// So many of each client may wait, however many of others do.
+const ASSURED: usize = 64;
+
+/// And so many bytes of what they bring.
+const ASSURED_BYTES: usize = 32 << 20;
 
 /// So many that wait, of each client, are looked at for the next one that may begin.
 const LOOKED_AT: usize = 64;
@@ -168,7 +174,7 @@ impl Resources {
     pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) {
         let lane = JobLane::of(&resource);
         let bytes = bytes_of(&resource);
-        if self.waiting.len() >= WAITING_MAX || self.waiting_bytes.saturating_add(bytes) > WAITING_BYTES_MAX {
+        if !self.has_room_for(connection, bytes) {
             let error = RpcError::unavailable("too many requests about files wait already");
             let frame = Frame::Error { id: Some(id), error };
             return send(&self.answers, ResourceAnswer { connection, frame, job: None });
@@ -177,6 +183,16 @@ impl Resources {
         self.last_number += 1;
         let (number, about) = (self.last_number, About::of(&resource));
         self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
+    }
+
+    /// Whether one more request of a client may wait, which brings so much.
+    fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
+        if self.waiting.len() < WAITING_MAX && self.waiting_bytes.saturating_add(bytes) <= WAITING_BYTES_MAX {
+            return true;
+        }
+        let own = || self.waiting.iter().filter(|job| job.connection == connection);
+        let own_bytes: usize = own().map(|job| bytes_of(&job.resource)).sum();
+        own().count() < ASSURED && own_bytes.saturating_add(bytes) <= ASSURED_BYTES
     }
 
     /// Begins with what waits, as far as no more than a few run, and its connection has room for what is read.
@@ -312,6 +328,35 @@ mod tests {
         let params = json!({ "channel": "ahp-root://", "uri": uri, "data": "", "encoding": "utf-8" });
         let params: ResourceWriteParams = serde_json::from_value(params).unwrap();
         Resource::Change { change: Box::new(Change::Write(params)), below: Vec::new() }
+    }
+
+    #[test]
+    fn however_much_one_client_asks_for_another_one_may_wait() {
+        let (mut resources, mut answered) = Resources::new(Ground::default());
+        let read = || Resource::Read { uri: "file:///nothing/here".to_owned(), encoding: None };
+        for number in 0..WAITING_MAX as u64 {
+            resources.take(HINDERED, RequestId::inner(number), read());
+        }
+        let mut refused = |resources: &mut Resources, connection| {
+            resources.take(connection, RequestId::inner(0), read());
+            answered.try_recv().is_ok()
+        };
+        assert!(refused(&mut resources, HINDERED));
+        for _ in 0..ASSURED {
+            assert!(!refused(&mut resources, FREE));
+        }
+        assert!(refused(&mut resources, FREE));
+        let (mut resources, mut answered) = Resources::new(Ground::default());
+        resources.waiting_bytes = WAITING_BYTES_MAX;
+        let mut written = |bytes: usize| {
+            let Resource::Change { mut change, below } = write("file:///x") else { unreachable!() };
+            if let Change::Write(write) = &mut *change {
+                write.data = "x".repeat(bytes);
+            }
+            resources.take(FREE, RequestId::inner(0), Resource::Change { change, below });
+            answered.try_recv().is_err()
+        };
+        assert!(written(ASSURED_BYTES) && !written(1));
     }
 
     #[test]

@@ -267,7 +267,8 @@ fn change_type(kind: ChangeKind) -> ResourceChangeType {
 fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
     match trouble {
         WatchTrouble::Gone => RpcError::resource_not_found(uri),
-        WatchTrouble::Denied | WatchTrouble::Own => RpcError::permission_denied(uri),
+        WatchTrouble::Denied => RpcError::permission_denied(uri),
+        WatchTrouble::Own => RpcError::own_file(uri),
         WatchTrouble::Folders(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: more than {max} folders are not watched, of all clients together; exclude some"
         )),

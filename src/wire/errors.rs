@@ -114,6 +114,14 @@ impl RpcError {
         }
     }
 
+    /// The file or folder is the host's own.
+    pub fn own_file(uri: &str) -> Self {
+        Self {
+            data: Some(json!({})),
+            ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` belongs to the host itself"))
+        }
+    }
+
     /// A file or folder may not be changed; `can_be_asked_for` when `resourceRequest` may be told otherwise some day.
     pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
         let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });

@@ -11,6 +11,7 @@ use ahp_types::common::AnyValue;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
 use globset::{Glob, GlobBuilder};
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -63,9 +64,10 @@ impl Watched {
     /// # Errors
     /// `-32602` when its patterns are none, or too many.
     pub fn asked_for(params: CreateResourceWatchParams) -> Result<Self, RpcError> {
+        let folder = path_of_uri(&params.uri);
         let watched = Self {
-            excludes: patterns("excludes", params.excludes)?,
-            includes: patterns("includes", params.includes)?,
+            excludes: patterns("excludes", params.excludes, &folder)?,
+            includes: patterns("includes", params.includes, &folder)?,
             recursive: params.recursive == Some(true),
             uri: params.uri,
         };
@@ -125,11 +127,29 @@ pub fn glob(pattern: &str) -> Result<Glob, globset::Error> {
     GlobBuilder::new(relative).literal_separator(true).backslash_escape(true).build()
 }
 
-fn patterns(name: &str, asked: Option<AnyValue>) -> Result<Option<Vec<String>>, RpcError> {
+/// The path in the URI of what is watched, as far as it is text.
+fn path_of_uri(uri: &str) -> String {
+    let path = uri.split_once(':').map_or(uri, |(_, rest)| rest);
+    let path = path.strip_prefix("//").and_then(|rest| rest.find('/').map(|at| &rest[at..])).unwrap_or(path);
+    percent_decode_str(path).decode_utf8_lossy().trim_end_matches('/').to_owned()
+}
+
+/// A pattern that is an absolute path below what is watched is the rest of it.
+fn below(folder: &str, pattern: String) -> String {
+    match pattern.strip_prefix(folder).filter(|_| pattern.starts_with('/')) {
+        Some(rest) if rest.len() > 1 && rest.starts_with('/') => rest[1..].to_owned(),
+        _ => pattern,
+    }
+}
+
+fn patterns(name: &str, asked: Option<AnyValue>, folder: &str) -> Result<Option<Vec<String>>, RpcError> {
     let Some(asked) = asked.filter(|asked| !asked.is_null()) else { return Ok(None) };
     let read = serde_json::from_value::<Patterns>(asked);
     let read = read.map_err(|why| RpcError::invalid_params(format_args!("`{name}`: {why}")))?;
-    Ok(Some(read.items))
+    if let Some(uri) = read.items.iter().find(|pattern| pattern.to_ascii_lowercase().starts_with("file:")) {
+        return Err(RpcError::invalid_params(format_args!("`{uri}` is a URI, and no pattern of paths")));
+    }
+    Ok(Some(read.items.into_iter().map(|pattern| below(folder, pattern)).collect()))
 }
 
 #[cfg(test)]
@@ -164,6 +184,25 @@ mod tests {
         ] {
             assert_eq!(Watched::named_by(&other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn an_absolute_path_below_the_watch_is_one_from_there() {
+        let excludes = |uri: &str, pattern: &str| {
+            let params = json!({ "channel": "ahp-root://", "uri": uri, "excludes": { "items": [pattern] } });
+            asked(params).map(|watched| watched.excludes.unwrap().remove(0))
+        };
+        for (uri, pattern, from_there) in [
+            ("file:///a%20b/c/", "/a b/c/out/**", "out/**"),
+            ("file://localhost/a", "/a/b", "b"),
+            ("file:///a", "/ab", "/ab"),
+            ("file:///a", "/a", "/a"),
+            ("file:///a", "**/b", "**/b"),
+            ("file:///", "/b", "b"),
+        ] {
+            assert_eq!(excludes(uri, pattern).as_deref(), Ok(from_there), "{uri} {pattern}");
+        }
+        assert_eq!(excludes("file:///a", "file:///a/b"), Err(-32602));
     }
 
     #[test]

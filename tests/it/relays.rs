@@ -123,9 +123,15 @@ fn nothing_waits_for_who_is_gone() {
     }
     let mut core = opened();
     core.feed(ended(SERVES));
-    let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");
+    let gone = [(ASKS, "7".to_owned(), json!(-32603))];
+    assert_eq!(answers(&read(&mut core, ASKS, 7, "virtual://client-2/a")), gone, "it can answer nothing");
+    core.feed(Input::Closed(SERVES));
+    assert_eq!(answers(&read(&mut core, ASKS, 7, "virtual://client-2/a")), gone);
+    let outputs = read(&mut core, ASKS, 7, "virtual://client-3/a");
     let is_refused = |output: &Output| matches!(output, Output::Resource(..));
     assert!(asked(&outputs).is_none() && outputs.iter().any(is_refused), "as any scheme that nobody serves");
+    open(&mut core, ConnectionId(3), "client-2");
+    assert!(asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).is_some(), "it has come back");
 }
 
 #[test]
@@ -150,6 +156,22 @@ fn who_has_said_all_is_answered_before_the_connection_closes() {
     assert_eq!(answers(&outputs), [(SERVES, "8".to_owned(), json!(-32603))]);
     let outputs = core.feed(Input::Timer(Timer::Departure(ASKS)));
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
+}
+
+#[test]
+fn a_client_answers_with_no_more_than_the_host_would() {
+    let mut core = opened();
+    let mut answered = |encoding: &str, bytes: usize| {
+        let (_, number) = asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).unwrap();
+        let result = json!({ "data": "A".repeat(bytes), "encoding": encoding });
+        let outputs = core.feed(said(SERVES, json!({ "id": number, "result": result })));
+        let [(_, _, what)] = &answers(&outputs)[..] else { panic!("one answer") };
+        what.as_i64()
+    };
+    for (encoding, most) in [("utf-8", 16 << 20), ("base64", (16 << 20) / 3 * 4 + 4)] {
+        assert_eq!(answered(encoding, most), None, "{encoding}");
+        assert_eq!(answered(encoding, most + 4), Some(-32602), "{encoding}");
+    }
 }
 
 #[test]

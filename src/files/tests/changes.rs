@@ -46,6 +46,26 @@ fn a_file_keeps_its_mode_and_another_name_of_it_its_content() {
     assert_eq!(names_in(&top), ["file", "twin"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_keeps_its_attributes_and_not_what_makes_somebody_else_of_who_runs_it() {
+    use rustix::fs::{getxattr, setxattr, XattrFlags};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (top, path) = (top(&folder), top(&folder).join("file"));
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
+    let has_attributes = setxattr(&path, "user.kept", b"so", XattrFlags::empty()).is_ok();
+    write(&Folders::new(vec![top]), &path, Put::Truncate(0)).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
+    let mut value = [0; 8];
+    if has_attributes {
+        let length = getxattr(&path, "user.kept", &mut value[..]).unwrap();
+        assert_eq!(&value[..length], b"so");
+    }
+}
+
 #[test]
 fn a_large_file_is_changed_at_its_end_where_it_lies() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,6 +189,15 @@ fn folders_are_so_deep_and_no_deeper() {
     }
     assert!(deep(128).exists());
     assert_eq!(names_in(&top), ["a"]);
+    // Nor are they made so deep that nobody removes them with the first one.
+    let other = |count: usize| (0..count).fold(top.join("c"), |path, _| path.join("c"));
+    folders.make_folder(&other(127)).unwrap();
+    for refused in [folders.make_folder(&other(128)), folders.write(&other(128).join("file"), b"x")] {
+        assert!(matches!(refused, Err(PathRefusal::Unfit(_))), "{refused:?}");
+    }
+    folders.make_folder(&other(127)).unwrap();
+    folders.make_folder(&deep(128)).unwrap();
+    folders.remove(&top.join("c"), true).unwrap();
 }
 
 #[test]

@@ -306,3 +306,20 @@ fn a_file_that_is_moved_to_another_name_of_it_has_one_less() {
     }
     assert_eq!(names_in(&top), ["deeper".to_owned()].into());
 }
+
+#[test]
+fn what_may_be_changed_is_asked_of_the_file_system_too() {
+    let Some(ground) = ground() else {
+        let folder = tempfile::tempdir().unwrap();
+        let before = "mkdir shut && touch shut/file && mount -t tmpfs -o ro none shut";
+        return again("what_may_be_changed_is_asked_of_the_file_system_too", folder.path(), &ALONE, before);
+    };
+    let folders = Folders::new(vec![ground.clone()]);
+    folders.may_change(&ground.join("file")).unwrap();
+    folders.may_change(&ground.join("a/new/file")).unwrap();
+    for shut in ["shut", "shut/file", "shut/a/new/file"] {
+        let refused = folders.may_change(&ground.join(shut)).unwrap_err();
+        let PathRefusal::Failed(error) = &refused else { panic!("{refused:?}") };
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{shut}");
+    }
+}

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 
-use crate::files::folders::Folders;
+use crate::files::folders::{Folders, PathRefusal};
 
 /// `inside` and `also` are ours, `outside` is not; `secret` is a file out there.
 struct Ground {
@@ -124,6 +124,29 @@ fn a_folder_of_ours_that_has_become_a_link_is_none() {
     ground.link("outside", "also");
     assert_eq!(ground.read("also/secret").unwrap_err(), OUTSIDE);
     assert_eq!(ground.write("also/new").unwrap_err(), OUTSIDE);
+}
+
+#[test]
+fn a_link_to_a_folder_of_ours_stays_and_once_turned_leads_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = folder.path().canonicalize().unwrap();
+    for name in ["above", "real", "other"] {
+        fs::create_dir(top.join(name)).unwrap();
+    }
+    let (link, file) = (top.join("above/link"), top.join("above/link/file"));
+    symlink(top.join("real"), &link).unwrap();
+    let folders = Folders::new(vec![link.clone(), top.join("above")]);
+    folders.write(&file, b"one").unwrap();
+    for refused in [folders.remove(&link, false), folders.rename(&link, &top.join("above/x"), false)] {
+        assert!(matches!(refused, Err(PathRefusal::Unfit(_))), "{refused:?}");
+    }
+    fs::remove_file(&link).unwrap();
+    assert!(matches!(folders.write(&file, b"two"), Err(PathRefusal::Outside)), "it leads nowhere");
+    symlink(top.join("other"), &link).unwrap();
+    assert!(matches!(folders.write(&file, b"two"), Err(PathRefusal::Outside)));
+    assert_eq!(fs::read_to_string(top.join("real/file")).unwrap(), "one");
+    assert!(!top.join("other/file").exists());
+    folders.write(&top.join("real/file"), b"three").unwrap();
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
 fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Outside => RpcError::change_denied(uri, true),
-        PathRefusal::Own => RpcError::change_denied(uri, false),
+        PathRefusal::Own => RpcError::own_file(uri),
         PathRefusal::Exists => RpcError::there_already(uri),
         PathRefusal::Changed => RpcError::conflict(uri),
         PathRefusal::Failed(error) => by_errno(uri, &error),

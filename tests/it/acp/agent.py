@@ -189,6 +189,15 @@ def step_tool(session, rest):
     update(session, "tool_call_update", toolCallId=call, status="completed", content=content)
 
 
+def step_draw(session, rest):
+    """A call that makes a picture of so many bytes, in base64."""
+    call, size = rest.split()
+    update(session, "tool_call", toolCallId=call, title="Drawing", kind="other", status="pending")
+    picture = {"type": "image", "mimeType": "image/png", "data": "iVBO" * (int(size) // 4)}
+    content = [{"type": "content", "content": picture}]
+    update(session, "tool_call_update", toolCallId=call, status="completed", content=content)
+
+
 def step_tool_left_open(session, rest):
     update(session, "tool_call", toolCallId=rest, title="Running", kind="execute", status="in_progress")
 

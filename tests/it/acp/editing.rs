@@ -113,6 +113,14 @@ fn answer(watched: &mut Watched, uri: &Value, encoding: &str) -> Value {
     watched.process.until(|message| message["id"] == 89).pop().unwrap()
 }
 
+/// Has the agent draw a picture of so many bytes of base64; what its call has produced.
+fn draw(watched: &mut Watched, turn: &str, bytes: usize) -> Value {
+    watched.heard.clear();
+    watched.begin(turn, &format!("draw {turn}-call {bytes}"));
+    assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
+    watched.heard("chat/toolCallComplete")[0]["result"]["content"][0].clone()
+}
+
 #[test]
 fn the_contents_of_a_change_outlive_the_process_and_go_with_their_session() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,9 +134,26 @@ fn the_contents_of_a_change_outlive_the_process_and_go_with_their_session() {
     let diffs = json!([{ "oldText": "two", "newText": "2" }]);
     let (_, done) = change(&mut watched, "t1", "x", &diffs);
     let edit = done["content"][1].clone();
+    let drawn = draw(&mut watched, "t2", 64 << 10);
+    assert_eq!(drawn["type"], "embeddedResource", "small enough to be where it is shown");
+    let drawn = draw(&mut watched, "t3", (64 << 10) + 4);
+    let picture = drawn["uri"].as_str().unwrap();
+    assert!(picture.starts_with("ahp-content:/") && picture.ends_with("/produced/image.png"), "{picture}");
+    let told = json!({ "type": "resource", "uri": picture, "contentType": "image/png", "sizeHint": 49155 });
+    assert_eq!(drawn, told);
     let folder = watched.leave().unwrap();
 
     let mut watched = setting(&folder).start_in(folder);
+    let read_picture = |watched: &mut Watched, uri: &Value| {
+        let read = answer(watched, uri, "utf-8")["result"].take();
+        assert_eq!(
+            (&read["encoding"], &read["contentType"]),
+            (&json!("base64"), &json!("image/png")),
+            "{read}"
+        );
+        assert_eq!(read["data"], "iVBO".repeat((16 << 10) + 1));
+    };
+    read_picture(&mut watched, &drawn["uri"]);
     assert_eq!(read(&mut watched, &edit["before"]), BEFORE, "nobody has opened the chat yet");
     let encoded = answer(&mut watched, &edit["after"]["content"]["uri"], "base64");
     assert_eq!(
@@ -150,8 +175,21 @@ fn the_contents_of_a_change_outlive_the_process_and_go_with_their_session() {
         assert_ne!(told["result"]["type"], "snapshot", "{told}");
         let told = told.to_string();
         assert!(told.contains(&edit["before"]["content"]["uri"].to_string()), "{method}: {told}");
+        assert!(told.contains(&drawn["uri"].to_string()), "{method}: {told}");
         assert!(!told.contains("data:text"), "{method}: {told}");
     }
+    // A fork has them under names of its own.
+    let source = json!({ "kind": "fork", "chat": chat, "turnId": "t3" });
+    let params = json!({ "channel": SESSION, "chat": "ahp-chat:/fork", "source": source });
+    watched.say(json!({ "id": 92, "method": "createChat", "params": params }));
+    watched.say(json!({ "id": 93, "method": "subscribe", "params": { "channel": "ahp-chat:/fork" } }));
+    let told = watched.process.until(|message| message["id"] == 93).pop().unwrap();
+    let turns = &told["result"]["snapshot"]["state"]["turns"];
+    let parts = turns[2]["responseParts"].as_array().unwrap();
+    let part = parts.iter().find(|part| part["kind"] == "toolCall").unwrap();
+    let forked = &part["toolCall"]["content"][0];
+    assert_ne!(forked["uri"], drawn["uri"]);
+    read_picture(&mut watched, &forked["uri"]);
     watched.say(json!({ "id": 91, "method": "disposeSession", "params": { "channel": SESSION } }));
     let gone = answer(&mut watched, &edit["after"]["content"]["uri"], "utf-8");
     assert_eq!(gone["error"]["code"], -32008, "{gone}");
