@@ -68,5 +68,4 @@ async fn it_is_gone_within_two_seconds_whatever_goes_on() {
         world.sidecar.stop_agents().await;
     };
     timeout(HUNG, leaves).await.expect("it does not leave");
-    assert_eq!(world.sidecar.host.running_turns(), 1, "the agent has not given up its turn");
 }
