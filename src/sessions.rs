@@ -19,6 +19,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
 use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::store::archive::{Archive, ArchivedSession, Salvaged};
@@ -261,13 +262,13 @@ fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyh
 }
 
 fn show_turns(
-    turns: &[Result<Bytes, StoreError>],
+    turns: &[Result<CompletedTurn, StoreError>],
     out: &mut dyn Write,
     damage: &mut u32,
 ) -> anyhow::Result<()> {
     for turn in turns {
         match turn {
-            Ok(json) => match serde_json::from_slice(json) {
+            Ok(turn) => match serde_json::from_slice(turn.text()) {
                 Ok(turn) => show_turn(&turn, out)?,
                 Err(error) => show_damage(error, out, damage)?,
             },
@@ -420,7 +421,7 @@ fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<ExportLine>> {
     let mut lines =
         vec![ExportLine::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
     for turn in &chat.turns {
-        lines.push(ExportLine::Turn(serde_json::from_slice(turn)?));
+        lines.push(ExportLine::Turn(serde_json::from_slice(turn.text())?));
     }
     for turn in ended {
         lines.push(ExportLine::Turn(serde_json::from_slice(&to_sorted_json(&turn))?));
@@ -514,7 +515,8 @@ impl Reading {
             (ExportLine::Turn(turn), Some(SavedSession { chats, .. })) => {
                 check::<Turn>(&turn)?;
                 let chat = chats.last_mut().context("a turn of no chat")?;
-                chat.turns.push(turn.get().to_owned().into());
+                let turn = CompletedTurn::kept(turn.get().to_owned().into());
+                chat.turns.push(turn.map_err(anyhow::Error::msg)?);
             }
             (ExportLine::Envelope(_), Some(_)) => {}
             _ => bail!("it is in the wrong place"),

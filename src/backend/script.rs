@@ -24,6 +24,7 @@ use clients::names_of;
 pub use clients::GuardedScript;
 
 use super::{Backend, HostLine, RunningConversation};
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
@@ -284,7 +285,7 @@ impl ScriptAgent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let history = open.history.into_iter().flat_map(|turn| {
+        let history = open.history.iter().filter_map(CompletedTurn::read).flat_map(|turn| {
             let attached = open.attached.get(&turn.id).into_iter().flatten().map(attached_text);
             attached.chain([turn.message.text]).collect::<Vec<_>>()
         });

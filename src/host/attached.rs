@@ -14,6 +14,7 @@ use ahp_types::state::{
 use serde::Deserialize;
 
 use super::effects::{ChatKey, Transcript};
+use super::history::CompletedTurn;
 use super::model::Chat;
 use super::refusal::Refusal;
 use super::Host;
@@ -77,16 +78,15 @@ impl Host {
                 None => Refusal::AttachedMissing(uri.clone()),
             });
         };
-        let turns = &chat.conversation.state().turns;
-        let count = match &attachment.end_turn {
-            None => turns.len(),
-            Some(id) => match turns.iter().position(|turn| turn.id == *id) {
-                Some(at) => at + 1,
+        let history = chat.conversation.history();
+        let turns = match &attachment.end_turn {
+            None => history.turns(),
+            Some(id) => match history.through(id) {
+                Some(turns) => turns,
                 None => return Err(Refusal::AttachedTurnNotOver { turn: id.clone(), chat: uri.clone() }),
             },
         };
-        let turns = turns.get(..count).unwrap_or_default();
-        attachment.end_turn = turns.last().map(|turn| turn.id.clone());
+        attachment.end_turn = turns.last().map(|turn| turn.id().to_owned());
         let (text, cut) = text_of(turns, bytes_max);
         Ok(Transcript { chat: uri.clone(), label: attachment.label.clone(), text, cut })
     }
@@ -147,8 +147,9 @@ pub(super) fn forget_what_is_gone(chat: &mut Chat) {
     let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(handed_over);
     let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
     chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
-    let newest_first = state.active_turn.iter().map(|turn| &turn.id);
-    let newest_first = newest_first.chain(state.turns.iter().rev().map(|turn| &turn.id));
+    let newest_first = state.active_turn.iter().map(|turn| &*turn.id);
+    let completed = chat.conversation.history().turns();
+    let newest_first = newest_first.chain(completed.iter().rev().map(CompletedTurn::id));
     let (mut kept, mut bytes) = (BTreeMap::new(), 0);
     for id in newest_first {
         let Some(transcripts) = chat.attached.turns.remove(id) else { continue };
@@ -156,7 +157,7 @@ pub(super) fn forget_what_is_gone(chat: &mut Chat) {
         if bytes > CHAT_BYTES_MAX {
             break;
         }
-        kept.insert(id.clone(), transcripts);
+        kept.insert(id.to_owned(), transcripts);
     }
     chat.attached.turns = kept;
 }
@@ -166,11 +167,11 @@ fn bytes_of(transcripts: &[Transcript]) -> usize {
 }
 
 /// What was said in these turns, of the end as much as fits; and whether that is not all.
-fn text_of(turns: &[Turn], bytes_max: usize) -> (String, bool) {
+fn text_of(turns: &[CompletedTurn], bytes_max: usize) -> (String, bool) {
     let mut newest_first: Vec<String> = Vec::new();
     let mut bytes = 0;
     for turn in turns.iter().rev() {
-        let text = turn_as_text(turn);
+        let text = turn.read().as_ref().map(turn_as_text).unwrap_or_default();
         bytes += text.len();
         newest_first.push(text);
         if bytes > bytes_max {

@@ -18,6 +18,7 @@ use memchr::memmem;
 use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
+use super::history::CompletedTurn;
 use super::Host;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
@@ -104,15 +105,8 @@ impl Contents for Vec<ResponsePart> {
     }
 }
 
-impl Contents for Vec<Turn> {
-    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
-        self.iter_mut().for_each(|turn| turn.response_parts.each(see));
-    }
-}
-
 impl Contents for ChatState {
     fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
-        self.turns.each(see);
         self.active_turn.iter_mut().for_each(|turn| turn.response_parts.each(see));
     }
 }
@@ -180,7 +174,7 @@ fn id_of(inline: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
 }
 
-/// A state as clients are told it.
+/// A state as clients are told it, without its completed turns.
 pub(super) fn tell_state(state: &mut SnapshotState) {
     match state {
         SnapshotState::Chat(state) => {
@@ -192,9 +186,33 @@ pub(super) fn tell_state(state: &mut SnapshotState) {
     }
 }
 
-/// Turns of a chat as clients are told them.
-pub(super) fn tell_turns(chat: &str, turns: &mut Vec<Turn>) {
-    turns.each(&mut |shown| tell(chat, shown));
+/// Completed turns of a chat as clients are told them: a JSON array.
+pub(super) fn told_turns(chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
+    let mut text = b"[".to_vec();
+    for turn in turns {
+        if text.len() > 1 {
+            text.push(b',');
+        }
+        text.extend_from_slice(&told_turn(chat, turn.text()));
+    }
+    text.push(b']');
+    text
+}
+
+/// A completed turn of a chat (JSON text), as clients are told it.
+pub(super) fn told_turn(chat: &str, text: &Bytes) -> Bytes {
+    if !may_hold_contents(text) {
+        return text.clone();
+    }
+    let Ok(mut turn) = serde_json::from_slice::<Turn>(text) else { return text.clone() };
+    turn.response_parts.each(&mut |shown| tell(chat, shown));
+    to_sorted_json(&turn).into()
+}
+
+/// Whether there may be contents in JSON text.
+fn may_hold_contents(text: &[u8]) -> bool {
+    let has = |what| memmem::find(text, what).is_some();
+    has(INLINE.as_bytes()) || text.len() > TOLD_BYTES_MAX && has(EMBEDDED)
 }
 
 /// An action on this channel as clients are told it, where that is not how it is kept.
@@ -233,9 +251,7 @@ fn has_contents(content: &[ToolResultContent]) -> bool {
 
 /// An envelope (JSON text) that was kept, as clients are told it.
 pub(super) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
-    let has = |what: &[u8]| memmem::find(&envelope, what).is_some();
-    let may_have_large = || envelope.len() > TOLD_BYTES_MAX && has(EMBEDDED);
-    if line.delta.is_some() || !(has(INLINE.as_bytes()) || may_have_large()) {
+    if line.delta.is_some() || !may_hold_contents(&envelope) {
         return envelope;
     }
     let Ok(mut read) = serde_json::from_slice::<ActionEnvelope>(&envelope) else { return envelope };
@@ -282,25 +298,25 @@ impl Host {
         if let Some(content) = chat.previews.get(&id) {
             return Ok(Some(content.clone()));
         }
-        let state = chat.conversation.state();
-        let active = state.active_turn.iter().map(|turn| &turn.response_parts);
+        let conversation = &chat.conversation;
+        let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
+        let completed = conversation.history().turns().iter().rev();
+        let completed = completed.filter(|turn| may_hold_contents(turn.text()));
+        let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
         let mut found = None;
-        for parts in active.chain(state.turns.iter().rev().map(|turn| &turn.response_parts)) {
-            for part in parts {
-                let ResponsePart::ToolCall(part) = part else { continue };
-                part.tool_call.clone().each(&mut |shown| {
-                    let inline = match shown {
-                        ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
-                            Some(std::mem::take(&mut of.content.uri))
-                        }
-                        ShownContent::Side(..) => None,
-                        ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
-                    };
-                    found = found.take().or(inline.filter(|inline| id_of(inline) == id));
-                });
-                if found.is_some() {
-                    return Ok(found);
-                }
+        for mut parts in active.chain(completed) {
+            parts.each(&mut |shown| {
+                let inline = match shown {
+                    ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
+                        Some(std::mem::take(&mut of.content.uri))
+                    }
+                    ShownContent::Side(..) => None,
+                    ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
+                };
+                found = found.take().or(inline.filter(|inline| id_of(inline) == id));
+            });
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Err(RpcError::resource_not_found(uri))

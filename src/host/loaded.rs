@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::state::{SessionLifecycle, SessionSummary, Turn};
-use bytes::Bytes;
+use ahp_types::state::{SessionLifecycle, SessionSummary};
 
 use super::catalogue::row_of;
 use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
+use super::history::History;
 use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
 use super::reduce::Conversation;
-use super::rows::{self, read, ChatBody, SessionBody};
+use super::rows::{self, ChatBody, SessionBody};
 use super::save::lasted_since;
 use super::selection::Waiting;
 use super::turns::Ending;
@@ -138,6 +138,7 @@ impl Host {
         }
         self.await_clients(step, key);
         for (chat, is_cut) in keys {
+            self.background_work_is_gone(step, chat);
             self.end_interrupted_turn(step, chat, is_cut, deaths);
         }
         if mended {
@@ -235,21 +236,17 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
 fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, String> {
     let SavedChat { row, turns, actions, sifted, progress } = saved;
     let body = ChatBody::read(&row.body)?;
-    let mut state = body.state.into_owned();
-    let mut context = turns.iter().map(|turn| read::<Turn>("turn", turn)).collect::<Result<Vec<_>, _>>()?;
+    let state = body.state.into_owned();
+    let mut context = turns;
     if context.len() < body.context_turns {
         return Err("not all is there that the chat goes on from".to_owned());
     }
-    state.turns = context.split_off(body.context_turns);
-    let turn_count = state.turns.len();
-    let mut turn_ids: std::collections::HashSet<String> =
-        state.turns.iter().map(|turn| turn.id.clone()).collect();
-    turn_ids.extend(state.active_turn.iter().map(|turn| turn.id.clone()));
-    turn_ids.extend(body.removed_turns);
+    let history: History = context.drain(body.context_turns..).collect();
+    let turn_count = history.len();
     // What was told since the row was saved is about the turn that runs.
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
     let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
-    let mut conversation = Conversation::new(state);
+    let mut conversation = Conversation::new(state, history);
     for line in &actions {
         let envelope = rows::read_action(line)?;
         if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {
@@ -281,7 +278,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         commands: None,
         run: None,
         settling: None,
-        turn_ids,
+        removed_turns: body.removed_turns.into_owned(),
         consumed,
         selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
         following: body.following,
@@ -293,7 +290,6 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
             turns: turn_count,
             turns_kept: turn_count,
             row_bytes: row.body.len(),
-            turn_bytes: turns.iter().map(Bytes::len).sum(),
             ..Saved::default()
         },
         language: Language::default(),

@@ -39,6 +39,7 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
+pub mod history;
 pub mod idle;
 pub mod limits;
 mod loaded;

@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     ChatOrigin, ChatState, ChatSummary, PendingMessage, ResponsePart, SessionLifecycle, SessionState,
-    SessionStatus, SessionSummary, ToolDefinition, Turn,
+    SessionStatus, SessionSummary, ToolDefinition,
 };
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
 use super::effects::{AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TextKind, Token, Tokens};
 pub(super) use super::effects::{ChannelId, SessionKey};
+use super::history::CompletedTurn;
 use super::locale::Language;
 use super::progress::Opening;
 use super::reduce::Conversation;
@@ -140,7 +141,7 @@ pub(super) struct Chat {
     pub(super) session: SessionKey,
     pub(super) conversation: Conversation,
     /// What was said elsewhere before its first turn: its agent knows it, and it is not shown.
-    pub(super) context: Vec<Turn>,
+    pub(super) context: Vec<CompletedTurn>,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
     /// Who wants to be told how far the opening of the agent is.
@@ -163,8 +164,8 @@ pub(super) struct Chat {
     pub(super) run: Option<Run>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
     pub(super) settling: Option<RunId>,
-    /// Every turn id that was ever accepted, those of truncated turns too: none runs twice.
-    pub(super) turn_ids: HashSet<String>,
+    /// The ids of turns that were removed: none of them runs again.
+    pub(super) removed_turns: BTreeSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
     pub(super) consumed: HashSet<String>,
     /// Changes of what is selected that wait until no turn runs.
@@ -207,7 +208,7 @@ impl Chat {
             commands: None,
             run: None,
             settling: None,
-            turn_ids: HashSet::new(),
+            removed_turns: BTreeSet::new(),
             consumed: HashSet::new(),
             selecting: Vec::new(),
             following: BTreeSet::new(),
@@ -225,7 +226,20 @@ impl Chat {
 impl Chat {
     /// The size of all its turns as JSON text, in bytes, nearly.
     pub(super) fn turns_bytes(&self) -> usize {
-        self.saved.turn_bytes + self.conversation.turn_bytes()
+        self.conversation.history().bytes() + self.conversation.turn_bytes()
+    }
+
+    /// What was said before its first turn, and its completed turns.
+    pub(super) fn all_turns(&self) -> impl Iterator<Item = &CompletedTurn> {
+        self.context.iter().chain(self.conversation.history().turns())
+    }
+
+    /// Whether a turn of this id was ever accepted, one that was removed too: none runs twice.
+    pub(super) fn has_had_turn(&self, id: &str) -> bool {
+        let active = self.conversation.state().active_turn.as_ref();
+        self.conversation.history().contains(id)
+            || self.removed_turns.contains(id)
+            || active.is_some_and(|turn| turn.id == id)
     }
 
     /// Whether the agent can go on with what it was doing in this chat when it, or the host, had ended.
@@ -279,8 +293,6 @@ pub(super) struct Saved {
     pub(super) behind_bytes: usize,
     /// The size of the last row, in bytes.
     pub(super) row_bytes: usize,
-    /// The size of the completed turns that were saved, in bytes; of those that were removed since, too.
-    pub(super) turn_bytes: usize,
 }
 
 /// Whether the agent's side of a chat exists.

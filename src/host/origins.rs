@@ -25,9 +25,10 @@ impl Host {
         let is_quiet = source.run.is_none() && source.settling.is_none();
         let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);
         // Whole turns are compared: one that has gone on since has the same id.
-        let known = chat.context.iter().chain(&state.turns);
-        let knows = source.context.iter().chain(&source.conversation.state().turns);
-        let is_all = is_quiet && !resumes && known.eq(knows) && provider(key) == provider(from);
+        let is_all = is_quiet
+            && !resumes
+            && chat.all_turns().eq(source.all_turns())
+            && provider(key) == provider(from);
         source.handle.as_ref().filter(|_| is_all).map(|handle| handle.name.clone())
     }
 }

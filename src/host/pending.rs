@@ -59,8 +59,7 @@ impl Host {
 
     /// An id that no turn of the chat has had: those that are counted begin anew with each process.
     pub(super) fn fresh_turn_id(&self, step: &mut Step<'_>, key: ChatKey) -> String {
-        let known =
-            |id: &String| self.channels.chats.known(key).is_some_and(|chat| chat.turn_ids.contains(id));
+        let known = |id: &String| self.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
         loop {
             let id = step.ids.fresh();
             if !known(&id) {

@@ -3,7 +3,8 @@
 //! Owns: applying an action to a chat at a cost that does not grow with the length of the turn. The
 //! meaning of every action is that of the official reducers (crate `ahp`); they walk all parts of a turn
 //! for each action, so here they are shown only the one part that an action names, and the two that
-//! append text are answered by this module. A property test holds the two ways equal.
+//! append text are answered by this module. Of the turns that are over, which are text (see `history`), they are
+//! shown the one that an action names. A property test holds the two ways equal.
 //! Never: decides whether an action is allowed, or numbers it.
 
 use std::collections::{HashMap, HashSet};
@@ -11,11 +12,12 @@ use std::collections::{HashMap, HashSet};
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart, SessionStatus,
-    ToolCallState,
+    ActiveTurn, ChatState, InputRequestResponsePart, Message, MessageKind, MessageOrigin, PendingMessage,
+    ResponsePart, SessionStatus, ToolCallState, Turn, TurnState,
 };
 use serde_json::Value;
 
+use super::history::{CompletedTurn, History};
 use super::limits::{beginning_of, text_bytes};
 use super::status::with_activity;
 use crate::wire::rpc::json_bytes;
@@ -24,7 +26,9 @@ use crate::wire::tool_calls::tool_call_id;
 /// A chat's state, with an index of the active turn's parts.
 #[derive(Debug)]
 pub struct Conversation {
+    /// All of it but the completed turns.
     state: ChatState,
+    history: History,
     index: PartIndex,
 }
 
@@ -45,24 +49,22 @@ struct PartIndex {
 }
 
 impl Conversation {
-    /// Takes over a state, whatever its active turn holds.
-    pub fn new(state: ChatState) -> Self {
+    /// Takes over a state, whatever its active turn holds. Completed turns that are in it are the latest.
+    pub fn new(state: ChatState, history: History) -> Self {
         let index = PartIndex::of(&state);
-        Self { state, index }
+        let mut conversation = Self { state, history, index };
+        conversation.take_completed();
+        conversation
     }
 
-    /// The state as clients see it.
+    /// The state, without its completed turns.
     pub fn state(&self) -> &ChatState {
         &self.state
     }
 
-    /// The state with its completed turns from this one on; the others are not so much as copied.
-    pub(super) fn state_from(&mut self, first_turn: usize) -> ChatState {
-        let turns = std::mem::take(&mut self.state.turns);
-        let mut state = self.state.clone();
-        state.turns = turns.get(first_turn..).unwrap_or_default().to_vec();
-        self.state.turns = turns;
-        state
+    /// The completed turns.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// How many bytes of JSON text the parts of the active turn have, nearly.
@@ -72,11 +74,9 @@ impl Conversation {
 
     /// How many bytes of JSON text the state has without its turns, with or without its draft.
     pub(super) fn bytes_besides_turns(&mut self, with_draft: bool) -> usize {
-        let turns = std::mem::take(&mut self.state.turns);
         let active = self.state.active_turn.take();
         let draft = if with_draft { None } else { self.state.draft.take() };
         let bytes = json_bytes(&self.state);
-        self.state.turns = turns;
         self.state.active_turn = active;
         self.state.draft = draft.or(self.state.draft.take());
         bytes
@@ -112,14 +112,6 @@ impl Conversation {
         active.response_parts.truncate(kept);
         self.index = PartIndex::of(&self.state);
         true
-    }
-
-    /// What comes of the state without its completed turns.
-    pub(super) fn with_head<T>(&mut self, of: impl FnOnce(&ChatState) -> T) -> T {
-        let turns = std::mem::take(&mut self.state.turns);
-        let result = of(&self.state);
-        self.state.turns = turns;
-        result
     }
 
     /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.
@@ -184,22 +176,66 @@ impl Conversation {
             StateAction::ChatInputCompleted(a) => self.focus(self.question_at(&a.request_id), action),
             StateAction::ChatInputRequested(a) => self.focus(self.question_at(&a.request.id), action),
             StateAction::ChatResponsePart(_) | StateAction::ChatToolCallStart(_) => self.focus(None, action),
-            _ => {
+            StateAction::ChatTurnResume(a) => self.resume(&a.turn_id, action),
+            StateAction::ChatTruncated(a) => self.truncate(a.turn_id.as_deref(), action),
+            StateAction::ChatTurnsLoaded(_) => {
                 let outcome = apply_action_to_chat(&mut self.state, action);
-                if matches!(
-                    action,
-                    StateAction::ChatTurnStarted(_)
-                        | StateAction::ChatTurnComplete(_)
-                        | StateAction::ChatTurnCancelled(_)
-                        | StateAction::ChatError(_)
-                        | StateAction::ChatTurnResume(_)
-                        | StateAction::ChatTruncated(_)
-                ) {
-                    self.index = PartIndex::of(&self.state);
-                }
+                let later = std::mem::take(&mut self.history);
+                self.take_completed();
+                let earlier = std::mem::take(&mut self.history).into_turns();
+                let earlier = earlier.into_iter().filter(|turn| !later.contains(turn.id()));
+                self.history =
+                    earlier.collect::<Vec<_>>().into_iter().chain(later.turns().iter().cloned()).collect();
                 outcome
             }
+            StateAction::ChatTurnStarted(_)
+            | StateAction::ChatTurnComplete(_)
+            | StateAction::ChatTurnCancelled(_)
+            | StateAction::ChatError(_) => {
+                let outcome = apply_action_to_chat(&mut self.state, action);
+                self.index = PartIndex::of(&self.state);
+                self.take_completed();
+                outcome
+            }
+            _ => apply_action_to_chat(&mut self.state, action),
         }
+    }
+
+    /// Turns that a reducer has ended are text from now on.
+    fn take_completed(&mut self) {
+        for turn in std::mem::take(&mut self.state.turns) {
+            self.history.push(CompletedTurn::of(&turn));
+        }
+    }
+
+    /// The last turn may go on.
+    fn resume(&mut self, turn_id: &str, action: &StateAction) -> ReduceOutcome {
+        let last =
+            self.history.last().filter(|last| last.id() == turn_id && self.state.active_turn.is_none());
+        self.state.turns = last.and_then(CompletedTurn::read).into_iter().collect();
+        let outcome = apply_action_to_chat(&mut self.state, action);
+        if outcome == ReduceOutcome::Applied {
+            self.history.truncate(self.history.len() - 1);
+            self.index = PartIndex::of(&self.state);
+        }
+        self.state.turns.clear();
+        outcome
+    }
+
+    /// The turns behind one, or all, are removed. The reducer is shown nothing of them: what it does besides depends on
+    /// whether the named one is there.
+    fn truncate(&mut self, named: Option<&str>, action: &StateAction) -> ReduceOutcome {
+        let kept = match named.map(|id| self.history.place_of(id)) {
+            None => 0,
+            Some(Some(place)) => place + 1,
+            Some(None) => return ReduceOutcome::NoOp,
+        };
+        self.state.turns = named.map(empty_completed).into_iter().collect();
+        let outcome = apply_action_to_chat(&mut self.state, action);
+        self.state.turns.clear();
+        self.history.truncate(kept);
+        self.index = PartIndex::of(&self.state);
+        outcome
     }
 
     /// Whether the official reducer would change anything. Shows it a copy of the state with nothing in it
@@ -374,6 +410,26 @@ fn empty_turn(turn: &ActiveTurn) -> ActiveTurn {
         message: turn.message.clone(),
         response_parts: Vec::new(),
         usage: None,
+    }
+}
+
+/// A completed turn with nothing in it.
+fn empty_completed(id: &str) -> Turn {
+    Turn {
+        id: id.to_owned(),
+        started_at: None,
+        duration: None,
+        message: Message {
+            text: String::new(),
+            origin: MessageOrigin { kind: MessageKind::User },
+            attachments: None,
+            model: None,
+            agent: None,
+            meta: None,
+        },
+        response_parts: Vec::new(),
+        usage: None,
+        state: TurnState::Complete,
     }
 }
 

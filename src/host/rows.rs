@@ -45,7 +45,7 @@ pub struct ChatBody<'a> {
     pub born_at: u64,
     pub(super) title_by: TitleBy,
     /// Turn ids that are known although their turns are not in the chat any more.
-    pub(super) removed_turns: BTreeSet<String>,
+    pub(super) removed_turns: Cow<'a, BTreeSet<String>>,
     /// Ids of the pending messages that have begun turns.
     pub consumed: BTreeSet<String>,
     /// Changes of what is selected that wait until no turn runs.

@@ -8,10 +8,10 @@
 //! does not know, so the row is saved again only when they have grown much larger than it, or are many.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::ops::Range;
 
 use ahp_types::actions::StateAction;
-use bytes::Bytes;
+use ahp_types::state::ChatOrigin;
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
@@ -19,7 +19,7 @@ use super::model::{Chat, SessionKey};
 use super::rows::{ChatBody, SessionBody};
 use super::{ChatKey, Host, Step};
 use crate::wire::names::Named;
-use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::rpc::to_json;
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
@@ -44,7 +44,7 @@ impl Host {
         saved.behind_bytes += bytes;
         match action {
             StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
-                saved.turns_kept = saved.turns_kept.min(chat.conversation.state().turns.len());
+                saved.turns_kept = saved.turns_kept.min(chat.conversation.history().len());
                 saved.row_due = true;
             }
             StateAction::ChatTurnStarted(_) => saved.row_due = true,
@@ -97,11 +97,40 @@ impl Host {
 
     /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
     pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.channels.chats.known(key) else { return };
         let is_kept = self.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
         if is_kept && chat.saved.row_due {
-            save_chat(step, key, chat, self.head);
+            self.save_whole_chat(step, key);
         }
+    }
+
+    fn save_whole_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let shared = self.turns_kept_elsewhere(key);
+        if let Some(chat) = self.channels.chats.known_mut(key) {
+            save_chat(step, key, chat, shared, self.head);
+        }
+    }
+
+    /// The chat that a new one goes on from, and where the two have the same turns that the store has already.
+    fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
+        let chat = self.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
+        let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
+            &chat.conversation.state().origin
+        else {
+            return None;
+        };
+        let from = self.find_chat(uri)?;
+        let source = self.channels.chats.known(from).filter(|source| source.saved.context)?;
+        let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
+        let mut places: Vec<Range<usize>> = Vec::new();
+        for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
+            match places.last_mut() {
+                _ if !theirs.shares_text(ours) => {}
+                Some(last) if last.end == place => last.end += 1,
+                _ => places.push(place..place + 1),
+            }
+        }
+        Some((from, places))
     }
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
@@ -110,8 +139,7 @@ impl Host {
         if let Some(row) = session {
             step.say(Output::Record(Record::Session(row)));
         }
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        save_chat(step, key, chat, self.head);
+        self.save_whole_chat(step, key);
     }
 
     /// A session's row, whole.
@@ -161,48 +189,53 @@ pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     u64::try_from(since).unwrap_or(0)
 }
 
-fn save_chat(step: &mut Step<'_>, key: ChatKey, chat: &mut Chat, head: u64) {
+fn save_chat(
+    step: &mut Step<'_>,
+    key: ChatKey,
+    chat: &mut Chat,
+    shared: Option<(ChatKey, Vec<Range<usize>>)>,
+    head: u64,
+) {
     attached::forget_what_is_gone(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
-    if !std::mem::replace(&mut saved.context, true) {
-        for (place, turn) in chat.context.iter().enumerate() {
-            step.say(Output::Record(Record::Turn(key, place as u64, to_sorted_json(turn).into())));
-        }
-    }
     if saved.turns_kept < saved.turns {
         step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
         saved.turns = saved.turns_kept;
     }
-    let turns = &chat.conversation.state().turns;
-    for (place, turn) in turns.iter().enumerate().skip(saved.turns) {
-        let (place, turn) = ((context_turns + place) as u64, Bytes::from(to_sorted_json(turn)));
-        saved.turn_bytes += turn.len();
-        step.say(Output::Record(Record::Turn(key, place, turn)));
+    let known = if saved.context { context_turns + saved.turns } else { 0 };
+    let (from, shared) = shared.unwrap_or((key, Vec::new()));
+    let mut shared = shared.into_iter().peekable();
+    let history = chat.conversation.history();
+    for (turn, place) in chat.context.iter().chain(history.turns()).skip(known).zip(known..) {
+        let range = shared.peek().filter(|range| range.contains(&place)).cloned();
+        match range {
+            Some(range) if range.start == place => {
+                let places = range.start as u64..range.end as u64;
+                step.say(Output::Record(Record::TurnsShared { from, to: key, places }));
+            }
+            Some(_) => {}
+            None => step.say(Output::Record(Record::Turn(key, place as u64, turn.clone()))),
+        }
+        shared.next_if(|range| range.end == place + 1);
     }
-    (saved.turns, saved.turns_kept) = (turns.len(), turns.len());
-    let there: BTreeSet<&String> = turns.iter().map(|turn| &turn.id).collect();
-    let active = chat.conversation.state().active_turn.as_ref().map(|turn| &turn.id);
-    let removed = chat.turn_ids.iter().filter(|id| !there.contains(id) && Some(*id) != active);
-    let removed_turns = removed.cloned().collect();
-    let born_at = chat.channel.born_at;
-    let body = chat.conversation.with_head(|state| {
-        let body = ChatBody {
-            state: Cow::Borrowed(state),
-            born_at,
-            title_by: chat.title_by,
-            removed_turns,
-            consumed: chat.consumed.iter().cloned().collect(),
-            selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
-            following: chat.following.clone(),
-            progress: chat.progress.clone(),
-            context_turns,
-            attached: Cow::Borrowed(&chat.attached),
-            handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
-            resumes: chat.handle.as_ref().is_some_and(|handle| handle.resumes),
-        };
-        body.to_json()
-    });
+    saved.context = true;
+    (saved.turns, saved.turns_kept) = (history.len(), history.len());
+    let body = ChatBody {
+        state: Cow::Borrowed(chat.conversation.state()),
+        born_at: chat.channel.born_at,
+        title_by: chat.title_by,
+        removed_turns: Cow::Borrowed(&chat.removed_turns),
+        consumed: chat.consumed.iter().cloned().collect(),
+        selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
+        following: chat.following.clone(),
+        progress: chat.progress.clone(),
+        context_turns,
+        attached: Cow::Borrowed(&chat.attached),
+        handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+        resumes: chat.handle.as_ref().is_some_and(|handle| handle.resumes),
+    };
+    let body = body.to_json();
     chat.saved.row_due = false;
     chat.saved.behind_bytes = 0;
     chat.saved.row_bytes = body.len();

@@ -9,9 +9,7 @@ use std::collections::BTreeSet;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{
-    AgentInfo, AgentSelection, ChatState, Message, MessageKind, MessageOrigin, ModelSelection,
-};
+use ahp_types::state::{AgentInfo, AgentSelection, Message, MessageKind, MessageOrigin, ModelSelection};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
@@ -19,7 +17,9 @@ use serde_json::{json, Value};
 use super::actions::{Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
+use super::history::CompletedTurn;
 use super::model::{ChannelId, Session, SessionKey};
+use super::reduce::Conversation;
 use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::asides::{Selection, SelectionChange, SELECTED};
@@ -189,15 +189,14 @@ impl Host {
     pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
         let Some(chat) = self.channels.chats.known(key) else { return };
         let state = chat.conversation.state();
-        let before = selection_of(state);
-        let mut turns = state.turns.iter().map(|turn| (&turn.id, &turn.message));
-        let running = state.active_turn.as_ref().map(|turn| (&turn.id, &turn.message));
+        let before = selection_of(&chat.conversation);
+        let running = state.active_turn.as_ref();
         let last = match &action.turn_id {
             None => None,
-            Some(id) => match turns.find(|(turn, _)| *turn == id).or(running.filter(|(turn, _)| *turn == id))
-            {
-                Some((_, message)) => Some(message),
-                None => return,
+            Some(id) => match (chat.conversation.history().get(id), running.filter(|turn| turn.id == *id)) {
+                (Some(turn), _) => turn.message(),
+                (None, Some(turn)) => Some(turn.message.clone()),
+                (None, None) => return,
             },
         };
         if Selection::of(&json_of(&state.draft), &json_of(&last)) != before {
@@ -290,7 +289,7 @@ impl Host {
     }
 
     fn selected_in(&self, key: ChatKey) -> Selection {
-        self.channels.chats.known(key).map(|chat| selection_of(chat.conversation.state())).unwrap_or_default()
+        self.channels.chats.known(key).map(|chat| selection_of(&chat.conversation)).unwrap_or_default()
     }
 }
 
@@ -308,10 +307,13 @@ fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
     }
 }
 
-fn selection_of(state: &ChatState) -> Selection {
-    let running = state.active_turn.as_ref().map(|turn| &turn.message);
-    let last = running.or(state.turns.last().map(|turn| &turn.message));
-    Selection::of(&json_of(&state.draft), &json_of(&last))
+fn selection_of(conversation: &Conversation) -> Selection {
+    let state = conversation.state();
+    let last = match &state.active_turn {
+        Some(turn) => json_of(&turn.message),
+        None => json_of(&conversation.history().last().and_then(CompletedTurn::message)),
+    };
+    Selection::of(&json_of(&state.draft), &last)
 }
 
 fn empty_message() -> Message {

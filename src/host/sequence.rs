@@ -6,13 +6,14 @@
 
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction};
-use ahp_types::state::Snapshot;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::contents::{tell_state, tell_turns, told_action};
+use super::contents::{tell_state, told_action};
 use super::effects::ChannelId;
+use super::effects::{with_turns, ToldState};
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
+use super::history::CompletedTurn;
 use super::model::Subscription;
 use super::refusal::Refusal;
 use super::{Host, Step};
@@ -141,11 +142,12 @@ impl Host {
     }
 
     /// The channel's state now; a chat's with its turns from this one on.
-    pub(super) fn snapshot(&mut self, target: ChannelId, first_turn: usize) -> Option<Snapshot> {
-        let mut state = self.channels.state(target, first_turn)?;
+    pub(super) fn told_state(&self, target: ChannelId, first_turn: usize) -> Option<ToldState> {
+        let (mut state, turns) = self.channels.state(target, first_turn)?;
         tell_state(&mut state);
-        let resource = self.channels.get(target)?.uri.clone();
-        Some(Snapshot { resource, state, from_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX) })
+        let channel = self.channels.get(target)?.uri.clone();
+        let from_seq = i64::try_from(self.told_head()).unwrap_or(i64::MAX);
+        Some(ToldState { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
     }
 
     /// Delivers a channel to a connection from now on, like this.
@@ -193,10 +195,15 @@ impl Host {
     }
 }
 
-/// The line that tells a client alone of turns that are loaded.
-pub(super) fn loading_line(channel: &str, mut action: ChatTurnsLoadedAction, server_seq: u64) -> Bytes {
-    tell_turns(channel, &mut action.turns);
-    let json = action_json(&StateAction::ChatTurnsLoaded(action));
+/// The line that tells a client alone of turns that are loaded, and where more are.
+pub(super) fn loading_line(
+    channel: &str,
+    turns: &[CompletedTurn],
+    next_cursor: Option<String>,
+    server_seq: u64,
+) -> Bytes {
+    let action = ChatTurnsLoadedAction { turns: Vec::new(), turns_next_cursor: next_cursor };
+    let json = with_turns(&StateAction::ChatTurnsLoaded(action), channel, turns);
     envelope_line(channel, &json, server_seq, None, None)
 }
 

@@ -9,26 +9,41 @@
 //! the host or the call has ended before it, whoever asks gets the state.
 
 use ahp_types::actions::{
-    StateAction, TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
+    ActionOrigin, ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction,
+    TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
 };
 use ahp_types::state::{
-    ChatState, ResponsePart, TerminalClaim, TerminalContentPart, TerminalExitedLifecycleState,
-    TerminalLifecycleState, TerminalRunningLifecycleState, TerminalSessionClaim, TerminalState,
-    TerminalUnclassifiedPart, ToolCallState, ToolResultContent, ToolResultTerminalContent, Turn,
+    BackgroundShellWork, BackgroundWork, ResponsePart, TerminalClaim, TerminalContentPart,
+    TerminalExitedLifecycleState, TerminalLifecycleState, TerminalRunningLifecycleState,
+    TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart, ToolCallState, ToolResultContent,
+    ToolResultTerminalContent, Turn,
 };
+
+use memchr::memmem;
 
 use super::actions::Verdict;
 use super::channels::Terminal;
-use super::effects::{ChatKey, TerminalEvent, TerminalKey};
+use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
+use super::history::CompletedTurn;
 use super::model::{Channel, Session};
+use super::reduce::Conversation;
 use super::refusal::Refusal;
 use super::{Host, Step};
-use crate::wire::terminals::{named_by_terminal, terminal_uri};
+use crate::wire::terminals::{named_by_terminal, terminal_uri, SCHEME};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
 /// How long a title of a terminal is at most, in bytes.
 const TITLE_BYTES_MAX: usize = 1024;
+
+/// A terminal that its agent has opened.
+struct NewTerminal {
+    name: String,
+    call: String,
+    title: String,
+    detaches: bool,
+    since: String,
+}
 
 /// What a call has produced so far.
 fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
@@ -41,39 +56,47 @@ fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
     content.as_deref().unwrap_or_default()
 }
 
-/// What a chat says of one of its terminals.
+/// What a turn says of one of its terminals.
 struct Shown<'a> {
-    turn: &'a str,
     call: &'a str,
     block: &'a ToolResultTerminalContent,
     /// The text that stands beside it, for clients that follow no terminals.
     text: Option<&'a str>,
 }
 
-/// The call that shows the terminal of this URI.
-fn shown_in<'a>(state: &'a ChatState, uri: &str) -> Option<Shown<'a>> {
-    let active = state.active_turn.iter().map(|turn| (&turn.id, &turn.response_parts));
-    let over = state.turns.iter().rev().map(|turn| (&turn.id, &turn.response_parts));
-    active.chain(over).find_map(|(turn, parts)| {
-        parts.iter().find_map(|part| {
-            let ResponsePart::ToolCall(part) = part else { return None };
-            let content = content_of(&part.tool_call);
-            let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
-                ToolResultContent::Terminal(block) if block.resource == uri => Some((at, block)),
-                _ => None,
-            })?;
-            let text = match content.get(at + 1) {
-                Some(ToolResultContent::Text(text)) => Some(text.text.as_str()),
-                _ => None,
-            };
-            Some(Shown { turn, call: tool_call_id(&part.tool_call), block, text })
-        })
+/// What the call says that shows the terminal of this URI.
+fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
+    parts.iter().find_map(|part| {
+        let ResponsePart::ToolCall(part) = part else { return None };
+        let content = content_of(&part.tool_call);
+        let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
+            ToolResultContent::Terminal(block) if block.resource == uri => Some((at, block)),
+            _ => None,
+        })?;
+        let text = match content.get(at + 1) {
+            Some(ToolResultContent::Text(text)) => Some(text.text.as_str()),
+            _ => None,
+        };
+        Some(Shown { call: tool_call_id(&part.tool_call), block, text })
     })
 }
 
-/// The terminals that the calls of these turns show.
-fn terminals_in(turns: &mut [Turn]) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
-    let parts = turns.iter_mut().flat_map(|turn| &mut turn.response_parts);
+/// The turn in which the terminal of this URI is shown: its id and its parts.
+fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
+    let shows = |parts: &[ResponsePart]| shown_in(parts, uri).is_some();
+    let active = conversation.state().active_turn.as_ref().filter(|turn| shows(&turn.response_parts));
+    if let Some(turn) = active {
+        return Some((turn.id.clone(), turn.response_parts.clone()));
+    }
+    let over = conversation.history().turns().iter().rev();
+    let naming = over.filter(|turn| memmem::find(turn.text(), uri.as_bytes()).is_some());
+    let turn = naming.filter_map(CompletedTurn::read).find(|turn| shows(&turn.response_parts))?;
+    Some((turn.id, turn.response_parts))
+}
+
+/// The terminals that the calls of a completed turn show.
+fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
+    let parts = turn.response_parts.iter_mut();
     let content = parts.filter_map(|part| match part {
         ResponsePart::ToolCall(part) => match &mut part.tool_call {
             ToolCallState::Completed(call) => call.content.as_mut(),
@@ -97,9 +120,10 @@ impl Host {
         event: TerminalEvent,
     ) {
         let known = self.terminal_called(chat, &name);
-        if let TerminalEvent::Opened { call, title } = event {
+        if let TerminalEvent::Opened { call, title, detaches } = event {
             if known.is_none() {
-                self.open_terminal(chat, name, call, &title);
+                let since = step.timestamp();
+                self.open_terminal(chat, NewTerminal { name, call, title, detaches, since });
             }
             return;
         }
@@ -117,7 +141,11 @@ impl Host {
             }
             TerminalEvent::Opened { .. } => return,
         };
+        let ends = matches!(action, StateAction::TerminalExited(_));
         self.sequence(step, key, action, None);
+        if ends {
+            self.background_work_is_over(step, key);
+        }
     }
 
     /// The terminal that the agent of a chat calls by this name.
@@ -128,13 +156,14 @@ impl Host {
         found.map(|(key, _)| *key)
     }
 
-    fn open_terminal(&mut self, key: ChatKey, name: String, call: String, title: &str) {
+    fn open_terminal(&mut self, key: ChatKey, new: NewTerminal) {
+        let NewTerminal { name, call, title, detaches, since } = new;
         let number = self.fresh_key();
         let Some(chat) = self.channels.chats.known(key) else { return };
         let Some(run) = &chat.run else { return };
         let claim = self.claim_of(key, Some(run.turn_id.clone()), Some(call));
         let state = TerminalState {
-            title: text::first_bytes(&text::message(title), TITLE_BYTES_MAX).to_owned(),
+            title: text::first_bytes(&text::message(&title), TITLE_BYTES_MAX).to_owned(),
             cwd: None,
             cols: None,
             rows: None,
@@ -146,8 +175,9 @@ impl Host {
         };
         // It has no past: nobody knows its URI.
         let channel = Channel::new(terminal_uri(&chat.channel.uri, number), self.head);
+        let name = Some(name);
         let terminal =
-            Terminal { channel, state, chat: key, name: Some(name), is_kept: false, is_cut: false };
+            Terminal { channel, state, chat: key, name, since, detaches, is_kept: false, is_cut: false };
         self.add_terminal(TerminalKey(number), terminal);
     }
 
@@ -220,6 +250,7 @@ impl Host {
                 let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
                 self.sequence(step, key, action, None);
                 self.terminals_changed = true;
+                self.background_work_is_over(step, key);
             }
         }
     }
@@ -281,8 +312,8 @@ impl Host {
         let (chat, number) = named_by_terminal(uri)?;
         let key = self.find_chat(&chat)?;
         let uri = terminal_uri(&self.channels.chats.known(key)?.channel.uri, number);
-        let Shown { turn, call, block, text } =
-            shown_in(self.channels.chats.known(key)?.conversation.state(), &uri)?;
+        let (turn, parts) = turn_showing(&self.channels.chats.known(key)?.conversation, &uri)?;
+        let Shown { call, block, text } = shown_in(&parts, &uri)?;
         let result = block.result.as_ref();
         let output = result.and_then(|result| result.preview.as_deref()).or(text).unwrap_or_default();
         let part = TerminalUnclassifiedPart { value: output.to_owned() };
@@ -295,7 +326,7 @@ impl Host {
             rows: None,
             content: content.into_iter().collect(),
             lifecycle: TerminalLifecycleState::Exited(exited),
-            claim: self.claim_of(key, Some(turn.to_owned()), Some(call.to_owned())),
+            claim: self.claim_of(key, Some(turn), Some(call.to_owned())),
             supports_command_detection: None,
             is_pty: block.is_pty,
         };
@@ -304,17 +335,27 @@ impl Host {
         let born_at = if result.is_some() { session.channel.born_at } else { self.head + 1 };
         let channel = Channel::new(uri, born_at);
         let is_cut = result.is_some_and(|result| result.truncated == Some(true));
-        Some((TerminalKey(number), Terminal { channel, state, chat: key, name: None, is_kept: true, is_cut }))
+        let (since, detaches, is_kept) = (String::new(), false, true);
+        let terminal = Terminal { channel, state, chat: key, name: None, since, detaches, is_kept, is_cut };
+        Some((TerminalKey(number), terminal))
     }
 
     /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they are there as long as
     /// it is, whatever becomes of the chat that it comes from. Commands that run are shown where they are.
-    pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [Turn]) {
-        for block in terminals_in(turns) {
-            let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-            let runs = known.and_then(|key| self.channels.terminals.get(&key)).is_some_and(Terminal::runs);
-            if !runs && named_by_terminal(&block.resource).is_some() {
-                block.resource = terminal_uri(chat, self.fresh_key());
+    pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [CompletedTurn]) {
+        for turn in turns.iter_mut().filter(|turn| memmem::find(turn.text(), SCHEME.as_bytes()).is_some()) {
+            let Some(mut read) = turn.read() else { continue };
+            let mut is_changed = false;
+            for block in terminals_in(&mut read) {
+                let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+                let terminal = known.and_then(|key| self.channels.terminals.get(&key));
+                if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
+                    block.resource = terminal_uri(chat, self.fresh_key());
+                    is_changed = true;
+                }
+            }
+            if is_changed {
+                *turn = CompletedTurn::of(&read);
             }
         }
     }
@@ -325,8 +366,10 @@ impl Host {
     /// Why it may not be.
     pub(super) fn client_changes_terminal(
         &mut self,
+        step: &mut Step<'_>,
         key: TerminalKey,
-        action: &StateAction,
+        action: StateAction,
+        origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         if self.channels.terminals.known(key).is_none() {
             return Ok(Verdict::Unchanged);
@@ -334,9 +377,79 @@ impl Host {
         Err(Refusal::OutputOfAgent(match action {
             StateAction::TerminalInput(_) => "reads nothing",
             StateAction::TerminalResized(_) => "has no size",
-            StateAction::TerminalClaimed(_) => "belongs to its agent",
+            StateAction::TerminalClaimed(claimed) => {
+                return self.let_go_on(step, key, claimed, origin);
+            }
             StateAction::TerminalTitleChanged(_) => "is called by its command",
             _ => "is not cleared by clients",
         }))
+    }
+
+    /// Has a command go on for which its call need not wait: a client claims the terminal for the chat that has it, and
+    /// for no call of it.
+    fn let_go_on(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        claimed: TerminalClaimedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        let (chat, name) = (terminal.chat, terminal.name.clone());
+        if claimed.claim != self.claim_of(chat, None, None) {
+            return Err(Refusal::OutputOfAgent("belongs to its agent, and can be claimed for its chat"));
+        }
+        if terminal.state.claim == claimed.claim {
+            return Ok(Verdict::Unchanged);
+        }
+        let Some(name) = name.filter(|_| terminal.runs()) else {
+            return Err(Refusal::OutputOfAgent("has ended"));
+        };
+        if !terminal.detaches {
+            return Err(Refusal::OutputOfAgent("does not go on without its call"));
+        }
+        let work = BackgroundWork::Shell(BackgroundShellWork {
+            id: terminal.channel.uri.clone(),
+            label: terminal.state.title.clone(),
+            started_at: terminal.since.clone(),
+            meta: None,
+            command: terminal.state.title.clone(),
+            terminal: Some(terminal.channel.uri.clone()),
+        });
+        self.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+        let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
+        self.sequence(step, chat, set, None);
+        self.tell_agent(step, chat, Command::Background { terminal: name });
+        Ok(Verdict::Done)
+    }
+
+    /// A command has ended, which may have gone on behind its call.
+    fn background_work_is_over(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        let Some(terminal) = self.channels.terminals.known(key) else { return };
+        let (chat, id) = (terminal.chat, terminal.channel.uri.clone());
+        self.remove_background_work(step, chat, |work| *work == id);
+    }
+
+    /// What went on behind the calls of a chat has ended with the process before this one.
+    pub(super) fn background_work_is_gone(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        self.remove_background_work(step, chat, |_| true);
+    }
+
+    fn remove_background_work(
+        &mut self,
+        step: &mut Step<'_>,
+        chat: ChatKey,
+        is_over: impl Fn(&String) -> bool,
+    ) {
+        let Some(works) = self.channels.chats.known(chat) else { return };
+        let works = works.conversation.state().background_work.iter().flatten();
+        let ids = works.filter_map(|work| match work {
+            BackgroundWork::Shell(work) => Some(work.id.clone()),
+            _ => None,
+        });
+        for id in ids.filter(is_over).collect::<Vec<_>>() {
+            let removed = StateAction::ChatBackgroundWorkRemoved(ChatBackgroundWorkRemovedAction { id });
+            self.sequence(step, chat, removed, None);
+        }
     }
 }

@@ -16,6 +16,7 @@ use ahp_types::state::{AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Mess
 use super::clients::tools_of_clients;
 use super::config::is_no_choice;
 use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer};
+use super::history::CompletedTurn;
 use super::model::{AgentLink, Run, RunPhase, Session, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
@@ -56,7 +57,6 @@ impl Host {
         let run = self.fresh_run();
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         action.started_at = step.timestamp();
-        chat.turn_ids.insert(action.turn_id.clone());
         chat.consumed.extend(action.queued_message_id.clone());
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
@@ -97,7 +97,7 @@ impl Host {
         let never_begun = self.channels.sessions.known(chat.session).is_some_and(Session::has_failed);
         // The end of a turn is told as its start and how long it took, so the time that it was given up
         // counts; a wall clock that was set back must not take any of it away.
-        let turn = chat.conversation.state().turns.last();
+        let turn = chat.conversation.history().last().and_then(CompletedTurn::read);
         let lasted_ms = turn.map_or(0, |turn| {
             let before = u64::try_from(turn.duration.unwrap_or(0)).unwrap_or(0);
             lasted_since(step, turn.started_at.as_deref()).max(before)
@@ -130,10 +130,15 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+        if let Some(chat) = self.channels.chats.known_mut(key) {
+            let history = chat.conversation.history();
+            let kept = action.turn_id.as_ref().and_then(|id| history.through(id)).unwrap_or_default().len();
+            chat.removed_turns.extend(history.since(kept).iter().map(|turn| turn.id().to_owned()));
+        }
         self.sequence(step, key, StateAction::ChatTruncated(action), origin);
         if let Some(chat) = self.channels.chats.known_mut(key) {
-            let turns = &chat.conversation.state().turns;
-            chat.progress.retain(|id, _| turns.iter().any(|turn| turn.id == *id));
+            let history = chat.conversation.history();
+            chat.progress.retain(|id, _| history.contains(id));
             // What the agent calls by it is longer than what is left.
             chat.handle = None;
         }
@@ -244,7 +249,7 @@ impl Host {
             working_directories,
             tokens,
             config: session.config.clone(),
-            history: chat.context.iter().chain(&state.turns).cloned().collect(),
+            history: chat.all_turns().cloned().collect(),
             attached: chat.attached.turns.clone(),
             selection: match &state.origin {
                 Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),

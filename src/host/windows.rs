@@ -10,15 +10,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use ahp_types::actions::{ChatTruncatedAction, ChatTurnsLoadedAction, StateAction};
+use ahp_types::actions::{ChatTruncatedAction, StateAction};
 use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
-use ahp_types::state::Turn;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 use bytes::Bytes;
 use serde::Deserialize;
 
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
+use super::history::{CompletedTurn, History};
 use super::model::{Subscription, Window};
 use super::sequence::loading_line;
 use super::{Host, Step};
@@ -75,18 +75,15 @@ impl Host {
             ));
         };
         let Some(chat) = self.channels.chats.known(key) else { return Err(self.not_found(&params.channel)) };
-        let turns = &chat.conversation.state().turns;
+        let turns = chat.conversation.history();
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
         // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
         let named = match &params.cursor {
             None => None,
             Some(cursor) => Some(
-                read_cursor(key, cursor)
-                    .and_then(|id| turns.iter().rposition(|turn| turn.id == id))
-                    .map(|at| at + 1)
-                    .ok_or_else(|| {
-                        RpcError::invalid_params("`cursor` is none of this chat's; subscribe to begin anew")
-                    })?,
+                read_cursor(key, cursor).and_then(|id| turns.place_of(&id)).map(|at| at + 1).ok_or_else(
+                    || RpcError::invalid_params("`cursor` is none of this chat's; subscribe to begin anew"),
+                )?,
             ),
         };
         let held = match (subscription.window, named) {
@@ -112,12 +109,10 @@ impl Host {
         turns: std::ops::Range<usize>,
     ) {
         let Some(chat) = self.channels.chats.known(key) else { return };
-        let all = &chat.conversation.state().turns;
-        let action = ChatTurnsLoadedAction {
-            turns: all.get(turns.clone()).unwrap_or_default().to_vec(),
-            turns_next_cursor: cursor_before(key, all, turns.start),
-        };
-        let line = loading_line(&chat.channel.uri, action, self.told_head());
+        let all = chat.conversation.history();
+        let cursor = cursor_before(key, all, turns.start);
+        let loaded = all.turns().get(turns.clone()).unwrap_or_default();
+        let line = loading_line(&chat.channel.uri, loaded, cursor, self.told_head());
         step.say(Output::Frame(connection, Frame::Answer(line)));
         if let Some(subscription) = self.subscription_mut(connection, key.into()) {
             subscription.window = Window::From(turns.start);
@@ -128,8 +123,8 @@ impl Host {
     pub(super) fn load_before(&mut self, step: &mut Step<'_>, key: ChatKey, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
         let Some(chat) = self.channels.chats.known(key) else { return };
-        let turns = &chat.conversation.state().turns;
-        let (there, at) = (turns.len(), turns.iter().position(|turn| turn.id == *named));
+        let turns = chat.conversation.history();
+        let (there, at) = (turns.len(), turns.place_of(named));
         for connection in chat.channel.subscribers.clone() {
             match self.subscription(connection, key.into()).map(|subscription| subscription.window) {
                 Some(Window::From(start)) if at.is_some_and(|at| at < start) => {
@@ -191,10 +186,10 @@ impl Host {
         if changed_since.contains(&named) {
             return Err(StateIsNeeded);
         }
-        let turns = chat.conversation.state().turns.iter();
-        let known = turns.take_while(|turn| !changed_since.contains(&turn.id)).cloned().collect();
-        let action = ChatTurnsLoadedAction { turns: known, turns_next_cursor: None };
-        let line = loading_line(&chat.channel.uri, action, before.saturating_sub(1));
+        let turns = chat.conversation.history().turns();
+        let is_later = |turn: &CompletedTurn| changed_since.contains(turn.id());
+        let known = turns.iter().position(is_later).and_then(|at| turns.get(..at)).unwrap_or(turns);
+        let line = loading_line(&chat.channel.uri, known, None, before.saturating_sub(1));
         Ok(Some(Loading { before, envelope: envelope_of(&line) }))
     }
 }
@@ -244,9 +239,9 @@ impl Naming {
 }
 
 /// The cursor of a window that begins at this turn: it names the turn before.
-pub(super) fn cursor_before(ChatKey(number): ChatKey, turns: &[Turn], start: usize) -> Option<String> {
-    let before = turns.get(start.checked_sub(1)?)?;
-    Some(URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{number}:{}", before.id)))
+pub(super) fn cursor_before(ChatKey(number): ChatKey, history: &History, start: usize) -> Option<String> {
+    let before = history.turns().get(start.checked_sub(1)?)?;
+    Some(URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{number}:{}", before.id())))
 }
 
 /// The turn that a cursor of this chat names.

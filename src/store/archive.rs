@@ -13,7 +13,8 @@ use super::errors::StoreError;
 use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
-use super::{agents, check, mend, schema, space, trash, ways};
+use super::{agents, check, mend, schema, space, trash, turns, ways};
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
 
 /// Why something cannot be done to a session.
@@ -49,7 +50,7 @@ pub struct Salvaged {
     /// Its row and the actions that the row does not know of.
     pub chat: SavedChat,
     /// Its completed turns, oldest first.
-    pub turns: Vec<Result<Bytes, StoreError>>,
+    pub turns: Vec<Result<CompletedTurn, StoreError>>,
     /// Why the actions that its row does not know of are not there.
     pub behind: Option<StoreError>,
 }
@@ -304,9 +305,9 @@ fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), Archi
     rows::put_session(connection, &session.row)?;
     trash::take_out(connection, session.row.key)?;
     for SavedChat { row, turns, progress, .. } in &session.chats {
-        rows::cut_turns(connection, row.key, turns.len() as u64)?;
+        turns::cut(connection, row.key, turns.len() as u64)?;
         for (place, turn) in turns.iter().enumerate() {
-            rows::put_turn(connection, row.key, place as u64, turn)?;
+            turns::put(connection, row.key, place as u64, turn.id(), turn.text())?;
         }
         rows::put_chat(connection, row)?;
         if let Some(progress) = progress {

@@ -3,10 +3,10 @@
 //! Owns: its rows, its number of chats and turns, and that there is something in each turn's row.
 //! Never: reads a turn. One that is damaged is found when somebody wants to read it.
 
-use rusqlite::{params, Connection};
+use rusqlite::Connection;
 
-use super::errors::{damaged_if, StoreError};
-use super::rows::{self, signed};
+use super::errors::StoreError;
+use super::{rows, turns};
 use crate::host::effects::{ChatKey, SessionKey};
 
 /// How many turns there are in a session's chats: the completed ones, and those that run.
@@ -28,13 +28,7 @@ pub(super) fn turns(connection: &Connection, key: SessionKey) -> Result<u64, Sto
     Ok(turns)
 }
 
-/// How many turns there are by their places, and how many have a body.
+/// How many turns there are by their places, and how many have a text.
 fn whole_turns(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), StoreError> {
-    let there = rows::turns_there(connection, chat)?;
-    let sql = "SELECT count(*) FROM turns WHERE chat = ?1 AND place >= 0 AND typeof(body) = 'blob'";
-    let whole = connection
-        .prepare_cached(sql)?
-        .query_row(params![signed(chat.0)], |row| row.get(0))
-        .map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))?;
-    Ok((there, rows::unsigned(whole)))
+    Ok((turns::there(connection, chat)?, turns::with_text(connection, chat)?))
 }

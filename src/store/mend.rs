@@ -13,6 +13,7 @@ use super::pack::packs;
 use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, LEAP};
+use super::turns;
 use super::upgrade;
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
@@ -85,6 +86,11 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                     plan.tables.push((table, rows));
                 }
             }
+            // It is counted anew: whether one of its rows is missing cannot be told.
+            "shared_texts" if !is_there || !readable(connection, "shared_texts").1 => {
+                tracing::warn!("the table of what turns share is damaged: it is made again");
+                plan.tables.push((table, Vec::new()));
+            }
             name if !is_there => {
                 tracing::error!(table = name, "a table is gone: what was in it is missed by its sessions");
                 plan.tables.push((table, Vec::new()));
@@ -120,6 +126,9 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
     }
     if let Some(last_key) = plan.last_key {
         rows::put_number(connection, "last_key", last_key)?;
+    }
+    if plan.tables.iter().any(|(table, _)| table.name == "shared_texts") {
+        turns::count_uses(connection)?;
     }
     if !plan.spoiled.is_empty() {
         spoil(connection, plan)?;

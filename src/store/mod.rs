@@ -26,6 +26,7 @@ pub mod space;
 pub mod sqlite;
 mod trash;
 mod trials;
+mod turns;
 mod upgrade;
 mod ways;
 

@@ -9,14 +9,15 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
-use super::running;
+use super::{running, turns};
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow,
 };
 use crate::wire::channels::ChannelKind;
 
 /// A blob as shared bytes.
-struct Blob(Bytes);
+pub(super) struct Blob(pub(super) Bytes);
 
 impl FromSql for Blob {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
@@ -243,7 +244,7 @@ fn session_sum(row: &SessionRow) -> u32 {
 
 /// Keeps a chat. Its completed turns must have been kept before: the row tells how many there are.
 pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
-    let turns = turns_there(connection, row.key)?;
+    let turns = turns::there(connection, row.key)?;
     let was_of: Option<i64> = connection
         .prepare_cached("SELECT session FROM chats WHERE key = ?1")?
         .query_row(params![signed(row.key.0)], |row| row.get(0))
@@ -279,41 +280,6 @@ fn chat_sum(row: &ChatRow, turns: u64) -> u32 {
         &turns.to_le_bytes(),
         &row.body,
     ])
-}
-
-/// How many completed turns a chat has, by their places.
-pub(super) fn turns_there(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
-    let sql = "SELECT ifnull(max(place) + 1, 0) FROM turns WHERE chat = ?1";
-    let turns = connection.prepare_cached(sql)?.query_row(params![signed(chat.0)], |row| row.get(0))?;
-    Ok(unsigned(turns))
-}
-
-/// Keeps a completed turn.
-pub(super) fn put_turn(
-    connection: &Connection,
-    chat: ChatKey,
-    place: u64,
-    turn: &[u8],
-) -> Result<(), StoreError> {
-    connection.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4)")?.execute(params![
-        signed(chat.0),
-        signed(place),
-        turn_sum(chat, place, turn),
-        turn
-    ])?;
-    Ok(())
-}
-
-/// Removes a chat's completed turns from this place on.
-pub(super) fn cut_turns(connection: &Connection, chat: ChatKey, keep: u64) -> Result<(), StoreError> {
-    connection
-        .prepare_cached("DELETE FROM turns WHERE chat = ?1 AND place >= ?2")?
-        .execute(params![signed(chat.0), signed(keep)])?;
-    Ok(())
-}
-
-fn turn_sum(chat: ChatKey, place: u64, turn: &[u8]) -> u32 {
-    sum(&[&chat.0.to_le_bytes(), &place.to_le_bytes(), turn])
 }
 
 /// Keeps how far the agent has got in a chat's turn.
@@ -388,6 +354,8 @@ pub(super) struct StoredChat {
     pub(super) saved: SavedChat,
     /// How many completed turns there must be.
     pub(super) turns: u64,
+    /// What people are told that it is.
+    name: String,
 }
 
 /// A chat's row.
@@ -422,6 +390,7 @@ pub(super) fn chat(
         return Err(StoreError::Damaged(format!("the chat {}", row.uri)));
     }
     Ok(StoredChat {
+        name: format!("the chat {}", row.uri),
         saved: SavedChat { row, turns: Vec::new(), actions: Vec::new(), sifted: false, progress },
         turns,
     })
@@ -432,26 +401,8 @@ impl StoredChat {
     pub(super) fn turns<'a>(
         &'a self,
         connection: &'a Connection,
-    ) -> impl Iterator<Item = Result<Bytes, StoreError>> + 'a {
-        // One more, which must not be there.
-        let places = 0..self.turns.max(turns_there(connection, self.saved.row.key).unwrap_or(0));
-        places.map(|place| self.turn(connection, place))
-    }
-
-    fn turn(&self, connection: &Connection, place: u64) -> Result<Bytes, StoreError> {
-        let name = || format!("turn {} of the chat {}", place + 1, self.saved.row.uri);
-        let chat = self.saved.row.key;
-        let found = connection
-            .prepare_cached("SELECT sum, body FROM turns WHERE chat = ?1 AND place = ?2")?
-            .query_row(params![signed(chat.0), signed(place)], |row| {
-                Ok((row.get::<_, u32>(0)?, row.get::<_, Blob>(1)?.0))
-            })
-            .optional()
-            .map_err(damaged_if(name))?;
-        found
-            .filter(|(expected, turn)| place < self.turns && turn_sum(chat, place, turn) == *expected)
-            .map(|(_, turn)| turn)
-            .ok_or_else(|| StoreError::Damaged(name()))
+    ) -> impl Iterator<Item = Result<CompletedTurn, StoreError>> + 'a {
+        turns::read(connection, self.saved.row.key, self.turns, &self.name)
     }
 
     /// The lines of the actions that its row does not know of and that are needed; none when nothing runs in it.

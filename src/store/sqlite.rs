@@ -23,7 +23,7 @@ use super::errors::StoreError;
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
-use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, ways, StoreOptions};
+use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, turns, ways, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::ReplayWindow;
 use crate::host::Start;
@@ -475,8 +475,9 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::SessionRemoved(key) => trash::put(connection, *key, unix_ms()),
         Record::Chat(row) => rows::put_chat(connection, row),
         Record::ChatRemoved { key, .. } => trash::purge_chat(connection, *key),
-        Record::Turn(chat, place, turn) => rows::put_turn(connection, *chat, *place, turn),
-        Record::TurnsCut(chat, keep) => rows::cut_turns(connection, *chat, *keep),
+        Record::Turn(chat, place, turn) => turns::put(connection, *chat, *place, turn.id(), turn.text()),
+        Record::TurnsShared { from, to, places } => turns::share(connection, *from, *to, places),
+        Record::TurnsCut(chat, keep) => turns::cut(connection, *chat, *keep),
         Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),
         Record::Trial(session) => trials::begin(connection, *session),
         Record::Recovered(session) => trials::pause(connection, *session),

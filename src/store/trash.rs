@@ -12,6 +12,7 @@ use rusqlite::{params, Connection, OptionalExtension};
 use super::check;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
+use super::turns;
 use crate::host::effects::{ChatKey, SessionKey};
 
 /// Puts a listed session into the trash. Its rows stay as they are.
@@ -44,7 +45,7 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
     let chats = rows::chat_keys(connection, key)?;
     retire(connection, chats.iter().map(|chat| chat.0).max().unwrap_or(0).max(key.0))?;
     for chat in chats {
-        rows::cut_turns(connection, chat, 0)?;
+        turns::cut(connection, chat, 0)?;
     }
     connection.prepare_cached("DELETE FROM chats WHERE session = ?1")?.execute(params![signed(key.0)])?;
     connection.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute(params![signed(key.0)])?;
@@ -54,7 +55,7 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
 /// Removes a chat of a session that stays, for good. Its actions go when they are old.
 pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), StoreError> {
     retire(connection, chat.0)?;
-    rows::cut_turns(connection, chat, 0)?;
+    turns::cut(connection, chat, 0)?;
     let session: Option<i64> = connection
         .prepare_cached("DELETE FROM chats WHERE key = ?1 RETURNING session")?
         .query_row(params![signed(chat.0)], |row| row.get(0))
@@ -75,10 +76,10 @@ fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
 const GOING: i64 = -1;
 
 /// So many bytes of turns are removed at once, or one turn.
-const BYTES_AT_ONCE: i64 = 4 << 20;
+const BYTES_AT_ONCE: u64 = 4 << 20;
 
 /// So many turns are removed at once.
-const TURNS_AT_ONCE: u64 = 1000;
+const TURNS_AT_ONCE: u32 = 1000;
 
 /// So many sessions are looked at at once.
 const SESSIONS_AT_ONCE: u32 = 16;
@@ -138,18 +139,16 @@ fn removed(
 /// Removes the last turns of a session, and itself when there are none.
 fn purge_a_little(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     for chat in rows::chat_keys(connection, key)? {
-        // Its length is read, not what is in it.
-        let mut statement = connection.prepare_cached(
-            "SELECT place, length(body) FROM turns WHERE chat = ?1 ORDER BY place DESC LIMIT ?2",
-        )?;
-        let mut last = statement.query(params![signed(chat.0), signed(TURNS_AT_ONCE)])?;
-        let (mut bytes, mut keep) = (0, None);
-        while let Some(row) = last.next()?.filter(|_| bytes < BYTES_AT_ONCE) {
-            keep = Some(unsigned(row.get(0)?));
-            bytes += row.get::<_, i64>(1).unwrap_or(BYTES_AT_ONCE);
+        let (mut bytes, mut keep) = (0_u64, None);
+        for (place, its_bytes) in turns::last(connection, chat, TURNS_AT_ONCE)? {
+            if bytes >= BYTES_AT_ONCE {
+                break;
+            }
+            keep = Some(place);
+            bytes = bytes.saturating_add(its_bytes);
         }
         if let Some(keep) = keep {
-            return rows::cut_turns(connection, chat, keep);
+            return turns::cut(connection, chat, keep);
         }
     }
     purge(connection, key)

@@ -3,11 +3,14 @@
 //! Owns: moving rows of an older version into the tables of the next one, each with its checksum.
 //! Never: blesses a row that was damaged before, or loses one.
 
+use bytes::Bytes;
 use rusqlite::{params, Connection};
 
 use super::errors::StoreError;
 use super::pack::packs;
 use super::rows::{self, signed, unsigned, ChannelName};
+use super::turns;
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, Record, SessionKey};
 
 const VERSION_2: &str = "
@@ -98,6 +101,39 @@ pub(super) fn to_version_4(connection: &Connection) -> Result<(), StoreError> {
     drop(old);
     drop(statement);
     Ok(connection.execute_batch("DROP TABLE actions_by_number")?)
+}
+
+const VERSION_5: &str = "
+    DROP TABLE IF EXISTS turns_with_texts;
+    ALTER TABLE turns RENAME TO turns_with_texts;
+    -- What stands in the index is enough to find a turn; its text is read alone.
+    CREATE TABLE turns (
+        key INTEGER PRIMARY KEY, chat INTEGER NOT NULL, place INTEGER NOT NULL, id TEXT NOT NULL,
+        text INTEGER NOT NULL, bytes INTEGER NOT NULL, text_sum INTEGER NOT NULL, sum INTEGER NOT NULL
+    );
+    CREATE UNIQUE INDEX turns_by_place ON turns (chat, place);
+    CREATE TABLE texts (key INTEGER PRIMARY KEY, text BLOB NOT NULL);
+    -- How many turns have a text, where that is not one.
+    CREATE TABLE shared_texts (key INTEGER PRIMARY KEY, uses INTEGER NOT NULL, sum INTEGER NOT NULL);
+";
+
+/// To version 5, whose turns have their texts apart from their rows.
+pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
+    connection.execute_batch(VERSION_5)?;
+    let mut statement = connection.prepare("SELECT chat, place, sum, body FROM turns_with_texts")?;
+    let mut old = statement.query([])?;
+    while let Some(row) = old.next()? {
+        let (chat, place) = (ChatKey(unsigned(row.get(0)?)), unsigned(row.get(1)?));
+        let text = row.get_ref(3)?.as_bytes().unwrap_or_default();
+        let sum = rows::sum(&[&chat.0.to_le_bytes(), &place.to_le_bytes(), text]);
+        // One that is no turn was none before, either.
+        let turn = CompletedTurn::kept(Bytes::copy_from_slice(text));
+        let id = turn.as_ref().map(CompletedTurn::id).unwrap_or_default();
+        turns::put_with(connection, chat, place, id, text, row.get(2) == Ok(sum))?;
+    }
+    drop(old);
+    drop(statement);
+    Ok(connection.execute_batch("DROP TABLE turns_with_texts")?)
 }
 
 /// The checksum of actions before version 4.

@@ -16,6 +16,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Told, VersionStep};
+use crate::host::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::terminals::named_by_terminal;
@@ -127,12 +128,14 @@ impl VersionStep for Draft {
     fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
         match told.name() {
             "session/responsePart" => return part_told(&told),
-            "session/toolCallReady" => return ready_told(&told, scene.chat),
+            "session/toolCallReady" => return ready_told(&told, scene.chat.map(Conversation::state)),
             "session/toolCallConfirmed" => {
                 return vec![resolution(&told, call_id(&told).into(), is(&told.action, "approved"))];
             }
-            "session/toolCallComplete" => return completion_told(&told, scene.chat),
-            "session/toolCallResultConfirmed" => return review_told(&told, scene.chat),
+            "session/toolCallComplete" => return completion_told(&told, scene.chat.map(Conversation::state)),
+            "session/toolCallResultConfirmed" => {
+                return review_told(&told, scene.chat.map(Conversation::state))
+            }
             "session/modelChanged" => id_of_model(&mut told.action),
             "root/agentsChanged"
             | "session/ready"

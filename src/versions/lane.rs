@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use ahp_types::actions::StateAction;
-use ahp_types::state::{ChatState, SessionStatus, SnapshotState};
+use ahp_types::state::SessionStatus;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use super::names::Names;
 use super::node::{self, Object};
 use super::step::{Notice, Scene, Shot, Told};
 use super::Line;
-use crate::host::effects::ActionLine;
+use crate::host::effects::{ActionLine, History, ToldState};
 use crate::host::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::channels::ChannelKind;
@@ -65,7 +65,7 @@ pub enum State {
     /// As text says it.
     Said(Object),
     /// As the core means it. It may be large.
-    Meant(SnapshotState),
+    Meant(Box<ToldState>),
 }
 
 impl Found {
@@ -73,8 +73,7 @@ impl Found {
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
             State::Said(state) => node::text(state, "provider"),
-            State::Meant(SnapshotState::Session(session)) => Some(&session.provider),
-            State::Meant(_) => None,
+            State::Meant(told) => told.provider(),
         }
     }
 
@@ -102,10 +101,7 @@ impl State {
     fn to_object(&self) -> Object {
         match self {
             Self::Said(state) => state.clone(),
-            Self::Meant(state) => match serde_json::to_value(state) {
-                Ok(Value::Object(state)) => state,
-                _ => Object::new(),
-            },
+            Self::Meant(told) => told.to_object(),
         }
     }
 }
@@ -195,7 +191,7 @@ impl Lane {
     pub fn adopt(&mut self, other: &Self) {
         self.names.adopt(&other.names);
         for (channel, chat) in &other.chats {
-            let known = Conversation::new(chat.state().clone());
+            let known = Conversation::new(chat.state().clone(), chat.history().clone());
             self.chats.entry(channel.clone()).or_insert(known);
         }
         self.read.extend(other.read.iter().cloned());
@@ -208,15 +204,15 @@ impl Lane {
     }
 
     /// The state of a chat, or of a session's default chat, as far as it is known.
-    pub fn chat(&self, channel: &str) -> Option<&ChatState> {
-        self.chats.get(&chat_of(channel)).map(Conversation::state)
+    pub fn chat(&self, channel: &str) -> Option<&Conversation> {
+        self.chats.get(&chat_of(channel))
     }
 
     /// What a translation of something on this channel may know.
     pub fn scene<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Scene<'a>) {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
-        let chat = self.chats.get(&about).map(Conversation::state);
+        let chat = self.chats.get(&about);
         let active = self.active.get(channel).map(Vec::as_slice).unwrap_or_default();
         let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
         (
@@ -241,12 +237,14 @@ impl Lane {
         }
         for Found { kind, channel, state, .. } in found {
             match (kind, state) {
-                (ChannelKind::Chat, State::Meant(SnapshotState::Chat(state))) => {
-                    self.learn_chat(channel, state)
+                (ChannelKind::Chat, State::Meant(told)) => {
+                    if let Some(chat) = told.to_conversation() {
+                        self.learn_chat(channel, chat);
+                    }
                 }
-                (ChannelKind::Chat, state) => {
-                    match serde_json::from_value(Value::Object(state.to_object())) {
-                        Ok(state) => self.learn_chat(channel, &state),
+                (ChannelKind::Chat, State::Said(state)) => {
+                    match serde_json::from_value(Value::Object(state.clone())) {
+                        Ok(state) => self.learn_chat(channel, Conversation::new(state, History::default())),
                         Err(error) => tracing::error!(%error, channel, "a state cannot be read back"),
                     }
                 }
@@ -263,13 +261,14 @@ impl Lane {
         }
     }
 
-    fn learn_chat(&mut self, channel: &str, state: &ChatState) {
+    fn learn_chat(&mut self, channel: &str, chat: Conversation) {
         // Others may hold more of its turns: they are all kept up to date.
-        let is_part = state.turns_next_cursor.is_some();
-        if is_part && self.chat(channel).is_some_and(|known| known.turns.len() >= state.turns.len()) {
+        let is_part = chat.state().turns_next_cursor.is_some();
+        let holds_more = |known: &Conversation| known.history().len() >= chat.history().len();
+        if is_part && self.chat(channel).is_some_and(holds_more) {
             return;
         }
-        self.chats.insert(channel.to_owned(), Conversation::new(state.clone()));
+        self.chats.insert(channel.to_owned(), chat);
     }
 
     /// What one answer is to be translated with, elsewhere and later: all that is known now, but for the chats.

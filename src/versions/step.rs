@@ -5,12 +5,12 @@
 //! Never: remembers anything from one message to the next; what a step must know of the past is lent to it
 //! as a [`Scene`].
 
-use ahp_types::state::ChatState;
 use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::names::Names;
 use super::node::{self, Node, Object};
+use crate::host::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -112,9 +112,9 @@ pub struct Notice {
 pub struct Scene<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none when it
     /// is not known.
-    pub chat: Option<&'a ChatState>,
+    pub chat: Option<&'a Conversation>,
     /// The same chat behind all that is replayed, where the action is replayed: nobody knows what was before it.
-    pub at_end: Option<&'a ChatState>,
+    pub at_end: Option<&'a Conversation>,
     /// Whether a user has read the session that an action is about: before the action, or after the last one
     /// when several are replayed.
     pub is_read: bool,

@@ -4,7 +4,7 @@
 //! What such a client chooses is what the core calls selected in the session's own chat. What it is shown is what is
 //! selected there: by the draft, else by the last message.
 
-use ahp_types::state::{ChatState, Message};
+use ahp_types::state::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -12,6 +12,8 @@ use super::chain::Chain;
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use crate::host::effects::CompletedTurn;
+use crate::host::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -180,9 +182,11 @@ fn shown(message: Option<&Message>) -> Value {
     message
 }
 
-fn said_last(chat: &ChatState) -> Value {
-    let running = chat.active_turn.as_ref().map(|turn| &turn.message);
-    shown(running.or(chat.turns.last().map(|turn| &turn.message)))
+fn said_last(chat: &Conversation) -> Value {
+    match &chat.state().active_turn {
+        Some(turn) => shown(Some(&turn.message)),
+        None => shown(chat.history().last().and_then(CompletedTurn::message).as_ref()),
+    }
 }
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of them.
@@ -191,20 +195,20 @@ fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
 }
 
 /// What tells a session that something else is chosen now, because of what happened on its default chat.
-fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
     let null = Value::Null;
     let member = |name| told.action.get(name).unwrap_or(&null);
-    let draft = shown(chat.and_then(|chat| chat.draft.as_ref()));
+    let draft = shown(chat.and_then(|chat| chat.state().draft.as_ref()));
     let said = chat.map(said_last).unwrap_or_default();
     let before = Selection::of(&draft, &said);
     let after = match told.name() {
         "chat/draftChanged" => Selection::of(member("draft"), &said),
         "chat/turnStarted" => Selection::of(&draft, member("message")),
         _ => {
-            let kept = node::text(&told.action, "turnId")
-                .and_then(|id| chat.and_then(|chat| chat.turns.iter().find(|turn| turn.id == id)));
-            Selection::of(&draft, &shown(kept.map(|turn| &turn.message)))
+            let kept = node::text(&told.action, "turnId").zip(chat);
+            let kept = kept.and_then(|(id, chat)| chat.history().get(id)).and_then(CompletedTurn::message);
+            Selection::of(&draft, &shown(kept.as_ref()))
         }
     };
     let changes = [after.model != before.model, after.agent != before.agent];
@@ -213,9 +217,9 @@ fn choice_change(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
 
 /// The same of an action that is replayed. What was chosen before it and behind it is not known, but what is in the
 /// end: that is told each time.
-fn choice_in(channel: &str, chat: &ChatState) -> Vec<Told> {
+fn choice_in(channel: &str, chat: &Conversation) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(channel) else { return Vec::new() };
-    let chosen = Selection::of(&shown(chat.draft.as_ref()), &said_last(chat));
+    let chosen = Selection::of(&shown(chat.state().draft.as_ref()), &said_last(chat));
     choice(&session, &chosen, [true, true])
 }
 

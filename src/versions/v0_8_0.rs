@@ -2,12 +2,14 @@
 //! terminal has an exit code is all that tells that it has ended, and a session has it without saying for which chat; and
 //! there are no automations.
 
-use ahp_types::state::{ChatState, ResponsePart, Turn};
+use ahp_types::state::ResponsePart;
 use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Said, Scene, Told, VersionStep};
+use crate::host::effects::CompletedTurn;
+use crate::host::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -132,13 +134,14 @@ fn is_error(part: &Value) -> bool {
 }
 
 /// What takes a chat's last turn back and tells it anew, as one that runs.
-fn tell_anew(step: &V0_8_0, channel: &str, chat: &ChatState) -> Vec<Told> {
-    let Some((turn, earlier)) = chat.turns.split_last() else { return Vec::new() };
+fn tell_anew(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<Told> {
+    let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];
+    let Some(turn) = turn.read() else { return Vec::new() };
     actions.push(json!({
         "type": "chat/turnStarted",
         "turnId": turn.id,
-        "startedAt": turn.started_at.as_ref().unwrap_or(&chat.modified_at),
+        "startedAt": turn.started_at.as_ref().unwrap_or(&chat.state().modified_at),
         "message": turn.message,
     }));
     let parts = turn.response_parts.iter().filter(|part| !matches!(part, ResponsePart::Error(_)));
@@ -159,9 +162,9 @@ fn tell_anew(step: &V0_8_0, channel: &str, chat: &ChatState) -> Vec<Told> {
 }
 
 /// The truncation that leaves nothing after a turn; nothing at all when there is none.
-fn cut_after(turn: Option<&Turn>) -> Value {
+fn cut_after(turn: Option<&CompletedTurn>) -> Value {
     match turn {
-        Some(turn) => json!({ "type": "chat/truncated", "turnId": turn.id }),
+        Some(turn) => json!({ "type": "chat/truncated", "turnId": turn.id() }),
         None => json!({ "type": "chat/truncated" }),
     }
 }

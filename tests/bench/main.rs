@@ -4,12 +4,13 @@
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
 //! turns with few and many parts, a replay, memory, what a store costs (see `stored`), what several windows cost
 //! (see `windows`) and clients of listeners (see `listening`), what an agent behind the bridge costs (see
-//! `bridged`), and, in this process, what clients of older versions cost (see `versions`). Beside each figure
+//! `bridged`), files that are read, written and watched (see `files`), and, in this process, what clients of older versions cost (see `versions`). Beside each figure
 //! stand the aim and what the reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
 mod bridged;
 mod client;
+mod files;
 mod listening;
 mod relay;
 mod stored;
@@ -41,12 +42,13 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 type Measure = fn(&mut Table) -> Outcome<()>;
 
 /// The parts of the table, by the names that they can be asked for.
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 7] = [
     ("pipe", measure),
     ("stored", stored::measure),
     ("windows", windows::measure),
     ("listening", listening::measure),
     ("bridged", bridged::measure),
+    ("files", files::measure),
     ("versions", versions::measure),
 ];
 

@@ -599,12 +599,13 @@ fn a_damaged_row_is_the_trouble_of_its_session_alone() {
     let database = Connection::open(&path).unwrap();
     damage(&database, "sessions", SESSION_ROW, damaged[0]);
     damage(&database, "chats", CHAT_ROW, damaged[1]);
-    let sql = "SELECT chat, body FROM turns WHERE chat = (SELECT key FROM chats WHERE uri = ?1)";
-    let (chat, mut turn): (i64, Vec<u8>) =
+    let sql = "SELECT x.key, x.text FROM texts x JOIN turns t ON t.text = x.key
+        WHERE t.chat = (SELECT key FROM chats WHERE uri = ?1)";
+    let (text, mut turn): (i64, Vec<u8>) =
         database.query_row(sql, params![chat_of(damaged[2])], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     let middle = turn.len() / 2;
     turn[middle] ^= 1;
-    database.execute("UPDATE turns SET body = ?2 WHERE chat = ?1", params![chat, turn]).unwrap();
+    database.execute("UPDATE texts SET text = ?2 WHERE key = ?1", params![text, turn]).unwrap();
     let rows = |database: &Connection| -> (i64, i64, i64) {
         let sql = "SELECT (SELECT count(*) FROM sessions WHERE removed_at IS NULL),
             (SELECT count(*) FROM chats), (SELECT count(*) FROM turns)";

@@ -4,7 +4,8 @@
 //! Never: writes one anew: what an earlier program has left is only ever added to.
 //!
 //! The layout 3 was left by a process that was killed: in `kept` a turn with a tool call was over, `removed` was disposed
-//! of, and in `running` one turn was over and the next one had said 48 bytes.
+//! of, and in `running` one turn was over and the next one had said 48 bytes. The layout 4 was left in the same way; in
+//! `kept` a second turn was over, and there was a fork of its chat that ends at the first one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -93,4 +94,40 @@ fn a_store_of_layout_3_goes_on_where_it_was_left() {
     let turns = client.state(&kept_chat)["turns"].as_array().unwrap().iter().map(text).collect::<Vec<_>>();
     assert_eq!(turns, ["one", "four"]);
     client.end();
+}
+
+#[test]
+fn a_store_of_layout_4_goes_on_where_it_was_left_and_shares_what_is_forked() {
+    let folder = TempDir::new().unwrap();
+    put(folder.path(), include_str!("layouts/4.sql"));
+    assert_eq!(version(folder.path()), 4);
+    let mut client = Client::start(folder.path());
+    let texts = |client: &mut Client, chat: &str| -> Vec<String> {
+        client.state(chat)["turns"].as_array().unwrap().iter().map(text).collect()
+    };
+    let (kept_chat, fork, other) = (chat_of(KEPT), "ahp-chat:/fork", "ahp-chat:/other");
+    assert_eq!(texts(&mut client, &kept_chat), ["one", "another"]);
+    assert_eq!(texts(&mut client, fork), ["one"]);
+    let running = texts(&mut client, &chat_of(RUNNING));
+    assert_eq!((&*running[0], running[1].len()), ("three", 48));
+    let source = json!({ "kind": "fork", "chat": kept_chat, "turnId": "turn-2" });
+    let answer = client.ask("createChat", json!({ "channel": KEPT, "chat": other, "source": source }));
+    assert!(answer["error"].is_null(), "{answer}");
+    assert_eq!(texts(&mut client, other), ["one", "another"]);
+    client.turn(other, "turn-3", "/say five");
+    client.end();
+    let count = |table: &str| -> i64 {
+        let database = Connection::open(folder.path().join(DATABASE)).unwrap();
+        database.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+    };
+    // The turns that are shared: two of `other`, whose texts are those of the chat that it is a fork of.
+    assert_eq!((count("turns") - count("texts"), count("shared_texts")), (2, 2));
+
+    let mut client = Client::start(folder.path());
+    assert_eq!(texts(&mut client, other), ["one", "another", "five"]);
+    client.dispatch(&kept_chat, json!({ "type": "chat/truncated" }));
+    assert_eq!(texts(&mut client, &kept_chat), [""; 0]);
+    assert_eq!(texts(&mut client, other), ["one", "another", "five"]);
+    client.end();
+    assert_eq!((count("turns") - count("texts"), count("shared_texts")), (0, 0));
 }

@@ -25,7 +25,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::keeping::{Client, DATABASE};
-use crate::store::mending::{number_channels, spoil, Dice};
+use crate::store::mending::{number_channels, put_texts_into_turns, spoil, Dice};
 use crate::support::{program, sidecar_on, Process};
 
 /// Sessions whose turns are all over; one more has a turn that runs.
@@ -119,6 +119,7 @@ fn without_log(folder: &Path) {
 fn to_layout(folder: &Path, layout: u32, log: &[(ChannelId, ActionLine)]) {
     let database = Connection::open(folder.join(DATABASE)).unwrap();
     if layout == 3 {
+        put_texts_into_turns(&database);
         number_channels(&database);
         return;
     }

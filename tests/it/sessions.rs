@@ -472,7 +472,7 @@ fn what_was_purged_takes_no_room() {
 fn what_is_damaged_is_said_and_the_rest_is_shown() {
     let state = with_two_turns();
     state.told(&[hello(), create("ahp-session:/other")]);
-    state.damage("UPDATE turns SET body = 'nonsense' WHERE place = 0");
+    state.damage("UPDATE texts SET text = 'nonsense' WHERE key IN (SELECT text FROM turns WHERE place = 0)");
     let output = state.sessions(&["show", SESSION]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -14,7 +14,8 @@ use agent_client_protocol_schema::v1::{
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     Message, MessageAttachment, ResponsePart, TextPosition, ToolCallState, ToolResultContent,
-    ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTextContent, Turn,
+    ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTerminalContent,
+    ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
 use serde_json::value::RawValue;
@@ -23,6 +24,7 @@ use serde_json::Value;
 use super::besides;
 use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
+use crate::host::effects::CompletedTurn;
 use crate::host::effects::Transcript;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
@@ -285,6 +287,16 @@ fn produced_block(block: ContentBlock) -> ToolResultContent {
     }
 }
 
+/// The terminal that the backend calls by this name.
+pub fn terminal(name: &str, title: &str) -> ToolResultContent {
+    ToolResultContent::Terminal(ToolResultTerminalContent {
+        resource: name.to_owned(),
+        title: title.to_owned(),
+        is_pty: Some(false),
+        result: None,
+    })
+}
+
 /// Text that a tool call has produced.
 pub fn text(text: String) -> ToolResultContent {
     ToolResultContent::Text(ToolResultTextContent { text })
@@ -324,11 +336,11 @@ fn diff_text(diff: &Diff) -> String {
 }
 
 /// What was said before, for an agent that does not remember it; what was attached to the turns goes with them.
-pub fn transcript(history: &[Turn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
+pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
     let mut said = Vec::new();
     let mut bytes = 0;
-    for turn in history.iter().rev() {
-        let told = told(turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
+    for turn in history.iter().rev().filter_map(CompletedTurn::read) {
+        let told = told(&turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
         bytes += told.len();
         if bytes > TRANSCRIPT_BYTES_MAX {
             said.push("(What was said before that is left out.)\n".to_owned());

@@ -19,6 +19,7 @@ use super::answers::{check_answer, check_answers, question_of};
 use super::Verdict;
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
+use crate::host::history::CompletedTurn;
 use crate::host::limits::check_id;
 use crate::host::model::{Chat, SessionKey};
 use crate::host::refusal::Refusal;
@@ -104,7 +105,7 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let chat = self.chat(key)?;
         let state = chat.conversation.state();
-        if chat.turn_ids.contains(&action.turn_id) {
+        if chat.has_had_turn(&action.turn_id) {
             return Err(Refusal::TurnKnown(action.turn_id));
         }
         if let Some(active) = &state.active_turn {
@@ -175,8 +176,8 @@ impl Host {
         if let Some(active) = &state.active_turn {
             return Err(Refusal::TurnRuns(active.id.clone()));
         }
-        let latest = state.turns.last().filter(|turn| turn.id == action.turn_id);
-        match latest {
+        let latest = chat.conversation.history().last().filter(|turn| turn.id() == action.turn_id);
+        match latest.and_then(CompletedTurn::read) {
             Some(turn) if turn.state == TurnState::Error => match turn.response_parts.last() {
                 Some(ResponsePart::Error(error)) if error.resumable == Some(true) => {}
                 _ => return Err(Refusal::NotResumable(action.turn_id)),
@@ -198,17 +199,18 @@ impl Host {
         action: ChatTruncatedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let state = self.chat(key)?.conversation.state();
+        let conversation = &self.chat(key)?.conversation;
+        let (state, history) = (conversation.state(), conversation.history());
         if let Some(id) = &action.turn_id {
             let active = state.active_turn.iter().any(|turn| turn.id == *id);
-            if !active && !state.turns.iter().any(|turn| turn.id == *id) {
+            if !active && !history.contains(id) {
                 return Err(Refusal::NoSuchTurn(id.clone()));
             }
         }
-        let last = state.turns.last().map(|turn| &turn.id);
+        let last = history.last().map(CompletedTurn::id);
         // Nothing is removed, and the status, which a truncation makes idle, is idle.
         let idle = status_is(state.status, SessionStatus::Idle);
-        if state.active_turn.is_none() && last == action.turn_id.as_ref() && idle {
+        if state.active_turn.is_none() && last == action.turn_id.as_deref() && idle {
             return Ok(Verdict::Unchanged);
         }
         self.release_queue(key);

@@ -11,6 +11,7 @@ use super::session::called_by_provider;
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
+use crate::host::history::CompletedTurn;
 use crate::host::model::{Channel, Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
@@ -63,14 +64,15 @@ impl Kind for Chat {
         self.conversation.apply(action)
     }
 
-    fn snapshot(&mut self, key: ChatKey, first_turn: usize) -> Option<SnapshotState> {
-        let mut state = self.conversation.state_from(first_turn);
-        state.turns_next_cursor = cursor_before(key, &self.conversation.state().turns, first_turn);
-        Some(SnapshotState::Chat(Box::new(state)))
+    fn snapshot(&self, key: ChatKey, first_turn: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        let history = self.conversation.history();
+        let mut state = self.conversation.state().clone();
+        state.turns_next_cursor = cursor_before(key, history, first_turn);
+        Some((SnapshotState::Chat(Box::new(state)), history.since(first_turn)))
     }
 
     fn first_turn(&self, how: &Subscription) -> usize {
-        how.turns.map_or(0, |turns| self.conversation.state().turns.len().saturating_sub(turns))
+        how.turns.map_or(0, |turns| self.conversation.history().len().saturating_sub(turns))
     }
 
     /// A chat of a session that is called by its provider, whose URI holds that of the session.

@@ -32,6 +32,7 @@ use super::refusal::Refusal;
 use super::selection::PendingAction;
 use super::windows::{Loading, StateIsNeeded};
 use super::{Config, Host, Step};
+use crate::host::history::CompletedTurn;
 use crate::wire::asides::Aside;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 use crate::wire::errors::RpcError;
@@ -69,8 +70,9 @@ pub(super) trait Kind: Sized {
     /// Changes the state as clients do.
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome;
 
-    /// The state as clients are given it, of a conversation from this turn on; none where there is nothing to give.
-    fn snapshot(&mut self, key: Self::Key, first_turn: usize) -> Option<SnapshotState>;
+    /// The state as clients are given it, of a conversation with its completed turns from this one on; none where there
+    /// is nothing to give.
+    fn snapshot(&self, key: Self::Key, first_turn: usize) -> Option<(SnapshotState, &[CompletedTurn])>;
 
     /// The turn from which on a client is given the state that follows the channel like this.
     fn first_turn(&self, _how: &Subscription) -> usize {
@@ -378,8 +380,12 @@ impl Channels {
     }
 
     /// A channel's state as clients are given it, of a conversation from this turn on.
-    pub(super) fn state(&mut self, id: ChannelId, first_turn: usize) -> Option<SnapshotState> {
-        by_kind!(id.kind, K => K::all_mut(self).at_mut(id.key)?.snapshot(id.key.into(), first_turn))
+    pub(super) fn state(
+        &self,
+        id: ChannelId,
+        first_turn: usize,
+    ) -> Option<(SnapshotState, &[CompletedTurn])> {
+        by_kind!(id.kind, K => K::all(self).at(id.key)?.snapshot(id.key.into(), first_turn))
     }
 
     /// The turn from which on a client is given the state that follows a channel like this.

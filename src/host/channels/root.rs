@@ -13,6 +13,7 @@ use super::{Channels, Keyed, Kind};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::config::check_root_change;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
+use crate::host::history::CompletedTurn;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::{Config, Host, Step};
@@ -128,8 +129,8 @@ impl Kind for Root {
         apply_action_to_root(&mut self.state, action)
     }
 
-    fn snapshot(&mut self, _: TheOne, _: usize) -> Option<SnapshotState> {
-        Some(SnapshotState::Root(Box::new(self.state.clone())))
+    fn snapshot(&self, _: TheOne, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::Root(Box::new(self.state.clone())), &[]))
     }
 
     /// It is known in the forms that URI libraries turn it into.

@@ -12,6 +12,7 @@ use ahp_types::state::{AnnotationsState, SnapshotState};
 use super::Kind;
 use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
+use crate::host::history::CompletedTurn;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::{Config, Host, Step};
@@ -77,8 +78,8 @@ impl Kind for Sample {
         apply_action_to_annotations(&mut self.state, action)
     }
 
-    fn snapshot(&mut self, _: SampleKey, _: usize) -> Option<SnapshotState> {
-        Some(SnapshotState::Annotations(Box::new(self.state.clone())))
+    fn snapshot(&self, _: SampleKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::Annotations(Box::new(self.state.clone())), &[]))
     }
 
     fn change(

@@ -10,6 +10,7 @@ use ahp_types::state::SnapshotState;
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
 use crate::host::effects::SessionKey;
+use crate::host::history::CompletedTurn;
 use crate::host::model::{Channel, Session};
 use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
@@ -61,8 +62,8 @@ impl Kind for Session {
         apply_action_to_session(&mut self.state, action)
     }
 
-    fn snapshot(&mut self, _: SessionKey, _: usize) -> Option<SnapshotState> {
-        Some(SnapshotState::Session(Box::new(self.state.clone())))
+    fn snapshot(&self, _: SessionKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::Session(Box::new(self.state.clone())), &[]))
     }
 
     /// By its provider.

@@ -13,6 +13,7 @@ use ahp_types::state::{ResourceWatchState, SnapshotState};
 use super::Kind;
 use crate::host::actions::{ClientAction, Verdict};
 use crate::host::effects::{ChannelId, WatchKey};
+use crate::host::history::CompletedTurn;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::{Config, Host, Step};
@@ -64,8 +65,8 @@ impl Kind for Watch {
         apply_action_to_resource_watch(&mut self.state, action)
     }
 
-    fn snapshot(&mut self, _: WatchKey, _: usize) -> Option<SnapshotState> {
-        Some(SnapshotState::ResourceWatch(Box::new(self.state.clone())))
+    fn snapshot(&self, _: WatchKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::ResourceWatch(Box::new(self.state.clone())), &[]))
     }
 
     fn change(

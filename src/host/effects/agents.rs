@@ -9,7 +9,7 @@ use std::fmt;
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     AgentCapabilities, AgentInfo, ChatInputAnswer, ChatInputResponseKind, Message, ProtectedResourceMetadata,
-    ResponsePart, SessionConfigSchema, SessionModelInfo, ToolCallResult, ToolDefinition, Turn,
+    ResponsePart, SessionConfigSchema, SessionModelInfo, ToolCallResult, ToolDefinition,
 };
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::RunId;
 #[cfg(doc)]
 use super::{Event, TurnEvent};
+use crate::host::history::CompletedTurn;
 
 /// What a backend says of itself, without starting anything.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,6 +183,12 @@ pub enum Command {
         /// What was said in the chats that the user attached.
         attached: Vec<Transcript>,
     },
+    /// The user does not want to wait for the command in a terminal: it goes on, and the call that waits for it ends with
+    /// what there is.
+    Background {
+        /// What the backend calls the terminal.
+        terminal: String,
+    },
     /// The directories that the agent works in have changed. True for what it does next; under a running turn
     /// that may be the next turn.
     WorkIn {
@@ -236,7 +243,7 @@ pub struct OpenConversation {
     /// The tokens that the agent may use, of those that it declares resources for.
     pub tokens: Tokens,
     /// What was said before, when the conversation must be taken up anew or goes on from another one.
-    pub history: Vec<Turn>,
+    pub history: Vec<CompletedTurn>,
     /// The name of the last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
     pub handle: Option<String>,
     /// The name of the conversation that this one goes on from, while the agent knows of that just what the

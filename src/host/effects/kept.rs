@@ -5,6 +5,7 @@
 //! Never: reads or writes anything; says how the store keeps it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ahp_types::state::SessionStatus;
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{ActionLine, ChannelId, ChatKey, SessionKey};
+use crate::host::history::CompletedTurn;
 use crate::host::status::with_activity;
 use crate::host::KeptSummary;
 use crate::wire::rpc::sorted;
@@ -36,8 +38,17 @@ pub enum Record {
     },
     /// A channel of a kind that has no records of its own is new or has changed.
     Channel(ChannelRow),
-    /// A chat has a completed turn at this place, counted from 0; JSON text.
-    Turn(ChatKey, u64, Bytes),
+    /// A chat has a completed turn at this place, counted from 0.
+    Turn(ChatKey, u64, CompletedTurn),
+    /// A chat has completed turns that another one has, at the same places: nothing of them is written again.
+    TurnsShared {
+        /// The other chat.
+        from: ChatKey,
+        /// The new chat.
+        to: ChatKey,
+        /// Where they are.
+        places: Range<u64>,
+    },
     /// A chat has no more completed turns than so many.
     TurnsCut(ChatKey, u64),
     /// The agent has got so far in the turn that runs.
@@ -78,7 +89,7 @@ impl Record {
             Self::Session(row) => row.summary.len() + row.body.len(),
             Self::Chat(row) => row.body.len(),
             Self::Channel(row) => row.body.len(),
-            Self::Turn(_, _, turn) => turn.len(),
+            Self::Turn(_, _, turn) => turn.text().len(),
             Self::AgentSaid { said, .. } => said.len(),
             _ => 0,
         }
@@ -143,8 +154,8 @@ pub struct SavedSession {
 pub struct SavedChat {
     /// Its row.
     pub row: ChatRow,
-    /// Its completed turns (JSON text), oldest first.
-    pub turns: Vec<Bytes>,
+    /// Its completed turns, oldest first.
+    pub turns: Vec<CompletedTurn>,
     /// The lines of the actions on it that are younger than its row, oldest first.
     pub actions: Vec<Bytes>,
     /// Some of them were left out, because no turn may be as large as all of them make it.

@@ -8,6 +8,7 @@ mod agents;
 mod events;
 mod ids;
 mod kept;
+mod states;
 
 use std::time::Duration;
 
@@ -15,21 +16,23 @@ use ahp_types::commands::{
     ContentEncoding, ResourceCopyParams, ResourceDeleteParams, ResourceMkdirParams, ResourceMoveParams,
     ResourceRequestParams, ResourceWriteParams,
 };
-use ahp_types::common::JsonObject;
-use ahp_types::state::{ResourceChangeType, Snapshot};
+use ahp_types::state::ResourceChangeType;
 use bytes::Bytes;
 
 use super::{Findings, LoadedSession};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{sorted, Incoming, RequestId};
+use crate::wire::rpc::{Incoming, RequestId};
 use crate::wire::watches::Watched;
 
 pub use agents::*;
 pub use events::*;
 pub use ids::*;
 pub use kept::*;
+pub use states::*;
+
+pub use super::history::{CompletedTurn, History};
 
 /// The time, as the caller of the core sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -265,41 +268,6 @@ impl Output {
             Self::States(_, _, states) => states.bytes,
             _ => 0,
         }
-    }
-}
-
-/// A result with the states of channels, which are large.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LargeStates {
-    /// What is answered.
-    pub method: Method,
-    /// What the result says besides.
-    pub besides: JsonObject,
-    /// The states, and where each stands in the sequence.
-    pub snapshots: Vec<Snapshot>,
-    /// The kinds of the channels, in the order of their states.
-    pub kinds: Vec<ChannelKind>,
-    /// The size of the JSON text of the states in bytes; nearly.
-    pub bytes: usize,
-}
-
-impl LargeStates {
-    /// The answer to the request of this id, which takes long to make.
-    pub fn answer(self, id: RequestId) -> Frame {
-        let (method, states) = (self.method, self.kinds.clone());
-        Frame::Result { id, method, result: self.json().into(), states }
-    }
-
-    /// The result, as JSON text.
-    pub fn json(self) -> Vec<u8> {
-        let mut result = self.besides;
-        let mut snapshots = self.snapshots.into_iter().map(|it| serde_json::to_value(it).unwrap_or_default());
-        if self.method == Method::Subscribe {
-            result.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));
-        } else {
-            result.insert("snapshots".to_owned(), snapshots.collect());
-        }
-        sorted(result)
     }
 }
 

@@ -19,6 +19,7 @@ use ahp_types::state::{
 use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
+use crate::host::history::{CompletedTurn, History};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
 use crate::host::reduce::Conversation;
@@ -34,9 +35,9 @@ pub(super) const CHATS_MAX: usize = 1000;
 pub(super) struct Beginning {
     pub(super) origin: ChatOrigin,
     /// What its agent knows and nobody is shown.
-    pub(super) context: Vec<Turn>,
+    pub(super) context: Vec<CompletedTurn>,
     /// What is shown, and whose chat it was.
-    pub(super) copied: Option<(ChatKey, Vec<Turn>)>,
+    pub(super) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
     /// Which of the session's directories it works in; all when there is no choice.
     pub(super) directories: Option<Vec<String>>,
     /// The model and agent that are selected for it.
@@ -166,7 +167,7 @@ impl Host {
             Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
             Some(ChatSource::Fork(source)) => {
                 let (from, chat) = self.source_chat(key, &source.chat)?;
-                let Some(turns) = turns_through(chat.conversation.state(), &source.turn_id) else {
+                let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
                     return Err(RpcError::invalid_params(format_args!(
                         "`source.turnId`: no turn `{}` is over in that chat",
                         source.turn_id
@@ -185,12 +186,13 @@ impl Host {
                     return Err(RpcError::invalid_params("`source.selection.text` must not be empty"));
                 }
                 let (_, chat) = self.source_chat(key, &source.chat)?;
-                let state = chat.conversation.state();
+                let (history, state) = (chat.conversation.history(), chat.conversation.state());
                 let mut context = chat.context.clone();
-                match (turns_through(state, &source.turn_id), &state.active_turn) {
+                match (history.through(&source.turn_id), &state.active_turn) {
                     (Some(turns), _) => context.extend_from_slice(turns),
                     (None, Some(active)) if active.id == source.turn_id => {
-                        context.extend(state.turns.iter().cloned().chain([so_far(active)]));
+                        context.extend_from_slice(history.turns());
+                        context.push(CompletedTurn::of(&so_far(active)));
                     }
                     (None, _) => {
                         return Err(RpcError::invalid_params(format_args!(
@@ -254,6 +256,7 @@ impl Host {
         state.draft = from.draft;
         let mut title_by = TitleBy::Nobody;
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
+        let mut history = History::default();
         if let Some((source, mut turns)) = from.copied {
             self.copy_terminals(&channel.uri, &mut turns);
             if let Some(source) = self.channels.chats.known(source) {
@@ -262,17 +265,16 @@ impl Host {
                 progress = source.progress.clone();
                 attached.turns = source.attached.turns.clone();
             }
-            if turns.last().is_some_and(|turn| turn.state == TurnState::Error) {
+            history = turns.into_iter().collect();
+            let last = history.last().and_then(CompletedTurn::read);
+            if last.is_some_and(|turn| turn.state == TurnState::Error) {
                 state.status = SessionStatus::Error.bits();
             }
-            state.turns = turns;
         }
-        let turn_ids = state.turns.iter().map(|turn| turn.id.clone()).collect();
-        let new = Chat::new(channel, key, Conversation::new(state));
-        let mut new = Chat { context: from.context, turn_ids, title_by, progress, attached, ..new };
-        new.progress.retain(|id, _| new.turn_ids.contains(id));
-        new.attached.turns.retain(|id, _| new.turn_ids.contains(id));
-        new
+        progress.retain(|id, _| history.contains(id));
+        attached.turns.retain(|id, _| history.contains(id));
+        let new = Chat::new(channel, key, Conversation::new(state, history));
+        Chat { context: from.context, title_by, progress, attached, ..new }
     }
 
     /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
@@ -374,12 +376,6 @@ impl Host {
         let session = self.channels.sessions.known(chat.session);
         session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
-}
-
-/// A chat's turns up to this one, which is over; none when no such turn is.
-pub(super) fn turns_through<'a>(state: &'a ChatState, turn_id: &str) -> Option<&'a [Turn]> {
-    let at = state.turns.iter().position(|turn| turn.id == turn_id)?;
-    state.turns.get(..=at)
 }
 
 /// A turn that runs as what it is so far.

@@ -12,10 +12,11 @@ use serde_json::Value;
 
 use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
+use crate::host::effects::ToldState;
 use crate::host::effects::{ConnectionId, LargeStates, Past};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
-use crate::host::model::{ChannelId, Chat, Subscription, Window};
+use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::action_lines::envelope_of;
@@ -44,7 +45,7 @@ impl From<LargeStates> for Subscribed {
         if states.bytes >= LARGE_BYTES {
             return Self::Large(Box::new(states));
         }
-        let kinds = states.kinds.clone();
+        let kinds = states.kinds();
         Self::States(States { json: states.json(), kinds })
     }
 }
@@ -232,15 +233,12 @@ impl Host {
 
     /// The states of these channels, from this turn on, as this method answers them.
     fn states_of(&mut self, method: Method, targets: &[ChannelId], first_turn: usize) -> LargeStates {
-        let (mut snapshots, mut kinds, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for &target in targets {
-            let Some(snapshot) = self.snapshot(target, first_turn) else { continue };
-            snapshots.push(snapshot);
-            kinds.push(target.kind);
-            let chat = target.chat().and_then(|key| self.channels.chats.known(key));
-            bytes += chat.map_or(0, Chat::turns_bytes);
-        }
-        LargeStates { method, besides: JsonObject::default(), snapshots, kinds, bytes }
+        let states: Vec<_> =
+            targets.iter().filter_map(|&target| self.told_state(target, first_turn)).collect();
+        let chats = targets.iter().filter_map(|target| self.channels.chats.known(target.chat()?));
+        let running: usize = chats.map(|chat| chat.conversation.turn_bytes()).sum();
+        let bytes = running + states.iter().map(ToldState::turns_bytes).sum::<usize>();
+        LargeStates { method, besides: JsonObject::default(), states, bytes }
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.

@@ -9,7 +9,7 @@ use ahp_types::state::ChatOrigin;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::chats::{turns_through, Beginning};
+use super::chats::Beginning;
 use crate::host::Host;
 use crate::wire::errors::RpcError;
 
@@ -54,7 +54,7 @@ impl Host {
                 source.session
             )));
         };
-        let Some(turns) = turns_through(chat.conversation.state(), &source.turn_id) else {
+        let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
             return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));
         };
         Ok(Beginning {

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use ahp_types::state::SnapshotState;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{json, Value};
@@ -15,7 +14,7 @@ use serde_json::{json, Value};
 use super::answers::{lane_name, SubscribeRequest};
 use super::down::plain;
 use super::{Answered, Peer};
-use crate::host::effects::LargeStates;
+use crate::host::effects::{LargeStates, ToldState};
 use crate::versions::lane::{Envelope, Found, Lane, State};
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::{Quirks, Spelling};
@@ -49,9 +48,8 @@ impl Unwritten {
     /// One for a client of the newest version, which was answered this version.
     pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
         let (request, bytes) = (id.clone(), states.bytes);
-        let snapshots = states.snapshots.iter();
-        let sessions =
-            snapshots.filter_map(|it| Some((it.resource.clone(), provider_of(&it.state)?))).collect();
+        let of_sessions = |it: &ToldState| Some((it.channel.clone(), it.provider()?.to_owned()));
+        let sessions = states.states.iter().filter_map(of_sessions).collect();
         let write = Box::new(move || plain(&states.answer(request), &version));
         Self { id, bytes, sessions, write }
     }
@@ -96,13 +94,6 @@ impl Unwritten {
     }
 }
 
-fn provider_of(state: &SnapshotState) -> Option<String> {
-    match state {
-        SnapshotState::Session(session) => Some(session.provider.clone()),
-        _ => None,
-    }
-}
-
 /// A result of the core.
 #[derive(Debug)]
 pub(super) enum Body {
@@ -143,12 +134,12 @@ impl Heard {
     pub(super) fn of(answered: Answered) -> Self {
         match answered {
             Answered::Large(states) => {
-                let found = states.snapshots.into_iter().zip(states.kinds).map(|(snapshot, kind)| Found {
-                    kind,
-                    channel: snapshot.resource,
-                    state: State::Meant(snapshot.state),
+                let found = states.states.into_iter().map(|told| Found {
+                    kind: told.kind,
+                    channel: told.channel.clone(),
+                    from_seq: told.from_seq.into(),
+                    state: State::Meant(Box::new(told)),
                     summary: None,
-                    from_seq: snapshot.from_seq.into(),
                 });
                 let result = Body::Read(Value::Object(states.besides));
                 Self { result, found: found.collect(), large_bytes: states.bytes }

@@ -117,21 +117,24 @@ pub fn run(history: &History) -> Result<()> {
     for action in history.moves[..before].iter().flat_map(actions) {
         apply_action_to_chat(&mut official, &action?);
     }
-    let mut ours = Conversation::new(official.clone());
+    let mut ours = Conversation::new(official.clone(), Default::default());
     for (at, step) in history.moves.iter().enumerate().skip(before) {
         for action in actions(step) {
             let action = action?;
             let meant = apply_action_to_chat(&mut official, &action);
             let done = ours.apply(&action);
             ensure!(done == meant, "at {at}, {action:?}: we say {done:?}, officially {meant:?}");
-            ensure!(
-                *ours.state() == official,
-                "at {at}, {action:?}: we have\n{:#?}\nofficially\n{official:#?}",
-                ours.state()
-            );
+            let state = whole(&ours)?;
+            ensure!(state == official, "at {at}, {action:?}: we have\n{state:#?}\nofficially\n{official:#?}");
         }
     }
     Ok(())
+}
+
+/// The state with its completed turns.
+fn whole(conversation: &Conversation) -> Result<ChatState> {
+    let turns = conversation.history().turns().iter().map(|turn| turn.read().context("a turn"));
+    Ok(ChatState { turns: turns.collect::<Result<_>>()?, ..conversation.state().clone() })
 }
 
 fn empty() -> ChatState {

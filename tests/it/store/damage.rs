@@ -202,12 +202,15 @@ fn damage_is_told_on_its_session_alone() {
         "UPDATE chats SET session = 3 WHERE session = 2",
         "UPDATE chats SET progress = 3 WHERE session = 2",
         "DELETE FROM chats WHERE session = 2",
-        "UPDATE turns SET body = x'78' WHERE chat = 1002 AND place = 1",
+        "UPDATE texts SET text = x'78' WHERE key = (SELECT text FROM turns WHERE chat = 1002 AND place = 1)",
+        "DELETE FROM texts WHERE key = (SELECT text FROM turns WHERE chat = 1002 AND place = 1)",
+        "UPDATE turns SET text = text + 1 WHERE chat = 1002 AND place = 1",
+        "UPDATE turns SET id = 'x' WHERE chat = 1002 AND place = 1",
         "UPDATE turns SET place = 7 WHERE chat = 1002 AND place = 1",
         "UPDATE turns SET place = place + 1000 WHERE chat = 1002",
         "DELETE FROM turns WHERE chat = 1002 AND place = 2",
         "DELETE FROM turns WHERE chat = 1002",
-        "INSERT INTO turns VALUES (1002, 3, 0, x'78')",
+        "INSERT INTO turns SELECT NULL, chat, 3, id, text, bytes, text_sum, sum FROM turns WHERE chat = 1002 AND place = 2",
     ] {
         let (_folder, path) = place();
         let (mut writer, _) = open(&path);

@@ -11,6 +11,7 @@ mod faults;
 mod folder;
 pub mod mending;
 mod numbers;
+mod sharing;
 mod space;
 mod trash;
 mod trials;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use ahp_sidecar::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, Page, Record, SavedSession, SessionKey, SessionRow,
 };
+use ahp_sidecar::host::history::CompletedTurn;
 use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::host::Start;
 use ahp_sidecar::store::errors::StoreError;
@@ -103,7 +105,15 @@ fn chat(key: u64, running: bool, as_of: u64) -> Record {
 }
 
 fn turn(key: u64, place: u64) -> Record {
-    Record::Turn(ChatKey(1000 + key), place, Bytes::from(format!("turn {place} of {key}")))
+    Record::Turn(ChatKey(1000 + key), place, turn_text(key, place))
+}
+
+fn turn_text(key: u64, place: u64) -> CompletedTurn {
+    CompletedTurn::new(&format!("t{place}"), Bytes::from(format!(r#"{{"id":"t{place}","of":{key}}}"#)))
+}
+
+fn large_turn() -> CompletedTurn {
+    CompletedTurn::new("t", vec![b'x'; 1 << 20].into())
 }
 
 /// A session with one chat of three turns.
@@ -147,7 +157,7 @@ fn numbers(reader: &Reader, cursor: u64) -> Option<Vec<u64>> {
 fn assert_whole(saved: &SavedSession, key: u64) {
     assert_eq!(saved.row, session_row(key));
     assert_eq!(saved.chats.len(), 1, "the chats of {key}");
-    let turns: Vec<Bytes> = (0..3).map(|place| Bytes::from(format!("turn {place} of {key}"))).collect();
+    let turns: Vec<CompletedTurn> = (0..3).map(|place| turn_text(key, place)).collect();
     assert_eq!(saved.chats[0].turns, turns);
     assert_eq!(Record::Chat(saved.chats[0].row.clone()), chat(key, false, 0));
 }

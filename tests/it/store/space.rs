@@ -25,7 +25,7 @@ fn options() -> StoreOptions {
 
 /// A session whose one chat has twenty megabytes, between two that have next to nothing.
 fn records() -> Vec<Record> {
-    let large = |place| Record::Turn(ChatKey(1002), place, vec![b'x'; 1 << 20].into());
+    let large = |place| Record::Turn(ChatKey(1002), place, large_turn());
     [whole(1), vec![session(2)], (0..20).map(large).collect(), vec![chat(2, false, 0)], whole(3)].concat()
 }
 

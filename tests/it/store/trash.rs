@@ -80,7 +80,8 @@ fn what_cannot_be_read_is_not_emptied_out() {
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), vec![REMOVED]].concat()).unwrap();
     drop(writer);
-    let sql = "UPDATE turns SET body = 'something else' WHERE place = 1";
+    let sql =
+        "UPDATE texts SET text = 'something else' WHERE key IN (SELECT text FROM turns WHERE place = 1)";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     drop(with_trash(&path, Duration::ZERO));
     assert_eq!(rows(&path), 5);

@@ -1,0 +1,225 @@
+//! The turns of a chat that are over.
+//!
+//! Owns: their order, the JSON text of each, which is all that memory holds of it, and where the turn of an id is.
+//! Never: changes a turn. One that goes on is taken out, and comes in again when it ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahp_types::state::{Message, Turn};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+
+use crate::wire::rpc::to_sorted_json;
+
+/// A turn that is over. To clone it is cheap: its text is shared.
+#[derive(Debug, Clone)]
+pub struct CompletedTurn {
+    id: Arc<str>,
+    text: Bytes,
+}
+
+impl CompletedTurn {
+    /// One that has just ended.
+    pub fn of(turn: &Turn) -> Self {
+        Self { id: turn.id.as_str().into(), text: to_sorted_json(turn).into() }
+    }
+
+    /// One of this id, with this JSON text.
+    pub fn new(id: &str, text: Bytes) -> Self {
+        Self { id: id.into(), text }
+    }
+
+    /// One that was kept as this JSON text.
+    ///
+    /// # Errors
+    /// Why it is none, for people.
+    pub fn kept(text: Bytes) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Named {
+            id: String,
+        }
+        match serde_json::from_slice::<Named>(&text) {
+            Ok(Named { id }) => Ok(Self { id: id.into(), text }),
+            Err(error) => Err(format!("the saved turn cannot be read: {error}")),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its JSON text; the same turn has the same.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// Whether the two have one text in memory.
+    pub(super) fn shares_text(&self, other: &Self) -> bool {
+        self.text.as_ptr() == other.text.as_ptr() && self.text.len() == other.text.len()
+    }
+
+    /// The same turn, said otherwise.
+    pub(super) fn with_text(&self, text: Bytes) -> Self {
+        Self { id: self.id.clone(), text }
+    }
+
+    /// The whole of it, as a value. None when its text is no turn, which was logged.
+    pub fn read(&self) -> Option<Turn> {
+        self.read_as()
+    }
+
+    /// What the user said that began it.
+    pub fn message(&self) -> Option<Message> {
+        #[derive(Deserialize)]
+        struct Begun {
+            message: Message,
+        }
+        self.read_as().map(|Begun { message }| message)
+    }
+
+    fn read_as<T: DeserializeOwned>(&self) -> Option<T> {
+        let read = serde_json::from_slice(&self.text);
+        read.map_err(|error| tracing::error!(%error, turn = &*self.id, "a turn cannot be read")).ok()
+    }
+}
+
+impl PartialEq for CompletedTurn {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id && (self.shares_text(other) || self.text == other.text)
+    }
+}
+
+/// The turns of a chat that are over, oldest first.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    turns: Vec<CompletedTurn>,
+    /// Of two turns with one id, the first.
+    places: HashMap<Arc<str>, usize>,
+    bytes: usize,
+}
+
+impl History {
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// The size of their text, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// All of them.
+    pub fn turns(&self) -> &[CompletedTurn] {
+        &self.turns
+    }
+
+    /// All of them, to keep.
+    pub fn into_turns(self) -> Vec<CompletedTurn> {
+        self.turns
+    }
+
+    /// Those from this place on.
+    pub fn since(&self, place: usize) -> &[CompletedTurn] {
+        self.turns.get(place..).unwrap_or_default()
+    }
+
+    /// Those up to the turn of this id, and with it; none when it is not among them.
+    pub fn through(&self, id: &str) -> Option<&[CompletedTurn]> {
+        self.turns.get(..=self.place_of(id)?)
+    }
+
+    /// The one that ended last.
+    pub fn last(&self) -> Option<&CompletedTurn> {
+        self.turns.last()
+    }
+
+    /// The turn of this id.
+    pub fn get(&self, id: &str) -> Option<&CompletedTurn> {
+        self.turns.get(self.place_of(id)?)
+    }
+
+    /// Where the turn of this id is.
+    pub fn place_of(&self, id: &str) -> Option<usize> {
+        self.places.get(id).copied()
+    }
+
+    /// Whether the turn of this id is among them.
+    pub fn contains(&self, id: &str) -> bool {
+        self.places.contains_key(id)
+    }
+
+    /// Another one has ended.
+    pub fn push(&mut self, turn: CompletedTurn) {
+        self.places.entry(turn.id.clone()).or_insert(self.turns.len());
+        self.bytes += turn.text.len();
+        self.turns.push(turn);
+    }
+
+    /// Keeps so many of the oldest.
+    pub fn truncate(&mut self, count: usize) {
+        for turn in self.turns.drain(count.min(self.turns.len())..) {
+            self.bytes -= turn.text.len();
+            if self.places.get(&turn.id).is_some_and(|place| *place >= count) {
+                self.places.remove(&turn.id);
+            }
+        }
+    }
+}
+
+impl FromIterator<CompletedTurn> for History {
+    fn from_iter<T: IntoIterator<Item = CompletedTurn>>(turns: T) -> Self {
+        let mut history = Self::default();
+        turns.into_iter().for_each(|turn| history.push(turn));
+        history
+    }
+}
+
+impl PartialEq for History {
+    fn eq(&self, other: &Self) -> bool {
+        self.turns == other.turns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(id: &str, text: &str) -> CompletedTurn {
+        CompletedTurn::kept(format!(r#"{{"id":"{id}","message":{{"text":"{text}"}}}}"#).into()).unwrap()
+    }
+
+    #[test]
+    fn a_turn_is_found_by_its_id_as_long_as_it_is_there() {
+        let all = [turn("a", "1"), turn("b", "2"), turn("a", "3")];
+        let mut history: History = all.iter().cloned().collect();
+        assert_eq!(
+            (history.place_of("a"), history.place_of("b"), history.place_of("c")),
+            (Some(0), Some(1), None)
+        );
+        assert_eq!(history.bytes(), all.iter().map(|turn| turn.text().len()).sum::<usize>());
+        assert_eq!(history.through("b"), Some(&all[..2]));
+        assert_eq!(history.since(2), &all[2..]);
+        assert_eq!(history.since(4), &[]);
+        history.truncate(1);
+        assert_eq!((history.place_of("a"), history.contains("b")), (Some(0), false));
+        assert_eq!(history.bytes(), all[0].text().len());
+        history.truncate(0);
+        assert!(history.is_empty() && !history.contains("a") && history.bytes() == 0);
+    }
+
+    #[test]
+    fn what_is_no_turn_is_refused_when_it_comes_and_logged_when_it_is_read() {
+        let error = CompletedTurn::kept(Bytes::from_static(b"{}")).unwrap_err();
+        assert!(error.starts_with("the saved turn cannot be read: "), "{error}");
+        assert_eq!(turn("a", "1").read(), None, "a message has more to it");
+    }
+}

@@ -1,0 +1,284 @@
+//! The completed turns of chats.
+//!
+//! Owns: their rows, which are small, and their texts, which are apart from them: looking for a turn reads no other one.
+//! Chats that began as others did share texts with them; a text goes with the last turn that has it.
+//! Never: knows what is in a turn, or removes a text of which it is not known how many turns have it.
+
+use std::ops::Range;
+
+use rusqlite::{params, Connection, OptionalExtension, Row};
+
+use super::errors::{damaged_if, StoreError};
+use super::rows::{signed, sum, unsigned, Blob};
+use crate::host::effects::ChatKey;
+use crate::host::effects::CompletedTurn;
+
+const BY_PLACE: &str = "INDEXED BY turns_by_place";
+
+/// A turn's row.
+pub(super) struct TurnRow {
+    pub(super) place: u64,
+    id: String,
+    /// The key of its text.
+    text: i64,
+    /// The size of the text.
+    pub(super) bytes: u64,
+    text_sum: u32,
+    is_sound: bool,
+}
+
+impl TurnRow {
+    fn read(chat: ChatKey, row: &Row<'_>) -> rusqlite::Result<Self> {
+        let (place, id): (u64, String) = (unsigned(row.get(0)?), row.get(1)?);
+        let (text, bytes, text_sum): (i64, u64, u32) = (row.get(2)?, unsigned(row.get(3)?), row.get(4)?);
+        let is_sound = row_sum(chat, place, &id, text, bytes, text_sum) == row.get::<_, u32>(5)?;
+        Ok(Self { place, id, text, bytes, text_sum, is_sound })
+    }
+}
+
+fn row_sum(chat: ChatKey, place: u64, id: &str, text: i64, bytes: u64, text_sum: u32) -> u32 {
+    sum(&[
+        &chat.0.to_le_bytes(),
+        &place.to_le_bytes(),
+        id.as_bytes(),
+        &text.to_le_bytes(),
+        &bytes.to_le_bytes(),
+        &text_sum.to_le_bytes(),
+    ])
+}
+
+/// Keeps a completed turn.
+pub(super) fn put(
+    connection: &Connection,
+    chat: ChatKey,
+    place: u64,
+    id: &str,
+    text: &[u8],
+) -> Result<(), StoreError> {
+    put_with(connection, chat, place, id, text, true)
+}
+
+/// The same; one that was damaged stays so.
+pub(super) fn put_with(
+    connection: &Connection,
+    chat: ChatKey,
+    place: u64,
+    id: &str,
+    text: &[u8],
+    is_sound: bool,
+) -> Result<(), StoreError> {
+    cut_from_to(connection, chat, place, place)?;
+    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![text])?;
+    let key = connection.last_insert_rowid();
+    let row = TurnRow {
+        place,
+        id: id.to_owned(),
+        text: key,
+        bytes: text.len() as u64,
+        text_sum: sum(&[text]),
+        is_sound,
+    };
+    put_row(connection, chat, &row)
+}
+
+fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), StoreError> {
+    let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let TurnRow { place, id, text, bytes, text_sum, is_sound } = row;
+    let sum = row_sum(chat, *place, id, *text, *bytes, *text_sum);
+    connection.prepare_cached(sql)?.execute(params![
+        signed(chat.0),
+        signed(*place),
+        id,
+        text,
+        signed(*bytes),
+        text_sum,
+        if *is_sound { sum } else { sum.wrapping_add(1) },
+    ])?;
+    Ok(())
+}
+
+/// Has a chat have the completed turns that another one has at these places.
+pub(super) fn share(
+    connection: &Connection,
+    from: ChatKey,
+    to: ChatKey,
+    places: &Range<u64>,
+) -> Result<(), StoreError> {
+    if let Some(last) = places.clone().last() {
+        cut_from_to(connection, to, places.start, last)?;
+    }
+    for row in rows(connection, from, BY_PLACE)?.into_iter().filter(|row| places.contains(&row.place)) {
+        put_row(connection, to, &row)?;
+        let uses = uses(connection, row.text)?;
+        put_uses(connection, row.text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
+    }
+    Ok(())
+}
+
+/// Removes a chat's completed turns from this place on.
+pub(super) fn cut(connection: &Connection, chat: ChatKey, keep: u64) -> Result<(), StoreError> {
+    cut_from_to(connection, chat, keep, u64::MAX)
+}
+
+fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) -> Result<(), StoreError> {
+    let range = params![signed(chat.0), signed(first), signed(last)];
+    let texts: Vec<i64> = connection
+        .prepare_cached("SELECT text FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3")?
+        .query_map(range, |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    for text in texts {
+        match uses(connection, text)? {
+            None => {
+                connection.prepare_cached("DELETE FROM texts WHERE key = ?1")?.execute(params![text])?;
+            }
+            Some(shared) => put_uses(connection, text, shared.but_one())?,
+        }
+    }
+    connection
+        .prepare_cached("DELETE FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3")?
+        .execute(range)?;
+    Ok(())
+}
+
+/// How many turns have a text that several have had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TextUses(i64);
+
+impl TextUses {
+    const KNOWN_ONE: Self = Self(1);
+    /// Its row is damaged: the text stays for good.
+    const UNKNOWN: Self = Self(i64::MAX);
+
+    fn and_one(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    fn but_one(self) -> Self {
+        if self == Self::UNKNOWN {
+            self
+        } else {
+            Self(self.0 - 1)
+        }
+    }
+
+    fn sum(self, text: i64) -> u32 {
+        sum(&[&text.to_le_bytes(), &self.0.to_le_bytes()])
+    }
+}
+
+/// How many turns have this text; none when it is one, which goes without saying.
+fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses>, StoreError> {
+    let found = connection
+        .prepare_cached("SELECT uses, sum FROM shared_texts WHERE key = ?1")?
+        .query_row(params![text], |row| Ok((TextUses(row.get(0)?), row.get::<_, u32>(1)?)))
+        .optional();
+    match found.map_err(damaged_if(|| format!("the number of the turns that have the text {text}"))) {
+        Ok(found) => {
+            Ok(found.map(|(uses, sum)| if uses.sum(text) == sum { uses } else { TextUses::UNKNOWN }))
+        }
+        Err(error) if error.is_damage() => Ok(Some(TextUses::UNKNOWN)),
+        Err(error) => Err(error),
+    }
+}
+
+fn put_uses(connection: &Connection, text: i64, uses: TextUses) -> Result<(), StoreError> {
+    if uses.0 <= 1 {
+        connection.prepare_cached("DELETE FROM shared_texts WHERE key = ?1")?.execute(params![text])?;
+        return Ok(());
+    }
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO shared_texts VALUES (?1, ?2, ?3)")?
+        .execute(params![text, uses.0, uses.sum(text)])?;
+    Ok(())
+}
+
+/// Which texts several turns have, counted anew. To be called when their table is made again.
+pub(super) fn count_uses(connection: &Connection) -> Result<(), StoreError> {
+    let sql = "SELECT text, count(*) FROM turns NOT INDEXED GROUP BY text HAVING count(*) > 1";
+    let mut statement = connection.prepare(sql)?;
+    let mut shared = statement.query([])?;
+    while let Some(row) = shared.next()? {
+        put_uses(connection, row.get(0)?, TextUses(row.get(1)?))?;
+    }
+    Ok(())
+}
+
+/// How many completed turns a chat has, by their places.
+pub(super) fn there(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
+    let sql = "SELECT ifnull(max(place) + 1, 0) FROM turns WHERE chat = ?1";
+    let turns = connection.prepare_cached(sql)?.query_row(params![signed(chat.0)], |row| row.get(0))?;
+    Ok(unsigned(turns))
+}
+
+/// How many turns of a chat have a text, as far as this is told without reading any.
+pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
+    let sql = "SELECT count(*) FROM turns t JOIN texts x ON x.key = t.text
+        WHERE t.chat = ?1 AND t.place >= 0 AND typeof(x.text) = 'blob'";
+    let whole = connection
+        .prepare_cached(sql)?
+        .query_row(params![signed(chat.0)], |row| row.get(0))
+        .map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))?;
+    Ok(unsigned(whole))
+}
+
+/// The rows of so many of a chat's last turns, the last one first: their places, and how large they are.
+pub(super) fn last(
+    connection: &Connection,
+    chat: ChatKey,
+    count: u32,
+) -> Result<Vec<(u64, u64)>, StoreError> {
+    let sql = "SELECT place, bytes FROM turns WHERE chat = ?1 ORDER BY place DESC LIMIT ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(params![signed(chat.0), count], |row| {
+        Ok((unsigned(row.get(0)?), row.get(1).map(unsigned).unwrap_or(u64::MAX)))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// A chat's completed turns, oldest first; each of them may be damaged or missing. `count`: how many there must be.
+/// `name`: of what they are, for people.
+pub(super) fn read<'a>(
+    connection: &'a Connection,
+    chat: ChatKey,
+    count: u64,
+    name: &'a str,
+) -> impl Iterator<Item = Result<CompletedTurn, StoreError>> + 'a {
+    let mut found = rows(connection, chat, BY_PLACE).unwrap_or_default();
+    if !(found.iter().map(|row| row.place).eq(0..count) && found.iter().all(|row| row.is_sound)) {
+        // The index may be damaged: without it, it takes longer.
+        found = rows(connection, chat, "NOT INDEXED").unwrap_or(found);
+    }
+    let places = 0..count.max(found.last().map_or(0, |last| last.place + 1));
+    let mut found = found.into_iter().peekable();
+    places.map(move |place| {
+        let row = found.next_if(|row| row.place == place).filter(|row| row.is_sound && place < count);
+        let damaged = || format!("turn {} of {name}", place + 1);
+        let turn = row.map(|row| turn_of(connection, &row).map_err(damaged_if(damaged)));
+        turn.transpose()?.flatten().ok_or_else(|| StoreError::Damaged(damaged()))
+    })
+}
+
+fn rows(connection: &Connection, chat: ChatKey, way: &str) -> Result<Vec<TurnRow>, StoreError> {
+    let sql = format!(
+        "SELECT place, id, text, bytes, text_sum, sum FROM turns {way} WHERE chat = ?1 AND place >= 0 ORDER BY place"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query(params![signed(chat.0)])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))? {
+        // One that is damaged is missed where it should be.
+        found.extend(TurnRow::read(chat, row).ok());
+    }
+    Ok(found)
+}
+
+/// The turn of a row; none when it is not what was written.
+fn turn_of(connection: &Connection, row: &TurnRow) -> rusqlite::Result<Option<CompletedTurn>> {
+    let text = connection
+        .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
+        .query_row(params![row.text], |found| Ok(found.get::<_, Blob>(0)?.0))
+        .optional()?;
+    let text = text.filter(|text| text.len() as u64 == row.bytes && sum(&[text]) == row.text_sum);
+    Ok(text.map(|text| CompletedTurn::new(&row.id, text)))
+}

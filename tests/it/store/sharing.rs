@@ -1,0 +1,72 @@
+//! Texts that several turns share.
+//!
+//! Owns: how long such a text stays.
+//! Never: looks at what a turn is; that is the core's.
+
+use ahp_sidecar::host::effects::{ChatKey, ChatRow, Record, SessionKey};
+
+use super::{load, open, place, reader, session, turn_text, whole};
+
+/// The session 2, whose chat begins with so many turns of that of the session 1.
+fn beginning_as_1(count: u64) -> Vec<Record> {
+    let chat = ChatRow {
+        key: ChatKey(1002),
+        session: SessionKey(2),
+        uri: "ahp-chat:/2".to_owned(),
+        running: false,
+        as_of: 0,
+        body: "chat of 2".into(),
+    };
+    vec![
+        session(2),
+        Record::TurnsShared { from: ChatKey(1001), to: ChatKey(1002), places: 0..count },
+        Record::Turn(ChatKey(1002), count, turn_text(2, count)),
+        Record::Chat(chat),
+    ]
+}
+
+fn counts(path: &std::path::Path) -> (i64, i64, i64) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let sql = "SELECT (SELECT count(*) FROM turns), (SELECT count(*) FROM texts), (SELECT count(*) FROM shared_texts)";
+    connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+}
+
+/// That the second session is what it was made to be.
+fn assert_is_there(path: &std::path::Path) {
+    let saved = load(&reader(path), 2).unwrap().unwrap();
+    assert_eq!(saved.chats[0].turns, [turn_text(1, 0), turn_text(1, 1), turn_text(2, 2)]);
+}
+
+#[test]
+fn a_text_goes_with_the_last_turn_that_has_it() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
+    assert_eq!(counts(&path), (6, 4, 2));
+    assert_is_there(&path);
+    writer.commit(&[Record::TurnsCut(ChatKey(1001), 1)]).unwrap();
+    assert_eq!(counts(&path), (4, 3, 1));
+    assert_is_there(&path);
+    // Another turn comes into the place of one whose text is still in use.
+    writer.commit(&[Record::Turn(ChatKey(1001), 1, turn_text(7, 1))]).unwrap();
+    assert_is_there(&path);
+    writer.commit(&[Record::TurnsCut(ChatKey(1001), 0), Record::TurnsCut(ChatKey(1002), 0)]).unwrap();
+    assert_eq!(counts(&path), (0, 0, 0));
+}
+
+#[test]
+fn a_text_stays_when_it_is_not_known_how_many_turns_have_it() {
+    for damage in
+        ["UPDATE shared_texts SET uses = 1", "UPDATE shared_texts SET sum = 'x'", "DROP TABLE shared_texts"]
+    {
+        let (_folder, path) = place();
+        let (mut writer, _) = open(&path);
+        writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
+        drop(writer);
+        rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        // One that is gone is counted anew.
+        let (mut writer, _) = open(&path);
+        writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
+        assert_is_there(&path);
+    }
+}
