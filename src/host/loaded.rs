@@ -138,6 +138,7 @@ impl Host {
         }
         self.await_clients(step, key);
         for (chat, is_cut) in keys {
+            self.background_work_is_gone(step, chat);
             self.end_interrupted_turn(step, chat, is_cut, deaths);
         }
         if mended {

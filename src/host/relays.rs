@@ -8,6 +8,7 @@
 //! customizations, with all that is below them. A client that has come again is asked on its newest connection: the one before
 //! may be dead without anybody knowing it yet.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::commands::{
@@ -140,16 +141,17 @@ impl Host {
         let authority =
             rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
         let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
-        let publishers: Vec<&str> = self.publishers_of(uri).collect();
+        let publishers: BTreeMap<&str, usize> = self.publishers_of(uri);
         // URI libraries write an authority in small letters; an id that is written so is meant before others.
         let serves = |id: &str| {
             let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
             let ways = [
                 is_named(|named, id| named.to_lowercase() == id.to_lowercase()),
-                publishers.contains(&id),
+                publishers.contains_key(id),
                 is_named(|named, id| named == id),
             ];
-            ways.iter().rposition(|way| *way)
+            // Who has published most of the way there is nearest to it.
+            ways.iter().rposition(|way| *way).map(|way| (way, publishers.get(id).copied()))
         };
         let clients = self.connections.iter().filter(|(connection, _)| can_be_asked(connection));
         let ranked = clients
@@ -163,7 +165,7 @@ impl Host {
     }
 
     /// Whether a client that this is said of has been here and can be asked nothing any more.
-    fn is_gone(&self, serves: impl Fn(&str) -> Option<usize>) -> bool {
+    fn is_gone<T>(&self, serves: impl Fn(&str) -> Option<T>) -> bool {
         let leaving =
             self.connections.iter().filter(|(connection, _)| self.departures.contains_key(connection));
         let leaving = leaving.filter(|(_, client)| !client.answers_nothing);
@@ -183,18 +185,23 @@ impl Host {
         }
     }
 
-    /// The active clients that have published this, or something that it is below.
-    fn publishers_of<'a>(&'a self, uri: &'a str) -> impl Iterator<Item = &'a str> {
-        let is_below = move |published: &str| {
-            let rest = uri.strip_prefix(published.trim_end_matches('/'));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    /// The active clients that have published this, or something that it is below; with how much of the way there it is.
+    fn publishers_of(&self, uri: &str) -> BTreeMap<&str, usize> {
+        let length_of = |published: &str| {
+            let published = published.trim_end_matches('/');
+            let rest = uri.strip_prefix(published)?;
+            (rest.is_empty() || rest.starts_with('/')).then_some(published.len())
         };
         let sessions = self.channels.sessions.values();
-        let active = sessions.flat_map(|session| &session.state.active_clients);
-        let has_published = active.filter(move |client| {
-            client.customizations.iter().flatten().any(|published| is_below(&published.uri))
-        });
-        has_published.map(|client| client.client_id.as_str())
+        let mut publishers = BTreeMap::new();
+        for client in sessions.flat_map(|session| &session.state.active_clients) {
+            let published = client.customizations.iter().flatten();
+            if let Some(length) = published.filter_map(|published| length_of(&published.uri)).max() {
+                let longest = publishers.entry(client.client_id.as_str()).or_insert(length);
+                *longest = length.max(*longest);
+            }
+        }
+        publishers
     }
 
     /// Asks a client for what somebody wants from it.

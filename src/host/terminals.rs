@@ -9,19 +9,21 @@
 //! the host or the call has ended before it, whoever asks gets the state.
 
 use ahp_types::actions::{
-    StateAction, TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
+    ActionOrigin, ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction,
+    TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
 };
 use ahp_types::state::{
-    ResponsePart, TerminalClaim, TerminalContentPart, TerminalExitedLifecycleState, TerminalLifecycleState,
-    TerminalRunningLifecycleState, TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart,
-    ToolCallState, ToolResultContent, ToolResultTerminalContent, Turn,
+    BackgroundShellWork, BackgroundWork, ResponsePart, TerminalClaim, TerminalContentPart,
+    TerminalExitedLifecycleState, TerminalLifecycleState, TerminalRunningLifecycleState,
+    TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart, ToolCallState, ToolResultContent,
+    ToolResultTerminalContent, Turn,
 };
 
 use memchr::memmem;
 
 use super::actions::Verdict;
 use super::channels::Terminal;
-use super::effects::{ChatKey, TerminalEvent, TerminalKey};
+use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
 use super::history::CompletedTurn;
 use super::model::{Channel, Session};
 use super::reduce::Conversation;
@@ -33,6 +35,15 @@ use crate::wire::tool_calls::tool_call_id;
 
 /// How long a title of a terminal is at most, in bytes.
 const TITLE_BYTES_MAX: usize = 1024;
+
+/// A terminal that its agent has opened.
+struct NewTerminal {
+    name: String,
+    call: String,
+    title: String,
+    detaches: bool,
+    since: String,
+}
 
 /// What a call has produced so far.
 fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
@@ -109,9 +120,10 @@ impl Host {
         event: TerminalEvent,
     ) {
         let known = self.terminal_called(chat, &name);
-        if let TerminalEvent::Opened { call, title } = event {
+        if let TerminalEvent::Opened { call, title, detaches } = event {
             if known.is_none() {
-                self.open_terminal(chat, name, call, &title);
+                let since = step.timestamp();
+                self.open_terminal(chat, NewTerminal { name, call, title, detaches, since });
             }
             return;
         }
@@ -129,7 +141,11 @@ impl Host {
             }
             TerminalEvent::Opened { .. } => return,
         };
+        let ends = matches!(action, StateAction::TerminalExited(_));
         self.sequence(step, key, action, None);
+        if ends {
+            self.background_work_is_over(step, key);
+        }
     }
 
     /// The terminal that the agent of a chat calls by this name.
@@ -140,13 +156,14 @@ impl Host {
         found.map(|(key, _)| *key)
     }
 
-    fn open_terminal(&mut self, key: ChatKey, name: String, call: String, title: &str) {
+    fn open_terminal(&mut self, key: ChatKey, new: NewTerminal) {
+        let NewTerminal { name, call, title, detaches, since } = new;
         let number = self.fresh_key();
         let Some(chat) = self.channels.chats.known(key) else { return };
         let Some(run) = &chat.run else { return };
         let claim = self.claim_of(key, Some(run.turn_id.clone()), Some(call));
         let state = TerminalState {
-            title: text::first_bytes(&text::message(title), TITLE_BYTES_MAX).to_owned(),
+            title: text::first_bytes(&text::message(&title), TITLE_BYTES_MAX).to_owned(),
             cwd: None,
             cols: None,
             rows: None,
@@ -158,8 +175,9 @@ impl Host {
         };
         // It has no past: nobody knows its URI.
         let channel = Channel::new(terminal_uri(&chat.channel.uri, number), self.head);
+        let name = Some(name);
         let terminal =
-            Terminal { channel, state, chat: key, name: Some(name), is_kept: false, is_cut: false };
+            Terminal { channel, state, chat: key, name, since, detaches, is_kept: false, is_cut: false };
         self.add_terminal(TerminalKey(number), terminal);
     }
 
@@ -232,6 +250,7 @@ impl Host {
                 let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
                 self.sequence(step, key, action, None);
                 self.terminals_changed = true;
+                self.background_work_is_over(step, key);
             }
         }
     }
@@ -316,7 +335,9 @@ impl Host {
         let born_at = if result.is_some() { session.channel.born_at } else { self.head + 1 };
         let channel = Channel::new(uri, born_at);
         let is_cut = result.is_some_and(|result| result.truncated == Some(true));
-        Some((TerminalKey(number), Terminal { channel, state, chat: key, name: None, is_kept: true, is_cut }))
+        let (since, detaches, is_kept) = (String::new(), false, true);
+        let terminal = Terminal { channel, state, chat: key, name: None, since, detaches, is_kept, is_cut };
+        Some((TerminalKey(number), terminal))
     }
 
     /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they are there as long as
@@ -345,8 +366,10 @@ impl Host {
     /// Why it may not be.
     pub(super) fn client_changes_terminal(
         &mut self,
+        step: &mut Step<'_>,
         key: TerminalKey,
-        action: &StateAction,
+        action: StateAction,
+        origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         if self.channels.terminals.known(key).is_none() {
             return Ok(Verdict::Unchanged);
@@ -354,9 +377,79 @@ impl Host {
         Err(Refusal::OutputOfAgent(match action {
             StateAction::TerminalInput(_) => "reads nothing",
             StateAction::TerminalResized(_) => "has no size",
-            StateAction::TerminalClaimed(_) => "belongs to its agent",
+            StateAction::TerminalClaimed(claimed) => {
+                return self.let_go_on(step, key, claimed, origin);
+            }
             StateAction::TerminalTitleChanged(_) => "is called by its command",
             _ => "is not cleared by clients",
         }))
+    }
+
+    /// Has a command go on for which its call need not wait: a client claims the terminal for the chat that has it, and
+    /// for no call of it.
+    fn let_go_on(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        claimed: TerminalClaimedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        let (chat, name) = (terminal.chat, terminal.name.clone());
+        if claimed.claim != self.claim_of(chat, None, None) {
+            return Err(Refusal::OutputOfAgent("belongs to its agent, and can be claimed for its chat"));
+        }
+        if terminal.state.claim == claimed.claim {
+            return Ok(Verdict::Unchanged);
+        }
+        let Some(name) = name.filter(|_| terminal.runs()) else {
+            return Err(Refusal::OutputOfAgent("has ended"));
+        };
+        if !terminal.detaches {
+            return Err(Refusal::OutputOfAgent("does not go on without its call"));
+        }
+        let work = BackgroundWork::Shell(BackgroundShellWork {
+            id: terminal.channel.uri.clone(),
+            label: terminal.state.title.clone(),
+            started_at: terminal.since.clone(),
+            meta: None,
+            command: terminal.state.title.clone(),
+            terminal: Some(terminal.channel.uri.clone()),
+        });
+        self.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+        let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
+        self.sequence(step, chat, set, None);
+        self.tell_agent(step, chat, Command::Background { terminal: name });
+        Ok(Verdict::Done)
+    }
+
+    /// A command has ended, which may have gone on behind its call.
+    fn background_work_is_over(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        let Some(terminal) = self.channels.terminals.known(key) else { return };
+        let (chat, id) = (terminal.chat, terminal.channel.uri.clone());
+        self.remove_background_work(step, chat, |work| *work == id);
+    }
+
+    /// What went on behind the calls of a chat has ended with the process before this one.
+    pub(super) fn background_work_is_gone(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        self.remove_background_work(step, chat, |_| true);
+    }
+
+    fn remove_background_work(
+        &mut self,
+        step: &mut Step<'_>,
+        chat: ChatKey,
+        is_over: impl Fn(&String) -> bool,
+    ) {
+        let Some(works) = self.channels.chats.known(chat) else { return };
+        let works = works.conversation.state().background_work.iter().flatten();
+        let ids = works.filter_map(|work| match work {
+            BackgroundWork::Shell(work) => Some(work.id.clone()),
+            _ => None,
+        });
+        for id in ids.filter(is_over).collect::<Vec<_>>() {
+            let removed = StateAction::ChatBackgroundWorkRemoved(ChatBackgroundWorkRemovedAction { id });
+            self.sequence(step, chat, removed, None);
+        }
     }
 }

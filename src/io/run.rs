@@ -268,6 +268,8 @@ struct Sidecar {
     unreadable: Option<std::io::Error>,
     /// Set when we were asked to leave: by when.
     leave_by: Option<Instant>,
+    /// Until when the agents are waited for, once they have been told to leave.
+    agents_by: Option<Instant>,
     /// We were asked to leave twice.
     leaves_at_once: bool,
     /// Nobody can say anything any more.
@@ -341,6 +343,7 @@ impl Sidecar {
             done: None,
             unreadable: None,
             leave_by: None,
+            agents_by: None,
             leaves_at_once: false,
             input_has_ended: false,
             drained: false,

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use super::{excerpt, Outcome};
 
@@ -186,6 +187,23 @@ impl Client {
     /// Starts a turn in a chat. The script is the inside of a JSON string.
     pub fn start_turn(&mut self, chat: &str, script: &str) -> Outcome<()> {
         self.say(turn(chat, script).as_bytes())
+    }
+
+    /// How long processors have worked for the program so far.
+    pub fn processor_time(&self) -> Outcome<Duration> {
+        let schedule = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id()))?;
+        let nanos: u64 = schedule.split_whitespace().next().ok_or("no such figure")?.parse()?;
+        let mut all = Duration::from_nanos(nanos);
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let thread = thread?;
+            // The first one is the process, which was counted.
+            if thread.file_name().to_string_lossy() != self.child.id().to_string() {
+                let schedule = std::fs::read_to_string(thread.path().join("schedstat"))?;
+                let nanos = schedule.split_whitespace().next().ok_or("no such figure")?;
+                all += Duration::from_nanos(nanos.parse()?);
+            }
+        }
+        Ok(all)
     }
 
     /// What the program occupies now.

@@ -4,13 +4,14 @@
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
 //! turns with few and many parts, a replay, memory, what a store costs (see `stored`) and a long chat in it (see
 //! `histories`), what several windows cost (see `windows`) and clients of listeners (see `listening`), what an agent
-//! behind the bridge costs (see `bridged`), and, in this process, what clients of older versions cost (see `versions`).
-//! Beside each figure
-//! stand the aim and what the reference host (VS Code's, on Node) did, both for a quiet machine of two cores.
+//! behind the bridge costs (see `bridged`), what files cost (see `files`), and, in this process, what clients of older
+//! versions cost (see `versions`). Beside each figure stand the aim and what the reference host (VS Code's, on Node) did,
+//! both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
 mod bridged;
 mod client;
+mod files;
 mod histories;
 mod listening;
 mod relay;
@@ -43,13 +44,14 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 type Measure = fn(&mut Table) -> Outcome<()>;
 
 /// The parts of the table, by the names that they can be asked for.
-const PARTS: [(&str, Measure); 7] = [
+const PARTS: [(&str, Measure); 8] = [
     ("pipe", measure),
     ("stored", stored::measure),
     ("histories", histories::measure),
     ("windows", windows::measure),
     ("listening", listening::measure),
     ("bridged", bridged::measure),
+    ("files", files::measure),
     ("versions", versions::measure),
 ];
 

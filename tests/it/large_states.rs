@@ -7,6 +7,7 @@ use ahp_sidecar::host::effects::{
     Command, ConnectionId, Event, Frame, Input, Output, RunId, TextKind, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::versions::{dialect::Dialect, Edges, Outgoing};
+use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
@@ -156,5 +157,56 @@ fn a_large_state_says_the_same_wherever_it_is_written() {
             };
             assert_eq!(back["result"]["type"], kind, "{version}: {}", shortened(std::slice::from_ref(&back)));
         }
+    }
+}
+
+/// The list is that of a client of a version older than the newest, which is told of its sessions in other words.
+#[test]
+fn a_large_list_is_written_later_and_its_sessions_are_known_at_once() {
+    for (dialect, client, name) in [
+        (Dialect::V0_9_0, "vscode-editor-window", "other:/0"),
+        (Dialect::V0_8_0, "another", "ahp-session:/0"),
+        (Dialect::V0_1_0, "another", "other:/0"),
+    ] {
+        let version = dialect.name();
+        let mut ways = Ways::new(dialect.names_channels());
+        // What is not known to be of another one is taken for a session of the first.
+        ways.later = Edges::new(vec!["script".to_owned(), "other".to_owned()]);
+        let hello = json!({ "channel": "ahp-root://", "clientId": "reads", "protocolVersions": [version],
+            "clientInfo": { "name": client }, "initialSubscriptions": ["ahp-root://"] });
+        ways.ask("initialize", hello);
+
+        let request = json!({ "jsonrpc": "2.0", "id": 9, "method": "listSessions",
+            "params": if dialect.names_channels() { json!({ "channel": "ahp-root://" }) } else { json!({}) } });
+        let mut fed = Vec::new();
+        ways.later.up(READS, Incoming::parse(&request.to_string().into()), &mut fed);
+        let Some(Incoming::Request { id, .. }) = fed.pop() else { panic!("{version}: nothing is asked") };
+        let items = (0..1000).map(|number| {
+            json!({ "resource": format!("ahp-session:/{number}"), "provider": "other", "status": 1,
+                "title": "long ".repeat(250), "createdAt": "2026-01-01T00:00:00Z",
+                "modifiedAt": "2026-01-01T00:00:00Z" })
+        });
+        let result = json!({ "items": items.collect::<Vec<_>>() }).to_string().into();
+        let frame = Frame::Result { id, method: Method::ListSessions, result, states: Vec::new() };
+        let mut told = Vec::new();
+        ways.later.tell(READS, &frame, &mut told);
+        let list = told.pop().filter(|told| matches!(told, Outgoing::Unwritten(_)));
+        let list = list.unwrap_or_else(|| panic!("{version}: it was written at once"));
+
+        // This comes before the list is written.
+        let changed =
+            json!({ "channel": "ahp-root://", "session": "ahp-session:/0", "changes": { "title": "x" } });
+        let changed = changed.to_string().into();
+        let changed = Frame::Notification { method: "root/sessionSummaryChanged", params: changed };
+        ways.later.tell(READS, &changed, &mut told);
+        let changed = told.pop().unwrap_or_else(|| panic!("{version}: the change is not told")).now();
+        let changed: Value = serde_json::from_slice(&changed.bytes).unwrap();
+        let session = [&changed["params"]["session"], &changed["params"]["notification"]["session"]];
+        assert!(session.iter().any(|session| **session == name), "{version}: {changed}");
+
+        let list: Value = serde_json::from_slice(&list.now().bytes).unwrap();
+        let items = list["result"]["items"].as_array().unwrap();
+        assert_eq!(items.len(), 1000, "{version}");
+        assert_eq!((&list["id"], &items[0]["resource"]), (&json!(9), &json!(name)), "{version}");
     }
 }

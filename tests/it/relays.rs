@@ -97,6 +97,37 @@ fn the_client_that_is_meant_is_asked_where_it_came_last() {
 }
 
 #[test]
+fn who_has_published_what_is_nearest_is_asked() {
+    let mut core = opened();
+    let other = ConnectionId(3);
+    open(&mut core, other, "client-3");
+    core.feed(said(
+        ASKS,
+        json!({ "id": 1, "method": "createSession", "params": { "channel": "ahp-session:/s" } }),
+    ));
+    let mut publish = |who: ConnectionId, uris: &[&str]| {
+        let published =
+            |uri: &&str| json!({ "type": "plugin", "id": uri, "uri": uri, "name": "n", "enabled": true });
+        let client = json!({ "clientId": format!("client-{}", who.0), "tools": [],
+            "customizations": uris.iter().map(published).collect::<Vec<_>>() });
+        let action = json!({ "type": "session/activeClientSet", "activeClient": client });
+        let params = json!({ "channel": "ahp-session:/s", "clientSeq": 1, "action": action });
+        core.feed(said(who, json!({ "method": "dispatchAction", "params": params })));
+    };
+    publish(SERVES, &["plug:/mine/one", "plug:/mine/one/two/three"]);
+    publish(other, &["plug:/mine", "plug:/mine/one/two", "plug:/mine/onerous"]);
+    for (uri, who) in [
+        ("plug:/mine/x", other),
+        ("plug:/mine/one/x", SERVES),
+        ("plug:/mine/one/two/x", other),
+        ("plug:/mine/one/two/three", SERVES),
+    ] {
+        let (to, _) = asked(&read(&mut core, ASKS, 7, uri)).unwrap();
+        assert_eq!(to, who, "{uri}");
+    }
+}
+
+#[test]
 fn who_says_nothing_in_time_is_answered_for() {
     let mut core = opened();
     let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");

@@ -13,11 +13,13 @@ use ahp_types::actions::ActionEnvelope;
 use ahp_types::state::{
     Snapshot, SnapshotState, TerminalContentPart, TerminalState, ToolResultContent, ToolResultTerminalContent,
 };
+use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
 
 const CLIENT: ConnectionId = ConnectionId(1);
+const OBSERVER: ConnectionId = ConnectionId(2);
 
 struct World {
     core: Core,
@@ -34,6 +36,12 @@ fn shown(name: &str) -> Vec<ToolResultContent> {
         is_pty: None,
         result: None,
     })]
+}
+
+fn state_in(snapshot: &Value) -> TerminalState {
+    let read: Snapshot = serde_json::from_value(snapshot.clone()).unwrap_or_else(|_| panic!("{snapshot}"));
+    let SnapshotState::Terminal(state) = read.state else { panic!("no terminal") };
+    *state
 }
 
 /// All that a terminal shows.
@@ -73,7 +81,7 @@ impl World {
         world.report(TurnEvent::ToolStarted { id: "c".to_owned(), name, display_name });
         let (input, message) = ("x".to_owned(), "x".into());
         world.report(TurnEvent::ToolReady { id: "c".to_owned(), input, message, gate: ToolGate::Open });
-        world.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned() });
+        world.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned(), detaches: true });
         world.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
         let content = world.told("chat/toolCallContentChanged");
         let uri = content["content"][0]["resource"].as_str().unwrap().to_owned();
@@ -109,17 +117,37 @@ impl World {
         self.report(TurnEvent::ToolDone { id: "c".to_owned(), outcome, review: false });
     }
 
-    /// What was put out since it was last asked for.
+    /// What was put out for the client since it was last asked for.
     fn lines(&mut self) -> Vec<Value> {
+        let lines = self.all_lines().into_iter();
+        lines.filter(|(to, _)| *to == CLIENT).map(|(_, line)| line).collect()
+    }
+
+    /// What was put out since it was last asked for, and for whom.
+    fn all_lines(&mut self) -> Vec<(ConnectionId, Value)> {
         let outputs = std::mem::take(&mut self.outputs);
-        let frames = outputs.into_iter().filter_map(|output| match output {
-            Output::Frame(CLIENT, Frame::Action(action)) => serde_json::from_slice(&action.line).ok(),
-            Output::Frame(CLIENT, Frame::Answer(line)) => serde_json::from_slice(&line).ok(),
-            Output::Frame(CLIENT, Frame::Result { result, .. }) => serde_json::from_slice(&result).ok(),
-            Output::Frame(CLIENT, Frame::Error { error, .. }) => Some(json!({ "error": error.code })),
-            _ => None,
+        let frames = outputs.into_iter().filter_map(|output| {
+            let Output::Frame(connection, frame) = output else { return None };
+            let line = match frame {
+                Frame::Action(action) => serde_json::from_slice(&action.line).unwrap(),
+                Frame::Answer(line) => serde_json::from_slice(&line).unwrap(),
+                Frame::Result { result, .. } => serde_json::from_slice(&result).unwrap(),
+                Frame::Error { error, .. } => json!({ "error": error.code }),
+                _ => return None,
+            };
+            Some((connection, line))
         });
         frames.collect()
+    }
+
+    /// The state of a terminal, as somebody sees it who has seen nothing before.
+    fn fresh(&mut self, uri: &str) -> TerminalState {
+        let message = |value: Value| said(OBSERVER, value);
+        self.feed(message(json!({ "id": 1, "method": "subscribe", "params": { "channel": uri } })));
+        self.feed(message(json!({ "method": "unsubscribe", "params": { "channel": uri } })));
+        let lines = self.all_lines().into_iter();
+        let mut answers = lines.filter(|(to, _)| *to == OBSERVER).map(|(_, line)| line);
+        state_in(&answers.next().unwrap()["snapshot"])
     }
 
     /// The last action of this name that was told.
@@ -133,11 +161,7 @@ impl World {
     fn follow(&mut self, uri: &str) -> TerminalState {
         self.lines();
         self.say(json!({ "id": 4, "method": "subscribe", "params": { "channel": uri } }));
-        let answer = self.lines().remove(0);
-        let snapshot: Snapshot =
-            serde_json::from_value(answer["snapshot"].clone()).unwrap_or_else(|_| panic!("{answer}"));
-        let SnapshotState::Terminal(state) = snapshot.state else { panic!("no terminal") };
-        *state
+        state_in(&self.lines().remove(0)["snapshot"])
     }
 
     fn leave(&mut self, uri: &str) {
@@ -242,6 +266,48 @@ fn commands_end_with_their_agent_and_terminals_with_their_chat() {
 }
 
 #[test]
+fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
+    let (mut world, uri) = World::new();
+    let state = world.follow(&uri);
+    let claim = json!({ "kind": "session", "session": SESSION, "chat": CHAT });
+    let claimed = json!({ "type": "terminal/claimed", "claim": claim });
+    let claims = |world: &mut World| {
+        let params = json!({ "channel": uri, "clientSeq": 2, "action": claimed });
+        world.say(json!({ "method": "dispatchAction", "params": params }));
+    };
+    claims(&mut world);
+    let told = world.outputs.iter().any(|output| match output {
+        Output::Agent(_, command) => **command == Command::Background { terminal: "one".to_owned() },
+        _ => false,
+    });
+    assert!(told, "its agent is told");
+    let lines = world.lines();
+    let works: Vec<&Value> = lines.iter().map(|line| &line["params"]["action"]["work"]).collect();
+    let work = json!({ "kind": "shell", "id": uri, "label": "make", "command": "make", "terminal": uri,
+        "startedAt": "1970-01-01T00:00:00.000Z" });
+    assert_eq!(works, [&Value::Null, &work]);
+    // Again: that changes nothing.
+    claims(&mut world);
+    let lines = world.lines();
+    assert!(lines.len() == 1 && lines[0]["params"].get("rejectionReason").is_none(), "{lines:?}");
+    world.done();
+    world.data("late");
+    world.lines();
+    world.print(TerminalEvent::Exited(Some(0)));
+    assert_eq!(world.told("chat/backgroundWorkRemoved")["id"], json!(uri));
+    let after = world.follow(&uri);
+    assert_ne!(after.claim, state.claim);
+    // It has ended.
+    let other = json!({ "kind": "session", "session": SESSION, "chat": CHAT, "turnId": "t1" });
+    for (claim, is_refused) in [(claim, false), (other, true)] {
+        let action = json!({ "type": "terminal/claimed", "claim": claim });
+        let params = json!({ "channel": uri, "clientSeq": 3, "action": action });
+        world.say(json!({ "method": "dispatchAction", "params": params }));
+        assert_eq!(world.lines()[0]["params"].get("rejectionReason").is_some(), is_refused);
+    }
+}
+
+#[test]
 fn clients_change_nothing_of_it() {
     let (mut world, uri) = World::new();
     world.follow(&uri);
@@ -258,5 +324,179 @@ fn clients_change_nothing_of_it() {
         world.say(json!({ "method": "dispatchAction", "params": params }));
         let lines = world.lines();
         assert!(lines.len() == 1 && lines[0]["params"]["rejectionReason"].is_string(), "{lines:?}");
+    }
+}
+
+/// What may happen.
+#[derive(Debug, Clone)]
+enum Happening {
+    Data(u16),
+    Cleared,
+    Exited,
+    CallIsOver,
+    TurnIsOver,
+    AgentIsGone,
+    GoesOn,
+    Leaves(usize),
+    Follows(usize),
+    IsLost(usize),
+    ComesBack(usize),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        8 => (0..2_u16).prop_map(Happening::Data),
+        2 => (0..9000_u16).prop_map(Happening::Data),
+        1 => Just(Happening::Data(40_000)),
+        1 => Just(Happening::Cleared),
+        1 => Just(Happening::Exited),
+        1 => Just(Happening::CallIsOver),
+        1 => Just(Happening::TurnIsOver),
+        1 => Just(Happening::AgentIsGone),
+        1 => Just(Happening::GoesOn),
+        2 => (0..2_usize).prop_map(Happening::Leaves),
+        4 => (0..2_usize).prop_map(Happening::Follows),
+        3 => (0..2_usize).prop_map(Happening::IsLost),
+        4 => (0..2_usize).prop_map(Happening::ComesBack),
+    ]
+}
+
+/// A client that follows the terminal, or has.
+#[derive(Debug, Default)]
+struct Follower {
+    connection: Option<ConnectionId>,
+    cursor: u64,
+    mirror: Option<TerminalState>,
+}
+
+/// The clients of a schedule.
+struct Followers<'a> {
+    world: &'a mut World,
+    uri: String,
+    followers: [Follower; 2],
+    connections: u32,
+}
+
+impl Followers<'_> {
+    /// Somebody's connection, which is there from now on; whether it was not.
+    fn connect(&mut self, at: usize) -> (ConnectionId, bool) {
+        if let Some(connection) = self.followers[at].connection {
+            return (connection, false);
+        }
+        self.connections += 1;
+        let connection = ConnectionId(100 + self.connections);
+        self.world.feed(Input::Opened { connection, default_directory: None });
+        self.followers[at].connection = Some(connection);
+        (connection, true)
+    }
+
+    fn say(&mut self, at: usize, message: Value) {
+        if let Some(connection) = self.followers[at].connection {
+            self.world.feed(said(connection, message));
+        }
+    }
+
+    fn happen(&mut self, happening: &Happening) {
+        match happening {
+            Happening::Data(lines) => {
+                let text: String = (0..*lines).map(|line| format!("{line} ä\n")).collect();
+                self.world.data(format!("{text}tail"));
+            }
+            Happening::Cleared => self.world.print(TerminalEvent::Cleared),
+            Happening::Exited => self.world.print(TerminalEvent::Exited(Some(1))),
+            Happening::CallIsOver => self.world.done(),
+            Happening::TurnIsOver => self.world.report(TurnEvent::Ended(TurnEnd::Complete)),
+            Happening::AgentIsGone => self.world.hear(Event::Died { reason: "gone".to_owned() }),
+            Happening::GoesOn => {
+                let claim = json!({ "kind": "session", "session": SESSION, "chat": CHAT });
+                let action = json!({ "type": "terminal/claimed", "claim": claim });
+                let params = json!({ "channel": self.uri, "clientSeq": 7, "action": action });
+                self.world.say(json!({ "method": "dispatchAction", "params": params }));
+            }
+            Happening::Leaves(at) => {
+                let params = json!({ "channel": self.uri });
+                self.say(*at, json!({ "method": "unsubscribe", "params": params }));
+                self.followers[*at].mirror = None;
+            }
+            Happening::Follows(at) => {
+                if self.connect(*at).1 {
+                    let hello = json!({ "channel": "ahp-root://", "clientId": format!("c{at}"),
+                        "protocolVersions": ["1.0.0"] });
+                    self.say(*at, json!({ "id": 1, "method": "initialize", "params": hello }));
+                }
+                let params = json!({ "channel": self.uri });
+                self.say(*at, json!({ "id": 2, "method": "subscribe", "params": params }));
+            }
+            Happening::IsLost(at) => {
+                if let Some(connection) = self.followers[*at].connection.take() {
+                    self.world.feed(Input::Closed(connection));
+                }
+            }
+            Happening::ComesBack(at) => {
+                if self.followers[*at].mirror.is_some() && self.connect(*at).1 {
+                    let params = json!({ "channel": "ahp-root://", "clientId": format!("c{at}"),
+                        "lastSeenServerSeq": self.followers[*at].cursor, "subscriptions": [self.uri] });
+                    self.say(*at, json!({ "id": 3, "method": "reconnect", "params": params }));
+                }
+            }
+        }
+        self.hear();
+    }
+
+    /// Everybody reads what is there to be read.
+    fn hear(&mut self) {
+        for (connection, line) in self.world.all_lines() {
+            let found = self.followers.iter_mut().find(|it| it.connection == Some(connection));
+            let Some(follower) = found else { continue };
+            assert!(line.get("error").is_none(), "{line}");
+            let mut envelopes = vec![line["params"].clone()];
+            envelopes.extend(line["actions"].as_array().into_iter().flatten().cloned());
+            let snapshots = line["snapshots"].as_array().into_iter().flatten();
+            for snapshot in snapshots.chain(line.get("snapshot")) {
+                follower.cursor = follower.cursor.max(snapshot["fromSeq"].as_u64().unwrap());
+                follower.mirror = Some(state_in(snapshot));
+            }
+            for envelope in envelopes.iter().filter(|it| it["channel"] == *self.uri) {
+                let envelope: ActionEnvelope = serde_json::from_value(envelope.clone()).unwrap();
+                let (Some(mirror), None) = (&mut follower.mirror, &envelope.rejection_reason) else {
+                    continue;
+                };
+                if envelope.server_seq > follower.cursor {
+                    apply_action_to_terminal(mirror, &envelope.action);
+                    follower.cursor = envelope.server_seq;
+                }
+            }
+        }
+    }
+
+    /// Whoever follows the terminal holds what a fresh snapshot shows, and perhaps more before that.
+    fn check(&mut self) {
+        let fresh = self.world.fresh(&self.uri);
+        for follower in self.followers.iter().filter(|it| it.connection.is_some()) {
+            let Some(mirror) = &follower.mirror else { continue };
+            assert!(text_of(mirror).ends_with(&text_of(&fresh)), "{mirror:?}\n{fresh:?}");
+            let without_text = |state: &TerminalState| TerminalState { content: Vec::new(), ..state.clone() };
+            assert_eq!(without_text(mirror), without_text(&fresh));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_mirror_of_a_terminal_ends_like_a_fresh_snapshot(
+        happenings in prop::collection::vec(happening(), 1..40)
+    ) {
+        let (mut world, uri) = World::new();
+        world.feed(Input::Opened { connection: OBSERVER, default_directory: None });
+        let hello = json!({ "channel": "ahp-root://", "clientId": "o", "protocolVersions": ["1.0.0"] });
+        world.feed(said(OBSERVER, json!({ "id": 1, "method": "initialize", "params": hello })));
+        world.all_lines();
+        let mut all = Followers { world: &mut world, uri, followers: Default::default(), connections: 0 };
+        for happening in &happenings {
+            all.happen(happening);
+            all.check();
+        }
     }
 }

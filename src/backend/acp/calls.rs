@@ -21,9 +21,10 @@ use serde_json::{json, Value};
 use super::client_tools::OfferedTools;
 use super::edits::Moment;
 use super::peer::AgentRequest;
+use super::terminals::feed::Feed;
 use super::terminals::screen::Screen;
 use super::terminals::Screens;
-use crate::host::effects::{PermissionKind, PermissionOption, ToolGate, TurnEvent};
+use crate::host::effects::{Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
 use crate::wire::tool_calls::tool_call_id;
 
 /// So many calls of turns that are over are remembered.
@@ -41,6 +42,8 @@ pub struct Calls {
     renamed: BTreeMap<String, String>,
     /// The tools that clients carry out.
     offered: Arc<OfferedTools>,
+    /// How many terminals of the agent's own there were.
+    own_terminals: u64,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +67,10 @@ struct TrackedCall {
     is_of_question: bool,
     /// What a terminal of the agent's own showed.
     terminal: String,
+    /// What the host calls that terminal, once it has shown something.
+    terminal_name: Option<String>,
+    /// What the host is to be told of it.
+    feed: Feed,
     /// What else the agent said of that terminal.
     terminal_info: JsonObject,
     /// The agent's own `_meta`.
@@ -295,8 +302,13 @@ impl Calls {
         self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
     }
 
-    /// The turn is over.
-    pub fn end_turn(&mut self) {
+    /// The turn is over, and with it what runs in terminals of the agent's own: what the host is to be told of those.
+    pub fn end_turn(&mut self) -> Vec<Event> {
+        let mut told = Vec::new();
+        for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
+            call.stage = CallStage::Over;
+            told.extend(call.tell_of_own_terminal(id));
+        }
         let renamed = std::mem::take(&mut self.renamed);
         let own = |id: String| {
             renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone()).unwrap_or(id)
@@ -306,6 +318,7 @@ impl Calls {
         while self.past.len() > PAST_MAX {
             self.past.pop_first();
         }
+        told
     }
 
     /// Whether any call is not over.
@@ -344,6 +357,35 @@ impl Calls {
             call.is_of_question = false;
         }
         call.take_meta(update.meta.unwrap_or_default());
+        if call.terminal_name.is_none() && !call.terminal.is_empty() {
+            self.own_terminals += 1;
+            call.terminal_name = Some(format!("own-terminal-{}", self.own_terminals));
+        }
         call
+    }
+
+    /// What the host must know of the terminals of a call before it is told this of the call.
+    pub fn tell_of_terminals_in(&mut self, event: &TurnEvent) -> Vec<Event> {
+        let event = match event {
+            TurnEvent::With(event, _) => event,
+            event => event,
+        };
+        let (TurnEvent::ToolContent { id, .. } | TurnEvent::ToolDone { id, .. }) = event else {
+            return Vec::new();
+        };
+        let Some(call) = self.calls.get_mut(id) else { return Vec::new() };
+        let screens = call.screens.iter().flat_map(|screen| screen.tell_in(id));
+        let mut told: Vec<Event> = screens.collect();
+        told.extend(call.tell_of_own_terminal(id));
+        told
+    }
+
+    /// What is new in terminals that calls have shown; in those that say very much only what is `due`.
+    pub fn tell_of_terminals(&mut self, due: bool) -> Vec<Event> {
+        let mut told = self.screens.tell(due);
+        for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
+            told.extend(call.tell_of_own_terminal(id));
+        }
+        told
     }
 }

@@ -14,7 +14,8 @@ use agent_client_protocol_schema::v1::{
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
     Message, MessageAttachment, ResponsePart, TextPosition, ToolCallState, ToolResultContent,
-    ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTextContent, Turn,
+    ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTerminalContent,
+    ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
 use serde_json::value::RawValue;
@@ -284,6 +285,16 @@ fn produced_block(block: ContentBlock) -> ToolResultContent {
         },
         block => text(markdown(block)),
     }
+}
+
+/// The terminal that the backend calls by this name.
+pub fn terminal(name: &str, title: &str) -> ToolResultContent {
+    ToolResultContent::Terminal(ToolResultTerminalContent {
+        resource: name.to_owned(),
+        title: title.to_owned(),
+        is_pty: Some(false),
+        result: None,
+    })
 }
 
 /// Text that a tool call has produced.

@@ -305,6 +305,10 @@ impl AcpConversation {
             }
             Command::ClientTools { tools } => self.offer_client_tools(tools),
             Command::Tokens(tokens) => self.tokens = tokens,
+            Command::Background { terminal } => {
+                self.terminals.let_go_on(&terminal);
+                self.answer_settled();
+            }
             Command::WorkIn { directories } => {
                 // Only a session that is taken up is told its folders.
                 self.moved = true;
@@ -454,10 +458,12 @@ impl AcpConversation {
     fn tell(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.told = true;
+        let of_terminals = self.calls.tell_of_terminals_in(&event);
         let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {
             self.name();
         }
+        self.pending.extend(of_terminals);
         self.pending.push_back(event);
     }
 

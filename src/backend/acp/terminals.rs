@@ -1,12 +1,13 @@
 //! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and `release`.
 //!
 //! In reading order: this file (which there are, and who waits for what), `command` (what runs in them), `screen`
-//! (what they show), `guard` (nothing of them outlives us).
+//! (what they show), `feed` (what is to be told of that), `guard` (nothing of them outlives us).
 //!
 //! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and with us.
 //! Never: answers the agent, or decides whether a command may run: that is the agent's own question to the user.
 
 pub mod command;
+pub mod feed;
 pub mod guard;
 pub mod screen;
 
@@ -21,16 +22,22 @@ use tokio::time::{sleep_until, Instant};
 
 use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
-use self::screen::{CommandStage, Screen, ScreenChanges};
+use self::screen::{CommandExit, CommandStage, Screen, ScreenChanges};
 use super::errors::RequestError;
 use super::peer::AgentRequest;
-use crate::host::effects::RunId;
+use crate::host::effects::{Event, RunId};
 
 /// A conversation has so many terminals that are not released.
 const TERMINALS_MAX: usize = 64;
 
-/// How often what a running command shows is told anew.
+/// What an agent is told behind the output of a command that goes on although it does not wait for it.
+const GOES_ON: &str = "\n(The user has the command go on in the background.)\n";
+
+/// How often what a running command shows is told anew in the call, as text.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
+
+/// How often what is new of it is told to those who follow the terminal.
+const TELL_EVERY: Duration = Duration::from_millis(30);
 
 /// The terminals of a conversation; what runs in them is ended with them.
 #[derive(Debug)]
@@ -39,9 +46,15 @@ pub struct Terminals {
     directory: PathBuf,
     open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
+    /// Commands that go on although their terminals are released.
+    background: Vec<(Arc<Screen>, KillSwitch)>,
     changes: Arc<ScreenChanges>,
-    /// When it was last told what they show.
+    /// When it was last told what is new in them.
     told: Option<Instant>,
+    /// When calls were last told what they show.
+    shown: Option<Instant>,
+    /// Calls do not show all that was told since.
+    is_to_be_shown: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +63,8 @@ struct AgentTerminal {
     /// None when it was killed.
     held: Option<KillSwitch>,
     run: RunId,
+    /// The user wants the command to go on whatever becomes of the call, the turn, and the terminal.
+    in_background: bool,
 }
 
 /// What a request waits for.
@@ -61,6 +76,8 @@ enum Wait {
     Ending,
     /// The command to be gone.
     End,
+    /// Nothing: it goes on.
+    Nothing,
 }
 
 /// An answer to a request.
@@ -69,7 +86,16 @@ pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
 impl Terminals {
     /// None yet.
     pub fn new(directory: PathBuf) -> Self {
-        Self { directory, open: BTreeMap::new(), waiting: Vec::new(), changes: Arc::default(), told: None }
+        Self {
+            directory,
+            open: BTreeMap::new(),
+            waiting: Vec::new(),
+            background: Vec::new(),
+            changes: Arc::default(),
+            told: None,
+            shown: None,
+            is_to_be_shown: false,
+        }
     }
 
     /// Commands that name no place run here from now on.
@@ -120,13 +146,13 @@ impl Terminals {
         if self.open.len() >= TERMINALS_MAX {
             return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
-        let screen =
-            Arc::new(Screen::new(launch.title(), launch.output_bytes_max, Arc::clone(&self.changes)));
+        let (name, changes) = (commands.next_name(), Arc::clone(&self.changes));
+        let screen = Arc::new(Screen::new(name.clone(), launch.title(), launch.output_bytes_max, changes));
         let held = commands
             .start(launch, Arc::clone(&screen))
             .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
-        let name = commands.next_name();
-        let terminal = AgentTerminal { screen: Arc::clone(&screen), held: Some(held), run };
+        let terminal =
+            AgentTerminal { screen: Arc::clone(&screen), held: Some(held), run, in_background: false };
         self.open.insert(name.clone(), terminal);
         self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Start(name.clone())));
         Ok((name, screen))
@@ -137,8 +163,11 @@ impl Terminals {
     /// # Errors
     /// When there is no such terminal.
     pub fn output(&self, name: &str) -> Result<Value, RequestError> {
-        let screen = &self.get(name)?.screen;
-        let (output, truncated) = screen.output();
+        let AgentTerminal { screen, in_background, .. } = self.get(name)?;
+        let (mut output, truncated) = screen.output();
+        if *in_background && screen.ending().is_none() {
+            output.push_str(GOES_ON);
+        }
         let mut answer = json!({ "output": output, "truncated": truncated });
         if let Some(ending) = screen.ending() {
             answer["exitStatus"] = ending.to_json();
@@ -173,16 +202,32 @@ impl Terminals {
     /// # Errors
     /// When there is no such terminal.
     pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
-        let AgentTerminal { screen, held, .. } = self.open.remove(name).ok_or_else(|| unknown(name))?;
+        let AgentTerminal { screen, held, in_background, .. } =
+            self.open.remove(name).ok_or_else(|| unknown(name))?;
         screen.release();
-        self.waiting.push((request.clone(), screen, Wait::End));
-        held.into_iter().for_each(KillSwitch::kill);
+        match held {
+            Some(held) if in_background => {
+                self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Nothing));
+                self.background.push((screen, held));
+            }
+            held => {
+                self.waiting.push((request.clone(), screen, Wait::End));
+                held.into_iter().for_each(KillSwitch::kill);
+            }
+        }
         Ok(())
+    }
+
+    /// The user wants the command in a terminal to go on, and nobody to wait for it.
+    pub fn let_go_on(&mut self, name: &str) {
+        if let Some(terminal) = self.open.get_mut(name) {
+            terminal.in_background = true;
+        }
     }
 
     /// Ends what a turn has started. The terminals stay.
     pub fn kill_those_of(&mut self, run: RunId) {
-        let of_it = self.open.values_mut().filter(|terminal| terminal.run == run);
+        let of_it = self.open.values_mut().filter(|terminal| terminal.run == run && !terminal.in_background);
         of_it.filter_map(|terminal| terminal.held.take()).for_each(KillSwitch::kill);
     }
 
@@ -193,7 +238,8 @@ impl Terminals {
 
     /// Whether nothing can settle, and nothing is due.
     pub fn are_quiet(&self) -> bool {
-        self.open.is_empty() && self.waiting.is_empty() && !self.changes.has_output()
+        let says_nothing = !self.changes.has_output() && !self.is_to_be_shown;
+        self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
     }
 
     /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
@@ -204,9 +250,15 @@ impl Terminals {
     /// The answers to requests that wait no longer.
     pub fn answers(&mut self) -> Vec<TerminalAnswer> {
         self.changes.take_settled();
+        self.background.retain(|(screen, _)| screen.ending().is_none());
         let mut answers = Vec::new();
+        let goes_on = |screen: &Screen| self.open.get(&screen.name).is_some_and(|it| it.in_background);
         self.waiting.retain(|(request, screen, wait)| {
             let answer = match (screen.stage(), wait) {
+                (CommandStage::Running, Wait::Ending) if goes_on(screen) => {
+                    Ok(CommandExit { status: None, signal: None }.to_json())
+                }
+                (_, Wait::Nothing) => Ok(json!({})),
                 (CommandStage::Starting, _) | (CommandStage::Running, Wait::Ending | Wait::End) => {
                     return true
                 }
@@ -225,16 +277,32 @@ impl Terminals {
 
     /// Waits until it is time to tell anew what commands show. May be dropped half-way.
     pub async fn due(&self) {
-        self.changes.wait_for_output().await;
-        if let Some(told) = self.told {
-            sleep_until(told + SHOW_EVERY).await;
+        let news = async {
+            self.changes.wait_for_output().await;
+            if let Some(told) = self.told {
+                sleep_until(told + TELL_EVERY).await;
+            }
+        };
+        match self.shown.filter(|_| self.is_to_be_shown) {
+            Some(shown) => tokio::select! {
+                () = news => {}
+                () = sleep_until(shown + SHOW_EVERY) => {}
+            },
+            None => news.await,
         }
     }
 
-    /// It is told now.
-    pub fn told(&mut self) {
+    /// What is new is told now; whether it is also time that calls show it.
+    pub fn told(&mut self) -> bool {
         self.changes.take_output();
-        self.told = Some(Instant::now());
+        let now = Instant::now();
+        self.told = Some(now);
+        let is_due = self.shown.is_none_or(|shown| now >= shown + SHOW_EVERY);
+        if is_due {
+            self.shown = Some(now);
+        }
+        self.is_to_be_shown = !is_due;
+        is_due
     }
 
     fn get(&self, name: &str) -> Result<&AgentTerminal, RequestError> {
@@ -265,8 +333,13 @@ impl Screens {
         named.inspect(|screen| screen.set_shown()).collect()
     }
 
+    /// What the host is to be told of those that calls have shown; of those that say very much only what is `due`.
+    pub fn tell(&self, due: bool) -> Vec<Event> {
+        self.0.values().flat_map(|screen| screen.tell(due)).collect()
+    }
+
     /// The turn is over: what the agent does not need any more, nobody refers to.
     pub fn end_turn(&mut self) {
-        self.0.retain(|_, screen| !screen.is_released());
+        self.0.retain(|_, screen| !screen.is_released() || screen.is_followed());
     }
 }

@@ -39,7 +39,11 @@ impl ScriptAgent {
             gate: ToolGate::Open,
         };
         self.tell(ready).await?;
-        self.report_of(&terminal, TerminalEvent::Opened { call: id.clone(), title: input.clone() }).await?;
+        self.report_of(
+            &terminal,
+            TerminalEvent::Opened { call: id.clone(), title: input.clone(), detaches: false },
+        )
+        .await?;
         let shown = ToolResultContent::Terminal(ToolResultTerminalContent {
             resource: terminal.clone(),
             title: input.clone(),

@@ -6,7 +6,10 @@
 
 use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, StateAction};
-use ahp_types::state::{SnapshotState, TerminalCommandResult, TerminalLifecycleState, TerminalState};
+use ahp_types::state::{
+    SnapshotState, TerminalClaim, TerminalCommandResult, TerminalLifecycleState, TerminalSessionClaim,
+    TerminalState,
+};
 
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
@@ -31,6 +34,10 @@ pub(in crate::host) struct Terminal {
     pub(in crate::host) chat: ChatKey,
     /// What its agent calls it, while that may say something of it.
     pub(in crate::host) name: Option<String>,
+    /// When it was opened.
+    pub(in crate::host) since: String,
+    /// Its agent can have the command go on when the call does not wait for it any more.
+    pub(in crate::host) detaches: bool,
     /// A call that is over says how the command has ended, and what it has printed.
     pub(in crate::host) is_kept: bool,
     /// There was more before what is kept.
@@ -43,9 +50,14 @@ impl Terminal {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
     }
 
-    /// How its command has ended, once it has, as the call says it that shows it.
+    /// How its command has ended, once it has, as the call says it that shows it. The call says nothing of one that went
+    /// on without it: the channel cannot be made again of that as it was told.
     pub(in crate::host) fn result(&self) -> Option<TerminalCommandResult> {
         let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
+        let TerminalClaim::Session(TerminalSessionClaim { tool_call_id: Some(_), .. }) = self.state.claim
+        else {
+            return None;
+        };
         Some(TerminalCommandResult {
             exit_code: exited.exit_code,
             preview: Some(self.state.content.iter().map(text_of).collect()),
@@ -113,13 +125,13 @@ impl Kind for Terminal {
 
     fn change(
         host: &mut Host,
-        _: &mut Step<'_>,
+        step: &mut Step<'_>,
         key: TerminalKey,
         action: StateAction,
-        _: ActionOrigin,
+        origin: ActionOrigin,
         _: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
-        host.client_changes_terminal(key, &action)
+        host.client_changes_terminal(step, key, action, origin)
     }
 
     fn after_action(_: &mut Host, _: &mut Step<'_>, _: TerminalKey, _: &StateAction, _: usize) {}

@@ -183,6 +183,12 @@ pub enum Command {
         /// What was said in the chats that the user attached.
         attached: Vec<Transcript>,
     },
+    /// The user does not want to wait for the command in a terminal: it goes on, and the call that waits for it ends with
+    /// what there is.
+    Background {
+        /// What the backend calls the terminal.
+        terminal: String,
+    },
     /// The directories that the agent works in have changed. True for what it does next; under a running turn
     /// that may be the next turn.
     WorkIn {

@@ -114,6 +114,9 @@ pub enum TerminalEvent {
         call: String,
         /// The command, for people.
         title: String,
+        /// The call need not wait for the command: it goes on by itself when the backend is told so, by
+        /// [`Command::Background`].
+        detaches: bool,
     },
     /// The command has printed more.
     Data(String),

@@ -15,10 +15,20 @@ use crate::io::watch::Loss;
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
 /// How long the agents are waited for, which begin to leave when we do.
-const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
+pub(super) const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
 /// How long the store may take to close. What it has to do then the next process can do, too.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
+/// The same when we were asked to leave.
+const CLOSE_IN_HASTE: Duration = Duration::from_millis(100);
+
+/// Who asks us to leave waits no longer than this, whatever goes on.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+const _: () = assert!(
+    LEAVE_WITHIN.as_millis() <= AGENTS_WITHIN.as_millis()
+        && AGENTS_WITHIN.as_millis() + CLOSE_IN_HASTE.as_millis() <= GONE_WITHIN.as_millis()
+);
 
 /// Why a client whose input has ended is not told the rest.
 pub(super) const NOT_TOLD: &str = "the store took nothing to the end: what was not told is lost";
@@ -49,7 +59,9 @@ impl Sidecar {
             self.leaves_at_once = true;
             return true;
         }
-        self.leave_by = Some(Instant::now() + LEAVE_WITHIN);
+        let now = Instant::now();
+        self.leave_by = Some(now + LEAVE_WITHIN);
+        self.agents_by = Some(now + AGENTS_WITHIN);
         self.feed(Input::Shutdown(Shutdown::Cancel));
         // While what waits is written.
         tokio::spawn(self.agents.stop());
@@ -81,8 +93,9 @@ impl Sidecar {
         if self.leaves_at_once {
             return;
         }
+        let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
         // Their guards see to it, whether or not we hear of it.
-        if tokio::time::timeout(AGENTS_WITHIN, self.agents.stop()).await.is_err() {
+        if tokio::time::timeout_at(by, self.agents.stop()).await.is_err() {
             tracing::warn!("agents take long to end");
         }
     }
@@ -93,6 +106,6 @@ impl Sidecar {
             return;
         }
         let was_asked = self.leave_by.is_some();
-        self.keeper.close(if was_asked { CLOSE_WITHIN / 5 } else { CLOSE_WITHIN });
+        self.keeper.close(if was_asked { CLOSE_IN_HASTE } else { CLOSE_WITHIN });
     }
 }

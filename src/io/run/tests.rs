@@ -4,6 +4,7 @@
 //! Never: waits for a time to pass.
 
 mod ahead;
+mod asked;
 mod departing;
 mod idle;
 mod kinds;
@@ -25,6 +26,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::backend::script::Script;
+use crate::backend::Backend;
 use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::host::idle::SESSION_BYTES;
@@ -128,6 +130,10 @@ struct World {
 
 impl World {
     fn with(opened: Opened, outbox: OutboxLimits) -> Self {
+        Self::with_agent(opened, outbox, Box::new(Script))
+    }
+
+    fn with_agent(opened: Opened, outbox: OutboxLimits, agent: Box<dyn Backend>) -> Self {
         let options = RunOptions {
             stays: false,
             listening: None,
@@ -143,7 +149,7 @@ impl World {
             store: StoreOptions::default(),
         };
         let ((_, lost), (_, knocks)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (sidecar, events) = Sidecar::new(options, vec![Box::new(Script)], opened, lost, knocks);
+        let (sidecar, events) = Sidecar::new(options, vec![agent], opened, lost, knocks);
         Self { sidecar, events, by_hand: None }
     }
 

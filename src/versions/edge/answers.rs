@@ -76,8 +76,8 @@ impl Edges {
         let Some(first) = answers.next() else {
             return Err(RpcError::internal(format_args!("`{}` has no answer of the core's", batch.method)));
         };
-        let mut first = Heard::of(first?, &batch.method);
-        let rest = answers.flatten().map(|answered| Heard::of(answered, &batch.method));
+        let mut first = Heard::of(first?);
+        let rest = answers.flatten().map(Heard::of);
         let mut rest: Vec<Heard> = rest.collect();
         let large_bytes = first.large_bytes + rest.iter().map(|heard| heard.large_bytes).sum::<usize>();
         let subscribes = matches!(batch.method.as_str(), "initialize" | "subscribe" | "reconnect");
@@ -106,15 +106,18 @@ impl Edges {
             asked = Some(meant);
         }
         let Batch { method, reply, .. } = batch;
+        let listed = first.listed(&method);
         let parts = Parts { id: id.clone(), method, reply, asked, result: first.result, missing, found };
         let peer = self.peers.entry(connection).or_default();
         let Some(lane) = self.lanes.get_mut(&peer.dialect) else {
             return Err(RpcError::internal(format_args!("nothing translates for {:?}", peer.dialect)));
         };
+        lane.names.meet(listed.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))));
         Ok(if large_bytes > 0 {
             Outgoing::Unwritten(Box::new(Unwritten::translated(
                 parts,
                 large_bytes,
+                listed,
                 lane.apart(),
                 peer.apart(),
             )))

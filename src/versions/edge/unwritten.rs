@@ -33,7 +33,7 @@ pub struct Unwritten {
     pub id: RequestId,
     /// The size of its line in bytes; nearly.
     pub bytes: usize,
-    /// The sessions whose states are in it, each with its provider.
+    /// The sessions that it tells of, each with its provider.
     sessions: Vec<(String, String)>,
     write: Box<dyn FnOnce() -> Line + Send>,
 }
@@ -54,11 +54,17 @@ impl Unwritten {
         Self { id, bytes, sessions, write }
     }
 
-    /// One that is translated as this is known.
-    pub(super) fn translated(parts: Parts, bytes: usize, mut lane: Lane, peer: Peer) -> Self {
+    /// One that is translated as this is known; it lists these sessions, each with its provider.
+    pub(super) fn translated(
+        parts: Parts,
+        bytes: usize,
+        listed: Vec<(String, String)>,
+        mut lane: Lane,
+        peer: Peer,
+    ) -> Self {
         let id = parts.id.clone();
         let of_sessions = |found: &Found| Some((found.channel.clone(), found.provider()?.to_owned()));
-        let sessions = parts.found.iter().filter_map(of_sessions).collect();
+        let sessions = parts.found.iter().filter_map(of_sessions).chain(listed).collect();
         let write = Box::new(move || {
             if parts.result.is_replay() {
                 lane.learn(&parts.found);
@@ -124,8 +130,8 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// Reads an answer to this method, as far as that does not take long.
-    pub(super) fn of(answered: Answered, method: &str) -> Self {
+    /// Reads an answer, as far as that does not take long.
+    pub(super) fn of(answered: Answered) -> Self {
         match answered {
             Answered::Large(states) => {
                 let found = states.states.into_iter().map(|told| Found {
@@ -138,12 +144,7 @@ impl Heard {
                 let result = Body::Read(Value::Object(states.besides));
                 Self { result, found: found.collect(), large_bytes: states.bytes }
             }
-            // What sessions a list names is learned before anything else is told.
-            Answered::Written { result, states }
-                if result.len() >= LARGE_BYTES
-                    && states.is_empty()
-                    && method != Method::ListSessions.name() =>
-            {
+            Answered::Written { result, states } if result.len() >= LARGE_BYTES && states.is_empty() => {
                 let large_bytes = result.len();
                 Self { result: Body::Text(result), found: Vec::new(), large_bytes }
             }
@@ -178,6 +179,27 @@ impl Heard {
         match &self.result {
             Body::Read(value) => Some(value),
             Body::Text(_) => None,
+        }
+    }
+
+    /// The sessions that a list names, each with its provider, where the list is translated later. What they are called
+    /// must be known before anything else is told.
+    pub(super) fn listed(&self, method: &str) -> Vec<(String, String)> {
+        #[derive(Deserialize, Default)]
+        struct Listed {
+            items: Vec<Session>,
+        }
+        #[derive(Deserialize)]
+        struct Session {
+            resource: String,
+            provider: String,
+        }
+        match &self.result {
+            Body::Text(text) if method == Method::ListSessions.name() => {
+                let listed: Listed = serde_json::from_slice(text).unwrap_or_default();
+                listed.items.into_iter().map(|session| (session.resource, session.provider)).collect()
+            }
+            _ => Vec::new(),
         }
     }
 

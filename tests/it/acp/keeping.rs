@@ -144,7 +144,7 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
     watched.turn("t1", &script.join("\n"));
     assert_eq!(watched.heard("chat/toolCallReady").len(), 1);
     assert_eq!(watched.heard("chat/toolCallReady")[0]["toolInput"], "ls");
-    assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][0]["text"], "a\n");
+    assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][1]["text"], "a\n");
     let done = &watched.heard("chat/toolCallComplete")[0];
     assert_eq!(
         done["_meta"],
@@ -152,6 +152,9 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
             "acp.content": [{ "index": 0, "terminalId": "t" }],
             "acp.terminal": { "terminal_id": "t", "cwd": "/w", "exit_code": 0, "signal": null } })
     );
+    let terminal = &done["result"]["content"][0];
+    assert_eq!((&terminal["type"], &terminal["title"]), (&json!("terminal"), &json!("ls")));
+    assert_eq!(terminal["result"], json!({ "exitCode": 0, "preview": "a\n" }));
     watched.leave();
 }
 

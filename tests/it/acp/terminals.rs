@@ -212,18 +212,75 @@ fn a_tool_call_shows_its_terminal_while_the_command_runs_and_after_its_release()
     ];
     watched.begin("t1", &steps.join("\n"));
     let text = |content: &Value| {
-        let parts = content.as_array().unwrap().iter().map(|part| part["text"].as_str().unwrap().to_owned());
-        parts.collect::<Vec<String>>()
+        let parts = content.as_array().unwrap().iter().filter_map(|part| part["text"].as_str());
+        parts.map(str::to_owned).collect::<Vec<String>>()
     };
     let shown = watched.action_where(|action| {
         action["type"] == "chat/toolCallContentChanged" && text(&action["content"]) == ["one\n"]
     });
     assert_eq!(shown["toolCallId"], "c");
+    // Whoever follows the terminal is told what it prints.
+    let terminal = shown["content"][0]["resource"].clone();
+    watched.say(json!({ "id": 9, "method": "subscribe", "params": { "channel": terminal } }));
+    let mut state = Value::Null;
+    watched.process.until(|message| {
+        state = message["result"]["snapshot"]["state"].clone();
+        message["id"] == 9
+    });
+    assert_eq!(state["content"], json!([{ "type": "unclassified", "value": "one\n" }]));
+    assert_eq!((&state["lifecycle"]["status"], &state["isPty"]), (&json!("running"), &json!(false)));
+    assert_eq!(state["claim"]["toolCallId"], "c");
     fs::write(go, "").unwrap();
     watched.ending("t1");
     let done = watched.heard("chat/toolCallComplete");
     assert_eq!(text(&done[0]["result"]["content"]), ["one\ntwo\n", "The command ended with status 1."]);
+    let kept = &done[0]["result"]["content"][0];
+    assert_eq!((&kept["type"], &kept["resource"]), (&json!("terminal"), &terminal));
+    assert_eq!(kept["result"], json!({ "exitCode": 1, "preview": "one\ntwo\n" }));
+    let told = watched.heard("terminal/data").into_iter().map(|action| action["data"].as_str().unwrap());
+    assert_eq!(told.collect::<String>(), "two\n");
+    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 1 })]);
     assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
+    watched.leave();
+}
+
+#[test]
+fn a_command_goes_on_in_the_background_when_the_user_does_not_wait_for_it() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let call = r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"Run","kind":"execute","content":[{"type":"terminal","terminalId":"$TERMINAL"}]}"#;
+    let go = watched.folder.as_ref().unwrap().path().join("go");
+    let script = format!("echo one; while [ ! -e {} ]; do sleep 0.02; done; echo two", go.display());
+    let steps = [
+        shell(&script),
+        call.to_owned(),
+        about("wait_for_exit"),
+        about("output"),
+        about("release"),
+        r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed"}"#.to_owned(),
+    ];
+    watched.begin("t1", &steps.join("\n"));
+    let shown = watched.action("chat/toolCallContentChanged");
+    let terminal = shown["content"][0]["resource"].clone();
+    watched.say(json!({ "id": 9, "method": "subscribe", "params": { "channel": terminal } }));
+    let claim = json!({ "kind": "session", "session": SESSION, "chat": default_chat_of(SESSION) });
+    let claimed = json!({ "type": "terminal/claimed", "claim": claim });
+    watched.say(json!({ "method": "dispatchAction",
+        "params": { "channel": terminal, "clientSeq": 77, "action": claimed } }));
+    watched.ending("t1");
+    let said = watched.said();
+    assert!(said.contains(r#"{"exitCode": null, "signal": null}"#), "{said}");
+    assert!(said.contains("go on in the background"), "{said}");
+    assert_eq!(watched.heard("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
+    assert!(watched.heard("chat/backgroundWorkRemoved").is_empty());
+    // What a later turn does is nothing to it.
+    watched.begin("t2", "hang");
+    watched.cancel("t2");
+    watched.ending("t2");
+    fs::write(go, "").unwrap();
+    watched.action("chat/backgroundWorkRemoved");
+    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 0 })]);
+    watched.wait_for_commands();
     watched.leave();
 }
 
@@ -233,7 +290,11 @@ fn a_command_that_no_call_shows_becomes_one() {
     watched.session();
     watched.says("t1", &[shell("echo hidden"), about("wait_for_exit"), about("release")]);
     let done = watched.heard("chat/toolCallComplete");
-    assert_eq!(done[0]["result"]["content"][0]["text"], "hidden\n");
+    let content = &done[0]["result"]["content"];
+    assert_eq!(
+        (&content[0]["result"]["preview"], &content[1]["text"]),
+        (&json!("hidden\n"), &json!("hidden\n"))
+    );
     let start = watched.heard("chat/toolCallStart");
     assert_eq!((start.len(), &start[0]["toolName"]), (1, &json!("terminal/create")));
     watched.leave();

@@ -17,6 +17,7 @@ mod driver;
 mod history;
 mod mirror;
 
+use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::thread;
@@ -70,6 +71,10 @@ fn kills(name: &str, default: usize) -> usize {
 fn crash(kills: usize, cast: impl Fn(usize) -> Cast + Sync) -> Counts {
     let clock = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     let first = setting("CRASH_SEED").unwrap_or_else(clock);
+    // At once, and not only when it has failed: who hangs says nothing later.
+    let test = thread::current().name().unwrap_or("crash::").to_owned();
+    let again = format!("CRASH_SEED={first} cargo test --test it -- --exact {test}");
+    std::io::stderr().write_all(format!("to repeat it: {again}\n").as_bytes()).unwrap();
     let waiting = Mutex::new(0..kills.div_ceil(KILLS_PER_WORLD));
     let counts = Mutex::new(Counts::default());
     let failures = thread::scope(|scope| {
@@ -92,7 +97,7 @@ fn crash(kills: usize, cast: impl Fn(usize) -> Cast + Sync) -> Counts {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
     });
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    assert!(failures.is_empty(), "{}\n\nto repeat it: {again}", failures.join("\n\n"));
     let counts = counts.into_inner().unwrap();
     assert!(counts.kills >= kills, "{counts:?}");
     counts

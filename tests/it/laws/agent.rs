@@ -95,7 +95,7 @@ impl Agent {
                 ensure!(self.directories != *directories, "told again to work in {directories:?}");
                 self.directories.clone_from(directories);
             }
-            Command::ClientTools { .. } => {}
+            Command::ClientTools { .. } | Command::Background { .. } => {}
             Command::Tokens(tokens) => bail!("told {tokens:?}, which it has not asked for"),
             Command::Close => {
                 ensure!(self.state != State::Closed, "closed twice");

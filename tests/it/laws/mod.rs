@@ -115,6 +115,15 @@ fn check<T: Debug>(
     if !asked("PROPTEST_RNG_SEED") {
         config.rng_seed = RngSeed::Fixed(SEED);
     }
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => unreachable!("the seed is asked for, or ours"),
+    };
+    let test = std::thread::current().name().unwrap_or("laws::").to_owned();
+    let again = format!(
+        "To repeat it: PROPTEST_RNG_SEED={seed} PROPTEST_CASES={} cargo test --test it -- --exact {test}\n",
+        config.cases
+    );
     let outcome = TestRunner::new(config)
         .run(strategy, |case| property(&case).map_err(|why| TestCaseError::fail(format!("{why:#}"))));
     match outcome {
@@ -122,12 +131,24 @@ fn check<T: Debug>(
         Err(TestError::Fail(why, case)) => {
             let why = why.to_string();
             // Making it smaller may take longer than anybody waits.
-            let said = format!("{why}\nin\n{case:#?}\nA smaller case is looked for.\n");
+            let said = format!("{why}\nin\n{case:#?}\n{again}A smaller case is looked for.\n");
             std::io::stderr().write_all(said.as_bytes()).unwrap();
             let case = reduce(case);
             let why = property(&case).err().map_or(why, |why| format!("{why:#}"));
-            panic!("{why}\nin\n{case:#?}");
+            panic!("{why}\nin\n{case:#?}\n{again}");
         }
-        Err(TestError::Abort(why)) => panic!("given up: {why}"),
+        Err(TestError::Abort(why)) => panic!("given up: {why}\n{again}"),
+    }
+}
+
+#[test]
+fn a_law_that_is_broken_says_how_to_repeat_that() {
+    let small = |case: &u8| if *case < 50 { Ok(()) } else { Err(anyhow::anyhow!("too large")) };
+    let broken = || check(20, &(0..100u8), small, |case| case);
+    let panic = std::panic::catch_unwind(broken).unwrap_err();
+    let said = panic.downcast_ref::<String>().unwrap();
+    for word in ["too large\nin\n50\n", "PROPTEST_RNG_SEED=", "PROPTEST_CASES=", "a_law_that_is_broken_says"]
+    {
+        assert!(said.contains(word), "{said}");
     }
 }

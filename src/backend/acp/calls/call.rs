@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
 use super::{CallStage, PermissionOffer, TrackedCall};
+use crate::backend::acp::terminals::screen::{LEFT_OUT, SHOWN_BYTES_MAX};
 use crate::backend::acp::{besides, content};
-use crate::host::effects::{Besides, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{Besides, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
 
 /// What agents call the command that they run.
@@ -169,10 +170,27 @@ impl TrackedCall {
     fn produced(&self) -> Vec<ToolResultContent> {
         let mut content = self.content.clone();
         content.extend(self.screens.iter().flat_map(|screen| screen.content()));
+        if let Some(name) = &self.terminal_name {
+            content.push(content::terminal(name, &self.message()));
+        }
         if !self.terminal.is_empty() {
-            content.push(content::text(self.terminal.clone()));
+            let is_over = self.stage == CallStage::Over;
+            let shown = text::last_bytes(&self.terminal, if is_over { usize::MAX } else { SHOWN_BYTES_MAX });
+            let is_cut = shown.len() < self.terminal.len();
+            content.push(content::text(if is_cut { format!("{LEFT_OUT}{shown}") } else { shown.to_owned() }));
         }
         content
+    }
+
+    /// What the host is to be told of the terminal of the agent's own that this call shows. It has ended when the agent
+    /// says so, or says that the call is over.
+    pub(super) fn tell_of_own_terminal(&mut self, id: &str) -> Vec<Event> {
+        let Some(name) = self.terminal_name.clone() else { return Vec::new() };
+        let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));
+        let code = self.terminal_info.get("exit_code").and_then(Value::as_i64);
+        let end = (has_ended || self.stage == CallStage::Over).then_some(code);
+        let title = self.message();
+        self.feed.tell_in(id, &name, &title, end)
     }
 
     /// The command that is run, where the agent says it like that: it is what people know as the input.
@@ -213,8 +231,9 @@ impl TrackedCall {
     pub(super) fn take_meta(&mut self, mut meta: JsonObject) {
         for name in ["terminal_output_delta", "terminal_output"] {
             let Some(output) = meta.remove(name) else { continue };
-            let text = output.get("data").unwrap_or(&output).as_str();
-            self.terminal.push_str(text.unwrap_or_default());
+            let text = output.get("data").unwrap_or(&output).as_str().unwrap_or_default();
+            self.terminal.push_str(text);
+            self.feed.write(text.as_bytes());
         }
         for name in ["terminal_info", "terminal_exit"] {
             if let Some(Value::Object(info)) = meta.remove(name) {

@@ -107,7 +107,8 @@ impl AcpConversation {
         self.refuse_client_tools("the turn has ended");
         self.check_client_tools();
         self.show_alone();
-        self.calls.end_turn();
+        let told = self.calls.end_turn();
+        self.pending.extend(told);
         if let Some(run) = self.run.take() {
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
         }

@@ -177,6 +177,7 @@ impl AcpConversation {
             }
         }
         self.tell_all(told);
+        self.pending.extend(self.calls.tell_of_terminals(true));
         self.answer_unanswered(false);
     }
 

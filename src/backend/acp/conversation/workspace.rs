@@ -165,11 +165,14 @@ impl AcpConversation {
         }
     }
 
-    /// Tells what commands show by now, in the calls that refer to them.
+    /// Tells what commands show by now: to those who follow their terminals, and in the calls that refer to them.
     pub(super) fn show_terminals(&mut self) {
-        self.terminals.told();
-        let told = self.calls.screens_changed();
-        self.tell_all(told);
+        let is_due = self.terminals.told();
+        self.pending.extend(self.calls.tell_of_terminals(is_due));
+        if is_due {
+            let told = self.calls.screens_changed();
+            self.tell_all(told);
+        }
     }
 
     /// A write that belongs to no call of the agent's becomes one: its id.

@@ -11,14 +11,19 @@ use ahp_types::state::ToolResultContent;
 use serde_json::{json, Value};
 use tokio::sync::Notify;
 
+use super::feed::Feed;
 use crate::backend::acp::content;
+use crate::host::effects::Event;
 use crate::wire::text;
 
 /// So much of a command's output is kept at most, in bytes: the latest of it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// While a command runs, so much of its output is shown, in bytes: the latest of it.
-const SHOWN_BYTES_MAX: usize = 16 << 10;
+pub const SHOWN_BYTES_MAX: usize = 16 << 10;
+
+/// What stands before an output whose beginning is not shown.
+pub const LEFT_OUT: &str = "(What came before is left out.)\n";
 
 /// A character has no more bytes.
 const CHARACTER_BYTES_MAX: usize = 4;
@@ -121,6 +126,8 @@ pub enum CommandStage {
 /// What a command shows.
 #[derive(Debug)]
 pub struct Screen {
+    /// What the agent, and the host, call the terminal.
+    pub name: String,
     /// The command line, for people.
     pub title: String,
     limit: usize,
@@ -130,6 +137,7 @@ pub struct Screen {
 
 #[derive(Debug)]
 struct ScreenState {
+    feed: Feed,
     kept: Vec<u8>,
     /// There was more before.
     cut: bool,
@@ -140,16 +148,17 @@ struct ScreenState {
 
 impl Screen {
     /// The screen of a command that is being started.
-    pub fn new(title: String, limit: Option<u64>, changes: Arc<ScreenChanges>) -> Self {
+    pub fn new(name: String, title: String, limit: Option<u64>, changes: Arc<ScreenChanges>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(KEPT_BYTES_MAX);
         let state = ScreenState {
+            feed: Feed::detaching(),
             kept: Vec::new(),
             cut: false,
             stage: CommandStage::Starting,
             released: false,
             shown: false,
         };
-        Self { title, limit: limit.min(KEPT_BYTES_MAX), changes, state: Mutex::new(state) }
+        Self { name, title, limit: limit.min(KEPT_BYTES_MAX), changes, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, ScreenState> {
@@ -160,6 +169,7 @@ impl Screen {
     pub fn write(&self, bytes: &[u8]) {
         let mut state = self.state();
         state.kept.extend_from_slice(bytes);
+        state.feed.write(bytes);
         // Room is made for much at once.
         if state.kept.len() > 2 * self.limit + SHOWN_BYTES_MAX {
             let lost = state.kept.len() - self.limit;
@@ -214,6 +224,28 @@ impl Screen {
         self.state().shown
     }
 
+    /// What the host is to be told of it, now that this call shows it.
+    pub fn tell_in(&self, call: &str) -> Vec<Event> {
+        let mut state = self.state();
+        let end = state.end();
+        state.feed.tell_in(call, &self.name, &self.title, end)
+    }
+
+    /// What the host is to be told of it, if a call has shown it; of one that says very much only what is `due`.
+    pub fn tell(&self, due: bool) -> Vec<Event> {
+        let mut state = self.state();
+        let end = state.end();
+        if state.feed.is_chatty() && !due && end.is_none() {
+            return Vec::new();
+        }
+        state.feed.tell(&self.name, end)
+    }
+
+    /// Whether the host knows of it, and does not know that it has ended.
+    pub fn is_followed(&self) -> bool {
+        self.state().feed.is_open()
+    }
+
     /// What is kept of the output, and whether there was more before.
     pub fn output(&self) -> (String, bool) {
         self.state().latest(self.limit)
@@ -229,17 +261,24 @@ impl Screen {
         let limit = if ending.is_some() { self.limit } else { self.limit.min(SHOWN_BYTES_MAX) };
         let (mut output, cut) = state.latest(limit);
         if cut {
-            output.insert_str(0, "(What came before is left out.)\n");
+            output.insert_str(0, LEFT_OUT);
         }
-        [Some(output).filter(|output| !output.is_empty()), ending]
-            .into_iter()
-            .flatten()
-            .map(content::text)
-            .collect()
+        let texts = [Some(output).filter(|output| !output.is_empty()), ending].into_iter().flatten();
+        let terminal = content::terminal(&self.name, &self.title);
+        std::iter::once(terminal).chain(texts.map(content::text)).collect()
     }
 }
 
 impl ScreenState {
+    /// The exit code of the command, where it has one, once it has ended.
+    fn end(&self) -> Option<Option<i64>> {
+        match &self.stage {
+            CommandStage::Ended(ending) => Some(ending.status.map(i64::from)),
+            CommandStage::Failed(_) => Some(None),
+            CommandStage::Starting | CommandStage::Running => None,
+        }
+    }
+
     /// The latest of the output, and whether there was more before.
     fn latest(&self, limit: usize) -> (String, bool) {
         let mut bytes = &self.kept[self.kept.len().saturating_sub(limit)..];
@@ -270,7 +309,7 @@ mod tests {
     use super::*;
 
     fn screen(limit: u64) -> Screen {
-        let screen = Screen::new("x".to_owned(), Some(limit), Arc::default());
+        let screen = Screen::new("t".to_owned(), "x".to_owned(), Some(limit), Arc::default());
         screen.set_stage(CommandStage::Running);
         screen
     }
@@ -303,7 +342,7 @@ mod tests {
         }
         assert!(screen.state().kept.len() <= 200 + SHOWN_BYTES_MAX);
         assert_eq!(screen.output(), ("0123456789".repeat(10), true));
-        let screen = Screen::new("x".to_owned(), Some(u64::MAX), Arc::default());
+        let screen = Screen::new("t".to_owned(), "x".to_owned(), Some(u64::MAX), Arc::default());
         screen.write(&vec![0xff; 3 * KEPT_BYTES_MAX]);
         let (output, cut) = screen.output();
         assert!(output.len() <= KEPT_BYTES_MAX && cut && output.chars().all(|it| it == '\u{fffd}'));

@@ -124,6 +124,27 @@ async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_la
     }
 }
 
+/// What clients of such a version are told instead of some actions depends on the chat's state: also of one that was
+/// large, and that nobody else of this version follows.
+#[tokio::test]
+async fn what_is_told_behind_a_large_state_is_made_of_it() {
+    let (mut world, mut acts) = with_a_large_chat().await;
+    let chat = default_chat_of(SESSION);
+    acts.dispatches(&chat, turn("fails", "/error-resumable no\n/say on"));
+    world.until(|_| super::actions(&acts.looks()).contains(&"chat/error")).await;
+    let mut opens = world.client("opens", "0.8.0").await;
+    let asked = opens.asks("subscribe", opening("0.8.0"));
+    let state = answer(&mut world, &mut opens, asked).await;
+    assert_eq!(state["result"]["snapshot"]["state"]["turns"][1]["id"], "fails");
+    acts.dispatches(&chat, json!({ "type": "chat/turnResume", "turnId": "fails" }));
+    world.until(|_| super::actions(&acts.looks()).contains(&"chat/turnComplete")).await;
+    world.settle().await;
+    let told = opens.looks();
+    // It knows of no turn that goes on: it is taken back and told anew.
+    let began = super::actions(&told).into_iter().take(2).collect::<Vec<_>>();
+    assert_eq!(began, ["chat/truncated", "chat/turnStarted"]);
+}
+
 /// What a client begins with, or comes back with, may be large too.
 #[tokio::test]
 async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {

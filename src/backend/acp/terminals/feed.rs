@@ -1,0 +1,173 @@
+//! What a terminal has shown that nobody was told of yet.
+//!
+//! Owns: the bytes until they are told, as text of whole characters, and what is left out where there are too many of them.
+//! Never: knows where they come from, or when it is time to tell them.
+
+use crate::host::effects::{Event, TerminalEvent};
+
+/// So much waits to be told at most, in bytes: of more, the latest.
+const UNTOLD_BYTES_MAX: usize = 64 << 10;
+
+/// From so many bytes on a terminal is told of less often.
+const CHATTY_BYTES: u64 = 1 << 20;
+
+/// A character has no more bytes.
+const CHARACTER_BYTES_MAX: usize = 4;
+
+/// What is to be told of a terminal.
+#[derive(Debug, Default)]
+pub struct Feed {
+    /// The call in which it was told that it is there.
+    is_open: bool,
+    /// That it has ended was told.
+    is_over: bool,
+    untold: Vec<u8>,
+    /// What waits does not follow what was told.
+    is_torn: bool,
+    told_bytes: u64,
+    /// The command can go on when its call is over.
+    detaches: bool,
+}
+
+impl Feed {
+    /// That of a command of ours, which can go on when its call is over.
+    pub fn detaching() -> Self {
+        Self { detaches: true, ..Self::default() }
+    }
+
+    /// It shows more.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.untold.extend_from_slice(bytes);
+        // Room is made for much at once.
+        if self.untold.len() > 2 * UNTOLD_BYTES_MAX {
+            self.leave_out();
+        }
+    }
+
+    /// Leaves out what is too much: the oldest of it.
+    fn leave_out(&mut self) {
+        let mut at = self.untold.len().saturating_sub(UNTOLD_BYTES_MAX);
+        if at == 0 {
+            return;
+        }
+        // A character that has lost its beginning is lost.
+        let rest = self.untold[at..].iter().take(CHARACTER_BYTES_MAX - 1);
+        at += rest.take_while(|byte| **byte & 0xC0 == 0x80).count();
+        self.untold.drain(..at);
+        self.is_torn = true;
+    }
+
+    /// Whether it was told that it is there, and not that it has ended.
+    pub fn is_open(&self) -> bool {
+        self.is_open && !self.is_over
+    }
+
+    /// Whether so much was told that the rest is not told at once.
+    pub fn is_chatty(&self) -> bool {
+        self.told_bytes > CHATTY_BYTES
+    }
+
+    /// What is to be told of the terminal of this name, now that a call shows it; its command has ended in this way, if
+    /// it has.
+    pub fn tell_in(&mut self, call: &str, name: &str, title: &str, end: Option<Option<i64>>) -> Vec<Event> {
+        let mut told = Vec::new();
+        if !std::mem::replace(&mut self.is_open, true) {
+            let (call, title, detaches) = (call.to_owned(), title.to_owned(), self.detaches);
+            let event = TerminalEvent::Opened { call, title, detaches };
+            told.push(Event::Terminal { name: name.to_owned(), event });
+        }
+        told.extend(self.tell(name, end));
+        told
+    }
+
+    /// What is to be told of the terminal of this name, which a call has shown.
+    pub fn tell(&mut self, name: &str, end: Option<Option<i64>>) -> Vec<Event> {
+        if !self.is_open() {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        self.leave_out();
+        let text = self.take_text(end.is_some());
+        if std::mem::take(&mut self.is_torn) && self.told_bytes > 0 {
+            events.push(TerminalEvent::Cleared);
+        }
+        self.told_bytes += text.len() as u64;
+        events.extend((!text.is_empty()).then_some(TerminalEvent::Data(text)));
+        if let Some(code) = end {
+            self.is_over = true;
+            events.push(TerminalEvent::Exited(code));
+        }
+        events.into_iter().map(|event| Event::Terminal { name: name.to_owned(), event }).collect()
+    }
+
+    /// What waits, but for a character that has no end yet: unless nothing follows, it will have it.
+    fn take_text(&mut self, is_all: bool) -> String {
+        let tail = self.untold.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
+        let begins = |at: &usize| {
+            let no_text = std::str::from_utf8(&self.untold[*at..]).err();
+            no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+        };
+        let end = (tail..self.untold.len()).find(begins).filter(|_| !is_all).unwrap_or(self.untold.len());
+        let bytes: Vec<u8> = self.untold.drain(..end).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(events: Vec<Event>) -> Vec<String> {
+        let of = |event| match event {
+            Event::Terminal { event: TerminalEvent::Data(text), .. } => text,
+            Event::Terminal { event, .. } => format!("{event:?}"),
+            event => panic!("{event:?}"),
+        };
+        events.into_iter().map(of).collect()
+    }
+
+    fn open() -> Feed {
+        let mut feed = Feed::default();
+        assert_eq!(feed.tell("t", None), []);
+        assert_eq!(feed.tell_in("c", "t", "x", None).len(), 1);
+        feed
+    }
+
+    #[test]
+    fn every_character_is_told_whole_wherever_it_is_read() {
+        let all = "aä€𝄞b";
+        for at in 0..=all.len() {
+            let mut feed = open();
+            feed.write(&all.as_bytes()[..at]);
+            let mut told = texts(feed.tell("t", None));
+            feed.write(&all.as_bytes()[at..]);
+            told.extend(texts(feed.tell("t", None)));
+            assert_eq!(told.concat(), all, "{at}");
+        }
+        let mut feed = open();
+        feed.write(b"a\xe2\x82");
+        assert_eq!(texts(feed.tell("t", None)), ["a"]);
+        assert_eq!(texts(feed.tell("t", Some(None))), ["\u{fffd}", "Exited(None)"]);
+        feed.write(b"late");
+        assert_eq!(texts(feed.tell("t", Some(None))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_too_much_the_latest_is_told() {
+        let mut feed = open();
+        feed.write(&[b'x'; UNTOLD_BYTES_MAX]);
+        assert_eq!(texts(feed.tell("t", None)), ["x".repeat(UNTOLD_BYTES_MAX)]);
+        for _ in 0..10 {
+            feed.write("ä".repeat(UNTOLD_BYTES_MAX).as_bytes());
+            feed.write(b"y");
+        }
+        let told = texts(feed.tell("t", Some(Some(0))));
+        assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
+        assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
+        // What nobody was told of is not taken back.
+        let mut feed = Feed::default();
+        feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
+        let told = feed.tell_in("c", "t", "x", None);
+        assert_eq!(texts(told)[1..], ["x".repeat(UNTOLD_BYTES_MAX)]);
+    }
+}
