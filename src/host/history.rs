@@ -122,11 +122,6 @@ impl History {
         &self.turns
     }
 
-    /// All of them, to keep.
-    pub fn into_turns(self) -> Vec<CompletedTurn> {
-        self.turns
-    }
-
     /// Those from this place on.
     pub fn since(&self, place: usize) -> &[CompletedTurn] {
         self.turns.get(place..).unwrap_or_default()

@@ -182,10 +182,9 @@ impl Conversation {
                 let outcome = apply_action_to_chat(&mut self.state, action);
                 let later = std::mem::take(&mut self.history);
                 self.take_completed();
-                let earlier = std::mem::take(&mut self.history).into_turns();
-                let earlier = earlier.into_iter().filter(|turn| !later.contains(turn.id()));
-                self.history =
-                    earlier.collect::<Vec<_>>().into_iter().chain(later.turns().iter().cloned()).collect();
+                let earlier = std::mem::take(&mut self.history);
+                let lacked = earlier.turns().iter().filter(|turn| !later.contains(turn.id()));
+                self.history = lacked.chain(later.turns()).cloned().collect();
                 outcome
             }
             StateAction::ChatTurnStarted(_)
