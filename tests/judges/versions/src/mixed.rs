@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use ahp_sidecar::backend::{script::Script, Agents, Backend, Report};
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Ids, Input, Now, Output, Timer};
-use ahp_sidecar::host::{listing, log::Window, Config, Host, Start};
+use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::methods::Method;
@@ -122,7 +122,7 @@ impl Stage {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
             agents: agents.describe(),
             root_schema: ahp_sidecar::host::nothing_to_configure(),
-            replay_window: Window::default(),
+            replay_window: ReplayWindow::default(),
             start: Start::default(),
             memory_budget: usize::MAX,
             limits: Default::default(),
