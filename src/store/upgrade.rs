@@ -104,7 +104,6 @@ pub(super) fn to_version_4(connection: &Connection) -> Result<(), StoreError> {
 }
 
 const VERSION_5: &str = "
-    DROP TABLE IF EXISTS turns_with_texts;
     ALTER TABLE turns RENAME TO turns_with_texts;
     -- What stands in the index is enough to find a turn; its text is read alone.
     CREATE TABLE turns (
