@@ -2,7 +2,8 @@
 //!
 //! Owns: their rows, which are small, and their texts, which are apart from them: looking for a turn reads no other one.
 //! Chats that began as others did share texts with them; a text goes with the last turn that has it.
-//! Never: knows what is in a turn, or removes a text of which it is not known how many turns have it.
+//! Never: knows what is in a turn, or removes a text of which it is not known how many turns have it. The text that a
+//! damaged row names stays.
 
 use std::ops::Range;
 
@@ -110,8 +111,10 @@ pub(super) fn share(
     }
     for row in rows(connection, from, BY_PLACE)?.into_iter().filter(|row| places.contains(&row.place)) {
         put_row(connection, to, &row)?;
-        let uses = uses(connection, row.text)?;
-        put_uses(connection, row.text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
+        if row.is_sound {
+            let uses = uses(connection, row.text)?;
+            put_uses(connection, row.text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
+        }
     }
     Ok(())
 }
@@ -123,10 +126,15 @@ pub(super) fn cut(connection: &Connection, chat: ChatKey, keep: u64) -> Result<(
 
 fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) -> Result<(), StoreError> {
     let range = params![signed(chat.0), signed(first), signed(last)];
-    let texts: Vec<i64> = connection
-        .prepare_cached("SELECT text FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3")?
-        .query_map(range, |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
+    let sql =
+        "SELECT place, id, text, bytes, text_sum, sum FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3";
+    let mut texts = Vec::new();
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(range)?;
+    while let Some(row) = rows.next()? {
+        // What a damaged row calls its text may be that of another turn.
+        texts.extend(TurnRow::read(chat, row).ok().filter(|row| row.is_sound).map(|row| row.text));
+    }
     for text in texts {
         match uses(connection, text)? {
             None => {

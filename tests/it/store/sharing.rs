@@ -70,3 +70,18 @@ fn a_text_stays_when_it_is_not_known_how_many_turns_have_it() {
         assert_is_there(&path);
     }
 }
+
+#[test]
+fn a_damaged_row_takes_no_text_of_another_turn_with_it() {
+    for damage in [
+        "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1002 AND place = 2) WHERE chat = 1001",
+        "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1002 AND place = 0), sum = 'x' WHERE chat = 1001",
+    ] {
+        let (_folder, path) = place();
+        let (mut writer, _) = open(&path);
+        writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
+        rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
+        assert_is_there(&path);
+    }
+}
