@@ -4,6 +4,7 @@
 //! and removing one for good.
 //! Never: knows what the JSON text in a row means, or gives a sequence number.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::errors::StoreError;
 use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
+use super::turns::SharedTexts;
 use super::{agents, check, mend, schema, space, trash, turns, ways};
 use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
@@ -185,12 +187,18 @@ impl Archive {
     /// When it cannot be told which there are.
     pub fn salvage(&self, key: SessionKey) -> Result<Vec<Result<Salvaged, StoreError>>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
-        Ok(chats.into_iter().map(|chat| self.salvage_chat(key, chat)).collect())
+        let mut shared = SharedTexts::new();
+        Ok(chats.into_iter().map(|chat| self.salvage_chat(key, chat, &mut shared)).collect())
     }
 
-    fn salvage_chat(&self, session: SessionKey, key: ChatKey) -> Result<Salvaged, StoreError> {
+    fn salvage_chat(
+        &self,
+        session: SessionKey,
+        key: ChatKey,
+        shared: &mut SharedTexts,
+    ) -> Result<Salvaged, StoreError> {
         let mut chat = rows::chat(&self.connection, session, key)?;
-        let turns = chat.turns(&self.connection).collect();
+        let turns = chat.turns(&self.connection, shared).collect();
         let behind = match chat.actions(&self.connection, &mut |_| true) {
             Ok(actions) => {
                 chat.saved.actions = actions;
@@ -304,10 +312,18 @@ fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), Archi
     }
     rows::put_session(connection, &session.row)?;
     trash::take_out(connection, session.row.key)?;
+    // Chats that have begun as others of the session did have the same texts at the same places.
+    let mut kept: HashMap<(u64, &Bytes), ChatKey> = HashMap::new();
     for SavedChat { row, turns, progress, .. } in &session.chats {
-        turns::cut(connection, row.key, turns.len() as u64)?;
-        for (place, turn) in turns.iter().enumerate() {
-            turns::put(connection, row.key, place as u64, turn.id(), turn.text())?;
+        turns::cut(connection, row.key, 0)?;
+        for (turn, place) in turns.iter().zip(0..) {
+            match kept.get(&(place, turn.text())) {
+                Some(other) => turns::share(connection, *other, row.key, &(place..place + 1))?,
+                None => {
+                    turns::put(connection, row.key, place, turn.id(), turn.text())?;
+                    kept.insert((place, turn.text()), row.key);
+                }
+            }
         }
         rows::put_chat(connection, row)?;
         if let Some(progress) = progress {

@@ -9,6 +9,7 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
+use super::turns::SharedTexts;
 use super::{running, turns};
 use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
@@ -301,8 +302,9 @@ pub(super) fn whole_session(
 ) -> Result<Option<SavedSession>, StoreError> {
     let Some(row) = session(connection, key)? else { return Ok(None) };
     let chats = all_chat_keys(connection, key)?;
-    let chats =
-        chats.into_iter().map(|chat| whole_chat(connection, key, chat, sieve)).collect::<Result<_, _>>()?;
+    let mut shared = SharedTexts::new();
+    let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat, sieve, &mut shared));
+    let chats = chats.collect::<Result<_, _>>()?;
     Ok(Some(SavedSession { row, chats, deaths: 0 }))
 }
 
@@ -334,9 +336,10 @@ fn whole_chat(
     session: SessionKey,
     key: ChatKey,
     sieve: SieveFn<'_>,
+    shared: &mut SharedTexts,
 ) -> Result<SavedChat, StoreError> {
     let mut chat = chat(connection, session, key)?;
-    chat.saved.turns = chat.turns(connection).collect::<Result<_, _>>()?;
+    chat.saved.turns = chat.turns(connection, shared).collect::<Result<_, _>>()?;
     let row = &chat.saved.row;
     let mut sifted = false;
     chat.saved.actions = chat.actions(connection, &mut |line| {
@@ -401,8 +404,9 @@ impl StoredChat {
     pub(super) fn turns<'a>(
         &'a self,
         connection: &'a Connection,
+        shared: &'a mut SharedTexts,
     ) -> impl Iterator<Item = Result<CompletedTurn, StoreError>> + 'a {
-        turns::read(connection, self.saved.row.key, self.turns, &self.name)
+        turns::read(connection, self.saved.row.key, self.turns, &self.name, shared)
     }
 
     /// The lines of the actions that its row does not know of and that are needed; none when nothing runs in it.

@@ -5,8 +5,10 @@
 //! Never: knows what is in a turn, or removes a text of which it is not known how many turns have it. The text that a
 //! damaged row names stays.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
+use bytes::Bytes;
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::errors::{damaged_if, StoreError};
@@ -34,6 +36,13 @@ impl TurnRow {
         let (text, bytes, text_sum): (i64, u64, u32) = (row.get(2)?, unsigned(row.get(3)?), row.get(4)?);
         let is_sound = row_sum(chat, place, &id, text, bytes, text_sum) == row.get::<_, u32>(5)?;
         Ok(Self { place, id, text, bytes, text_sum, is_sound })
+    }
+}
+
+impl TurnRow {
+    /// Whether this is what was written as its text.
+    fn is_of(&self, text: &[u8]) -> bool {
+        text.len() as u64 == self.bytes && sum(&[text]) == self.text_sum
     }
 }
 
@@ -109,7 +118,7 @@ pub(super) fn share(
     if let Some(last) = places.clone().last() {
         cut_from_to(connection, to, places.start, last)?;
     }
-    for row in rows(connection, from, BY_PLACE)?.into_iter().filter(|row| places.contains(&row.place)) {
+    for row in rows(connection, from, places, BY_PLACE)? {
         put_row(connection, to, &row)?;
         if row.is_sound {
             let uses = uses(connection, row.text)?;
@@ -244,6 +253,9 @@ pub(super) fn last(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
+/// The texts that several turns have, as far as they were read: each is in memory once.
+pub(super) type SharedTexts = HashMap<i64, Bytes>;
+
 /// A chat's completed turns, oldest first; each of them may be damaged or missing. `count`: how many there must be.
 /// `name`: of what they are, for people.
 pub(super) fn read<'a>(
@@ -251,28 +263,37 @@ pub(super) fn read<'a>(
     chat: ChatKey,
     count: u64,
     name: &'a str,
+    shared: &'a mut SharedTexts,
 ) -> impl Iterator<Item = Result<CompletedTurn, StoreError>> + 'a {
-    let mut found = rows(connection, chat, BY_PLACE).unwrap_or_default();
+    let all = 0..u64::MAX;
+    let mut found = rows(connection, chat, &all, BY_PLACE).unwrap_or_default();
     if !(found.iter().map(|row| row.place).eq(0..count) && found.iter().all(|row| row.is_sound)) {
         // The index may be damaged: without it, it takes longer.
-        found = rows(connection, chat, "NOT INDEXED").unwrap_or(found);
+        found = rows(connection, chat, &all, "NOT INDEXED").unwrap_or(found);
     }
     let places = 0..count.max(found.last().map_or(0, |last| last.place + 1));
     let mut found = found.into_iter().peekable();
     places.map(move |place| {
         let row = found.next_if(|row| row.place == place).filter(|row| row.is_sound && place < count);
         let damaged = || format!("turn {} of {name}", place + 1);
-        let turn = row.map(|row| turn_of(connection, &row).map_err(damaged_if(damaged)));
+        let turn = row.map(|row| turn_of(connection, &row, shared).map_err(|error| error.on(damaged)));
         turn.transpose()?.flatten().ok_or_else(|| StoreError::Damaged(damaged()))
     })
 }
 
-fn rows(connection: &Connection, chat: ChatKey, way: &str) -> Result<Vec<TurnRow>, StoreError> {
+/// The rows of a chat's turns at these places, oldest first; without those that cannot be read.
+fn rows(
+    connection: &Connection,
+    chat: ChatKey,
+    places: &Range<u64>,
+    way: &str,
+) -> Result<Vec<TurnRow>, StoreError> {
     let sql = format!(
-        "SELECT place, id, text, bytes, text_sum, sum FROM turns {way} WHERE chat = ?1 AND place >= 0 ORDER BY place"
+        "SELECT place, id, text, bytes, text_sum, sum FROM turns {way}
+        WHERE chat = ?1 AND place >= ?2 AND place < ?3 ORDER BY place"
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query(params![signed(chat.0)])?;
+    let mut rows = statement.query(params![signed(chat.0), signed(places.start), signed(places.end)])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))? {
         // One that is damaged is missed where it should be.
@@ -282,11 +303,21 @@ fn rows(connection: &Connection, chat: ChatKey, way: &str) -> Result<Vec<TurnRow
 }
 
 /// The turn of a row; none when it is not what was written.
-fn turn_of(connection: &Connection, row: &TurnRow) -> rusqlite::Result<Option<CompletedTurn>> {
+fn turn_of(
+    connection: &Connection,
+    row: &TurnRow,
+    shared: &mut SharedTexts,
+) -> Result<Option<CompletedTurn>, StoreError> {
+    if let Some(text) = shared.get(&row.text) {
+        return Ok(row.is_of(text).then(|| CompletedTurn::new(&row.id, text.clone())));
+    }
     let text = connection
         .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
         .query_row(params![row.text], |found| Ok(found.get::<_, Blob>(0)?.0))
         .optional()?;
-    let text = text.filter(|text| text.len() as u64 == row.bytes && sum(&[text]) == row.text_sum);
-    Ok(text.map(|text| CompletedTurn::new(&row.id, text)))
+    let Some(text) = text.filter(|text| row.is_of(text)) else { return Ok(None) };
+    if uses(connection, row.text)?.is_some() {
+        shared.insert(row.text, text.clone());
+    }
+    Ok(Some(CompletedTurn::new(&row.id, text)))
 }

@@ -4,6 +4,7 @@
 //! Never: looks at what a turn is; that is the core's.
 
 use ahp_sidecar::host::effects::{ChatKey, ChatRow, Record, SessionKey};
+use ahp_sidecar::store::archive::Archive;
 
 use super::{load, open, place, reader, session, turn_text, whole};
 
@@ -84,4 +85,29 @@ fn a_damaged_row_takes_no_text_of_another_turn_with_it() {
         writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
         assert_is_there(&path);
     }
+}
+
+#[test]
+fn a_session_that_is_loaded_or_brought_back_shares_what_it_shared() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    let (from, to) = (ChatKey(1001), ChatKey(1003));
+    let (uri, body) = ("ahp-chat:/fork".to_owned(), "the fork".into());
+    let fork = ChatRow { key: to, session: SessionKey(1), uri, running: false, as_of: 0, body };
+    let shares = Record::TurnsShared { from, to, places: 0..3 };
+    writer.commit(&[whole(1), vec![shares, Record::Chat(fork)]].concat()).unwrap();
+    assert_eq!(counts(&path), (6, 3, 3));
+    let saved = load(&reader(&path), 1).unwrap().unwrap();
+    let [one, other] = &saved.chats[..] else { panic!("{saved:?}") };
+    assert_eq!(one.turns, other.turns);
+    let in_one_place =
+        one.turns.iter().zip(&other.turns).all(|(a, b)| a.text().as_ptr() == b.text().as_ptr());
+    assert!(in_one_place, "a text is in memory once");
+    writer.commit(&[Record::SessionRemoved(SessionKey(1))]).unwrap();
+    drop(writer);
+    let mut archive = Archive::open(&path).unwrap();
+    archive.bring_back(&saved).unwrap();
+    drop(archive);
+    assert_eq!(counts(&path), (6, 3, 3));
+    assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats, saved.chats);
 }
