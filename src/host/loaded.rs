@@ -278,6 +278,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         commands: None,
         run: None,
         settling: None,
+        kept_terminals: BTreeMap::new(),
         removed_turns: body.removed_turns.into_owned(),
         consumed,
         selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),

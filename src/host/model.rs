@@ -13,7 +13,9 @@ use ahp_types::state::{
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
-use super::effects::{AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TextKind, Token, Tokens};
+use super::effects::{
+    AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
+};
 pub(super) use super::effects::{ChannelId, SessionKey};
 use super::history::CompletedTurn;
 use super::locale::Language;
@@ -164,6 +166,8 @@ pub(super) struct Chat {
     pub(super) run: Option<Run>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
     pub(super) settling: Option<RunId>,
+    /// What its agent calls terminals that are kept in completed calls and not in memory: it may name them again.
+    pub(super) kept_terminals: BTreeMap<String, TerminalKey>,
     /// The ids of turns that were removed: none of them runs again.
     pub(super) removed_turns: BTreeSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
@@ -208,6 +212,7 @@ impl Chat {
             commands: None,
             run: None,
             settling: None,
+            kept_terminals: BTreeMap::new(),
             removed_turns: BTreeSet::new(),
             consumed: HashSet::new(),
             selecting: Vec::new(),

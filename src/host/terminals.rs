@@ -64,9 +64,9 @@ struct Shown<'a> {
     text: Option<&'a str>,
 }
 
-/// What the call says that shows the terminal of this URI.
+/// What the call says that shows the terminal of this URI: of several one that says what became of it, if one does.
 fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
-    parts.iter().find_map(|part| {
+    let mut all = parts.iter().filter_map(|part| {
         let ResponsePart::ToolCall(part) = part else { return None };
         let content = content_of(&part.tool_call);
         let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
@@ -78,20 +78,32 @@ fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
             _ => None,
         };
         Some(Shown { call: tool_call_id(&part.tool_call), block, text })
-    })
+    });
+    let first = all.next()?;
+    if first.block.result.is_some() {
+        return Some(first);
+    }
+    Some(all.find(|shown| shown.block.result.is_some()).unwrap_or(first))
 }
 
-/// The turn in which the terminal of this URI is shown: its id and its parts.
+/// The turn in which the terminal of this URI is shown: its id and its parts. Of several the first that says what became
+/// of it, if one does: that is the one in which it was opened, or the next.
 fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
-    let shows = |parts: &[ResponsePart]| shown_in(parts, uri).is_some();
-    let active = conversation.state().active_turn.as_ref().filter(|turn| shows(&turn.response_parts));
-    if let Some(turn) = active {
-        return Some((turn.id.clone(), turn.response_parts.clone()));
-    }
-    let over = conversation.history().turns().iter().rev();
+    let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
+    let over = conversation.history().turns().iter();
     let naming = over.filter(|turn| memmem::find(turn.text(), uri.as_bytes()).is_some());
-    let turn = naming.filter_map(CompletedTurn::read).find(|turn| shows(&turn.response_parts))?;
-    Some((turn.id, turn.response_parts))
+    let over = naming.filter_map(CompletedTurn::read).map(|turn| (turn.id, turn.response_parts));
+    let active = conversation.state().active_turn.iter();
+    let active = active.map(|turn| (turn.id.clone(), turn.response_parts.clone()));
+    let mut found = None;
+    for turn in over.chain(active) {
+        match says_more(&turn.1) {
+            Some(true) => return Some(turn),
+            Some(false) if found.is_none() => found = Some(turn),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// The terminals that the calls of a completed turn show.
@@ -134,7 +146,14 @@ impl Host {
         };
         let action = match event {
             TerminalEvent::Data(data) => StateAction::TerminalData(TerminalDataAction { data }),
-            TerminalEvent::Cleared => StateAction::TerminalCleared(TerminalClearedAction {}),
+            TerminalEvent::Cleared => {
+                let Some(terminal) = self.channels.terminals.known_mut(key) else { return };
+                terminal.is_cut = true;
+                if terminal.state.content.is_empty() {
+                    return;
+                }
+                StateAction::TerminalCleared(TerminalClearedAction {})
+            }
             TerminalEvent::Exited(exit_code) => {
                 self.terminals_changed = true;
                 StateAction::TerminalExited(TerminalExitedAction { exit_code })
@@ -204,23 +223,48 @@ impl Host {
     }
 
     /// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has become of those that
-    /// have ended.
+    /// have ended. A name that says nothing any more is left out, and the text beside it stays.
     pub(super) fn place_terminals(
         &self,
         chat: ChatKey,
         mut content: Vec<ToolResultContent>,
     ) -> Vec<ToolResultContent> {
-        for content in &mut content {
-            let ToolResultContent::Terminal(block) = content else { continue };
-            let by_uri = || self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-            let key = self.terminal_called(chat, &block.resource).or_else(by_uri);
-            let Some(terminal) = key.and_then(|key| self.channels.terminals.get(&key)) else { continue };
-            block.resource.clone_from(&terminal.channel.uri);
-            block.title.clone_from(&terminal.state.title);
-            block.is_pty = terminal.state.is_pty;
-            block.result = terminal.result();
-        }
+        content.retain_mut(|content| match content {
+            ToolResultContent::Terminal(block) => self.place_terminal(chat, block),
+            _ => true,
+        });
         content
+    }
+
+    /// Whether there is something to say of a terminal.
+    fn place_terminal(&self, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
+        let by_uri = || self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+        let called = self.terminal_called(chat, &block.resource);
+        let of_chat = self.channels.chats.known(chat);
+        let kept = of_chat.and_then(|chat| {
+            let TerminalKey(number) = chat.kept_terminals.get(&block.resource)?;
+            Some(terminal_uri(&chat.channel.uri, *number))
+        });
+        let kept_in_memory = || kept.as_ref().and_then(|uri| self.channels.by_uri.get(uri)?.terminal());
+        let made_again;
+        let key = called.or_else(by_uri).or_else(kept_in_memory);
+        let terminal = match (key.and_then(|key| self.channels.terminals.get(&key)), &kept) {
+            (Some(terminal), _) => terminal,
+            (None, Some(uri)) => match self.terminal_shown(uri) {
+                Some((_, terminal)) => {
+                    made_again = terminal;
+                    &made_again
+                }
+                None => return false,
+            },
+            // It is no name, but the URI of another terminal.
+            (None, None) => return block.resource.contains(':'),
+        };
+        block.resource.clone_from(&terminal.channel.uri);
+        block.title.clone_from(&terminal.state.title);
+        block.is_pty = terminal.state.is_pty;
+        block.result = terminal.result();
+        true
     }
 
     /// A call is over that says what has become of these terminals.
@@ -243,13 +287,16 @@ impl Host {
 
     /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the same names.
     pub(super) fn end_terminals_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        if let Some(chat) = self.channels.chats.known_mut(chat) {
+            chat.kept_terminals.clear();
+        }
+        self.terminals_changed = true;
         for key in self.terminals_of(chat) {
             let Some(terminal) = self.channels.terminals.known_mut(key) else { continue };
             terminal.name = None;
             if terminal.runs() {
                 let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
                 self.sequence(step, key, action, None);
-                self.terminals_changed = true;
                 self.background_work_is_over(step, key);
             }
         }
@@ -281,19 +328,30 @@ impl Host {
         terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
     }
 
-    /// Lets those out of memory that can be made again, and that nobody follows.
+    /// Lets those out of memory that have ended and that nobody follows, if they can be made again, or if no call shows them
+    /// or will.
     pub(super) fn settle_terminals(&mut self) {
         if !std::mem::take(&mut self.terminals_changed) {
             return;
         }
-        let stays = |it: &Terminal| it.runs() || !it.is_kept || !it.channel.subscribers.is_empty();
-        self.channels.terminals.retain(|_, terminal| {
-            let stays = stays(terminal);
-            if !stays {
-                self.channels.by_uri.remove(&terminal.channel.uri);
+        let over =
+            self.channels.terminals.iter().filter(|(_, it)| !it.runs() && it.channel.subscribers.is_empty());
+        let going = over.filter(|(_, it)| it.is_kept || !self.may_be_shown(it));
+        for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let Some(terminal) = self.channels.terminals.remove(&key) else { continue };
+            self.channels.by_uri.remove(&terminal.channel.uri);
+            let chat = self.channels.chats.known_mut(terminal.chat);
+            if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
+                chat.kept_terminals.insert(name, key);
             }
-            stays
-        });
+        }
+    }
+
+    /// Whether a call shows a terminal, or its agent may still have one of the turn that runs show it.
+    fn may_be_shown(&self, terminal: &Terminal) -> bool {
+        let Some(chat) = self.channels.chats.known(terminal.chat) else { return false };
+        (terminal.name.is_some() && chat.run.is_some())
+            || turn_showing(&chat.conversation, &terminal.channel.uri).is_some()
     }
 
     /// Makes the terminals again that are asked for, as far as calls of chats in memory show them.

@@ -182,6 +182,7 @@ impl Host {
     ) {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.take() else { return };
+        self.terminals_changed = true;
         self.runs -= 1;
         if !matches!(ending, Ending::Failed { resumable: true, .. }) {
             chat.progress.remove(&run.turn_id);

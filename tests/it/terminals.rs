@@ -65,27 +65,44 @@ impl World {
         world.chat = opened(&world.outputs);
         world.hear(Event::Opened);
         world.say(json!({ "id": 3, "method": "subscribe", "params": { "channel": CHAT } }));
+        world.start("t1");
+        world.call("c");
+        world.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned(), detaches: true });
+        world.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
+        let content = world.told("chat/toolCallContentChanged");
+        let uri = content["content"][0]["resource"].as_str().unwrap().to_owned();
+        (world, uri)
+    }
+
+    fn start(&mut self, turn: &str) {
+        self.outputs.clear();
         let message = json!({ "text": "go", "origin": { "kind": "user" } });
-        let action = json!({ "type": "chat/turnStarted", "turnId": "t1", "message": message });
+        let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
         let params = json!({ "channel": CHAT, "clientSeq": 1, "action": action });
-        world.say(json!({ "method": "dispatchAction", "params": params }));
-        let started = world.outputs.iter().find_map(|output| match output {
+        self.say(json!({ "method": "dispatchAction", "params": params }));
+        let started = self.outputs.iter().find_map(|output| match output {
             Output::Agent(_, command) => match &**command {
                 Command::StartTurn { run, .. } => Some(*run),
                 _ => None,
             },
             _ => None,
         });
-        world.run = started.unwrap();
+        self.run = started.unwrap();
+    }
+
+    fn call(&mut self, id: &str) {
         let (name, display_name) = ("sh".to_owned(), "sh".to_owned());
-        world.report(TurnEvent::ToolStarted { id: "c".to_owned(), name, display_name });
+        self.report(TurnEvent::ToolStarted { id: id.to_owned(), name, display_name });
         let (input, message) = ("x".to_owned(), "x".into());
-        world.report(TurnEvent::ToolReady { id: "c".to_owned(), input, message, gate: ToolGate::Open });
-        world.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned(), detaches: true });
-        world.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
-        let content = world.told("chat/toolCallContentChanged");
-        let uri = content["content"][0]["resource"].as_str().unwrap().to_owned();
-        (world, uri)
+        self.report(TurnEvent::ToolReady { id: id.to_owned(), input, message, gate: ToolGate::Open });
+    }
+
+    /// A call shows a terminal, and is over.
+    fn call_shows(&mut self, id: &str, name: &str) {
+        self.call(id);
+        self.report(TurnEvent::ToolContent { id: id.to_owned(), content: shown(name) });
+        let outcome = ToolOutcome { success: true, message: "x".into(), content: shown(name), error: None };
+        self.report(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false });
     }
 
     fn feed(&mut self, input: Input) {
@@ -198,7 +215,7 @@ fn a_client_that_follows_a_terminal_has_what_it_shows() {
     assert_eq!(mirror, world.follow(&uri));
     world.done();
     let done = world.told("chat/toolCallComplete");
-    let result = json!({ "exitCode": 3, "preview": "three" });
+    let result = json!({ "exitCode": 3, "preview": "three", "truncated": true });
     assert_eq!(done["result"]["content"][0]["result"], result);
     // It is made again of the call when nobody follows it any more.
     world.leave(&uri);
@@ -231,6 +248,50 @@ fn what_is_too_much_is_cut_at_its_beginning() {
     assert_eq!(done["result"]["content"][0]["result"]["truncated"], true);
     world.leave(&uri);
     assert_eq!(world.follow(&uri), kept);
+}
+
+#[test]
+fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
+    let (mut world, uri) = World::new();
+    world.data("done");
+    world.print(TerminalEvent::Exited(Some(3)));
+    world.done();
+    let first = world.told("chat/toolCallComplete")["result"]["content"].clone();
+    assert_eq!((&first[0]["resource"], &first[0]["result"]["exitCode"]), (&json!(uri), &json!(3)));
+    let kept = world.follow(&uri);
+    world.leave(&uri);
+    world.call_shows("d", "one");
+    let again = world.told("chat/toolCallComplete")["result"]["content"].clone();
+    assert_eq!(first, again, "in the same turn");
+    world.report(TurnEvent::Ended(TurnEnd::Complete));
+    world.start("t2");
+    world.call_shows("e", "one");
+    let again = world.told("chat/toolCallComplete")["result"]["content"].clone();
+    assert_eq!(first, again, "in a later turn");
+    assert_eq!(world.follow(&uri), kept);
+    // A name that nobody knows is not told.
+    world.call_shows("f", "two");
+    assert_eq!(world.told("chat/toolCallComplete")["result"].get("content"), None);
+}
+
+#[test]
+fn what_has_ended_and_is_shown_nowhere_goes() {
+    for is_truncated in [false, true] {
+        let (mut world, uri) = World::new();
+        if !is_truncated {
+            // What the call says of it is replaced.
+            world.report(TurnEvent::ToolContent { id: "c".to_owned(), content: Vec::new() });
+        }
+        world.print(TerminalEvent::Exited(Some(0)));
+        world.report(TurnEvent::Ended(TurnEnd::Complete));
+        if is_truncated {
+            let params = json!({ "channel": CHAT, "clientSeq": 8, "action": { "type": "chat/truncated" } });
+            world.say(json!({ "method": "dispatchAction", "params": params }));
+        }
+        world.lines();
+        world.say(json!({ "id": 9, "method": "subscribe", "params": { "channel": uri } }));
+        assert_eq!(world.lines(), [json!({ "error": -32008 })], "{is_truncated}");
+    }
 }
 
 #[test]

@@ -120,7 +120,7 @@ pub enum TerminalEvent {
     },
     /// The command has printed more.
     Data(String),
-    /// What comes next does not follow what came before: there was too much of it in between.
+    /// What comes next does not follow what came before, or is not the beginning: there was too much to tell all of it.
     Cleared,
     /// The command has ended, with this status where it has one. Nothing follows.
     Exited(Option<i64>),

@@ -8,6 +8,9 @@ use crate::host::effects::{Event, TerminalEvent};
 /// So much waits to be told at most, in bytes: of more, the latest.
 const UNTOLD_BYTES_MAX: usize = 64 << 10;
 
+/// How far behind the place where it must be cut the end of a line is looked for, in bytes.
+const LINE_BYTES_MAX: usize = 4 << 10;
+
 /// From so many bytes on a terminal is told of less often.
 const CHATTY_BYTES: u64 = 1 << 20;
 
@@ -53,6 +56,10 @@ impl Feed {
         // A character that has lost its beginning is lost.
         let rest = self.untold[at..].iter().take(CHARACTER_BYTES_MAX - 1);
         at += rest.take_while(|byte| **byte & 0xC0 == 0x80).count();
+        // What begins with a line is not begun inside one, nor inside an escape sequence.
+        let rest = &self.untold[at..];
+        let near = &rest[..rest.len().min(LINE_BYTES_MAX)];
+        at += memchr::memchr(b'\n', near).map_or(0, |end| end + 1);
         self.untold.drain(..at);
         self.is_torn = true;
     }
@@ -88,7 +95,7 @@ impl Feed {
         let mut events = Vec::new();
         self.leave_out();
         let text = self.take_text(end.is_some());
-        if std::mem::take(&mut self.is_torn) && self.told_bytes > 0 {
+        if std::mem::take(&mut self.is_torn) {
             events.push(TerminalEvent::Cleared);
         }
         self.told_bytes += text.len() as u64;
@@ -164,10 +171,17 @@ mod tests {
         let told = texts(feed.tell("t", Some(Some(0))));
         assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
         assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
-        // What nobody was told of is not taken back.
+        // That something is missing before what is told first is told, too.
         let mut feed = Feed::default();
         feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
         let told = feed.tell_in("c", "t", "x", None);
-        assert_eq!(texts(told)[1..], ["x".repeat(UNTOLD_BYTES_MAX)]);
+        assert_eq!(texts(told)[1..], ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX)]);
+    }
+
+    #[test]
+    fn what_follows_what_is_left_out_begins_with_a_line() {
+        let mut feed = open();
+        feed.write(format!("torn \x1b[31m line\n{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
+        assert_eq!(texts(feed.tell("t", None)), ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]);
     }
 }
