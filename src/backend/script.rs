@@ -24,7 +24,6 @@ use clients::names_of;
 pub use clients::GuardedScript;
 
 use super::{Backend, HostLine, RunningConversation};
-use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
@@ -285,9 +284,9 @@ impl ScriptAgent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let history = open.history.iter().filter_map(CompletedTurn::read).flat_map(|turn| {
-            let attached = open.attached.get(&turn.id).into_iter().flatten().map(attached_text);
-            attached.chain([turn.message.text]).collect::<Vec<_>>()
+        let history = open.history.iter().flat_map(|turn| {
+            let attached = open.attached.get(turn.id()).into_iter().flatten().map(attached_text);
+            attached.chain(turn.message().map(|message| message.text)).collect::<Vec<_>>()
         });
         let memory = about.into_iter().chain(history).collect();
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));

@@ -3,6 +3,7 @@
 //! Owns: their order, the JSON text of each, which is all that memory holds of it, and where the turn of an id is.
 //! Never: changes a turn. One that goes on is taken out, and comes in again when it ends.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -99,6 +100,8 @@ pub struct History {
     /// Of two turns with one id, the first.
     places: HashMap<Arc<str>, usize>,
     bytes: usize,
+    /// What began the last one, once somebody has asked: summaries do again and again, and the turn may be large.
+    last_message: OnceCell<Option<Message>>,
 }
 
 impl History {
@@ -137,6 +140,11 @@ impl History {
         self.turns.last()
     }
 
+    /// What the user said that began the one that ended last.
+    pub fn last_message(&self) -> Option<&Message> {
+        self.last_message.get_or_init(|| self.last().and_then(CompletedTurn::message)).as_ref()
+    }
+
     /// The turn of this id.
     pub fn get(&self, id: &str) -> Option<&CompletedTurn> {
         self.turns.get(self.place_of(id)?)
@@ -152,8 +160,15 @@ impl History {
         self.places.contains_key(id)
     }
 
+    /// A turn ends.
+    pub fn end(&mut self, turn: Turn) {
+        self.push(CompletedTurn::of(&turn));
+        self.last_message = Some(turn.message).into();
+    }
+
     /// Another one has ended.
     pub fn push(&mut self, turn: CompletedTurn) {
+        self.last_message = OnceCell::new();
         self.places.entry(turn.id.clone()).or_insert(self.turns.len());
         self.bytes += turn.text.len();
         self.turns.push(turn);
@@ -161,6 +176,7 @@ impl History {
 
     /// Keeps so many of the oldest.
     pub fn truncate(&mut self, count: usize) {
+        self.last_message = OnceCell::new();
         for turn in self.turns.drain(count.min(self.turns.len())..) {
             self.bytes -= turn.text.len();
             if self.places.get(&turn.id).is_some_and(|place| *place >= count) {
@@ -209,6 +225,27 @@ mod tests {
         assert_eq!(history.bytes(), all[0].text().len());
         history.truncate(0);
         assert!(history.is_empty() && !history.contains("a") && history.bytes() == 0);
+    }
+
+    #[test]
+    fn the_last_message_is_that_of_the_turn_that_is_last_now() {
+        let turn = |id: &str, text: &str| -> Turn {
+            let message = serde_json::json!({ "text": text, "origin": { "kind": "user" } });
+            let turn =
+                serde_json::json!({ "id": id, "message": message, "responseParts": [], "state": "complete" });
+            serde_json::from_value(turn).unwrap()
+        };
+        let text = |history: &History| history.last_message().map(|message| message.text.clone());
+        let mut history = History::default();
+        assert_eq!(text(&history), None);
+        history.end(turn("a", "one"));
+        assert_eq!(text(&history).as_deref(), Some("one"));
+        history.push(CompletedTurn::of(&turn("b", "two")));
+        assert_eq!(text(&history).as_deref(), Some("two"));
+        history.truncate(1);
+        assert_eq!(text(&history).as_deref(), Some("one"));
+        history.truncate(0);
+        assert_eq!(text(&history), None);
     }
 
     #[test]

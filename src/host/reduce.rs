@@ -203,7 +203,7 @@ impl Conversation {
     /// Turns that a reducer has ended are text from now on.
     fn take_completed(&mut self) {
         for turn in std::mem::take(&mut self.state.turns) {
-            self.history.push(CompletedTurn::of(&turn));
+            self.history.end(turn);
         }
     }
 

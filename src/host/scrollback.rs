@@ -7,8 +7,7 @@
 
 use ahp_types::state::TerminalContentPart;
 
-/// How far behind the place where it must be cut at the earliest the end of a line is looked for, in bytes.
-const LINE_BYTES_MAX: usize = 4 << 10;
+use crate::wire::escapes::place_to_cut;
 
 /// The text of a part.
 pub(super) fn text_of(part: &TerminalContentPart) -> &str {
@@ -51,67 +50,12 @@ pub(super) fn cut(content: &mut Vec<TerminalContentPart>, bytes_max: usize, byte
             return false;
         }
         if let Some(text) = text_of_mut(part) {
-            text.drain(..place_to_cut(text, excess.min(length)));
+            text.drain(..place_to_cut(text.as_bytes(), excess.min(length)));
         }
         excess = excess.saturating_sub(length);
         true
     });
     true
-}
-
-/// Where a program is in what it says to its terminal.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Within {
-    Text,
-    /// Behind an escape.
-    Escape,
-    /// In parameters.
-    Sequence,
-    /// In a string, which ends with BEL or an escape and a backslash.
-    Str,
-    /// Behind an escape in such a string.
-    StrEscape,
-}
-
-impl Within {
-    fn then(self, char: char) -> Self {
-        match (self, char) {
-            (Self::Str, '\x07') | (_, '\x18' | '\x1a') => Self::Text,
-            (Self::Str, '\x1b') => Self::StrEscape,
-            (Self::Str, _) => Self::Str,
-            (Self::StrEscape, '\\') => Self::Text,
-            (_, '\x1b') => Self::Escape,
-            (Self::Escape | Self::StrEscape, '[') => Self::Sequence,
-            (Self::Escape | Self::StrEscape, ']' | 'P' | 'X' | '^' | '_') => Self::Str,
-            (Self::Escape | Self::StrEscape, ' '..='/') => Self::Escape,
-            (Self::Escape | Self::StrEscape, _) => Self::Text,
-            (Self::Sequence, '@'..='~') => Self::Text,
-            (Self::Sequence, _) => Self::Sequence,
-            (Self::Text, _) => Self::Text,
-        }
-    }
-}
-
-/// Where to cut a text that must lose so many bytes: behind the end of a line, if one is near, and within no escape
-/// sequence.
-fn place_to_cut(text: &str, excess: usize) -> usize {
-    let mut within = Within::Text;
-    let mut found = None;
-    for (at, char) in text.char_indices() {
-        if at >= excess && found.is_none() && within == Within::Text {
-            found = Some(at);
-        }
-        if at > excess + LINE_BYTES_MAX {
-            break;
-        }
-        within = within.then(char);
-        let end = at + char.len_utf8();
-        if char == '\n' && end >= excess && within == Within::Text {
-            return end;
-        }
-    }
-    let boundary = || (excess..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    found.unwrap_or_else(boundary)
 }
 
 #[cfg(test)]
@@ -165,22 +109,6 @@ mod tests {
         let mut content = vec![command("0123456789", false), plain("tail")];
         cut(&mut content, 5, 3);
         assert_eq!(content, [command("", false), plain("ail")]);
-    }
-
-    #[test]
-    fn no_line_and_no_escape_sequence_is_torn() {
-        for (text, excess, left) in [
-            ("one\ntwo\nthree", 2, "two\nthree"),
-            ("one\ntwo\nthree", 4, "two\nthree"),
-            ("one\ntwo\nthree", 5, "three"),
-            ("a\x1b[31mred", 3, "red"),
-            ("a\x1b]0;ti\ntle\x07b", 4, "b"),
-            ("a\x1b]0;ti\ntle\x1b\\b", 4, "b"),
-            ("a\x1b(Bb", 3, "b"),
-            ("aäb", 2, "b"),
-        ] {
-            assert_eq!(&text[place_to_cut(text, excess)..], left, "{text:?} {excess}");
-        }
     }
 
     proptest! {

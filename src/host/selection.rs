@@ -17,7 +17,6 @@ use serde_json::{json, Value};
 use super::actions::{Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
-use super::history::CompletedTurn;
 use super::model::{ChannelId, Session, SessionKey};
 use super::reduce::Conversation;
 use super::refusal::Refusal;
@@ -309,11 +308,9 @@ fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
 
 fn selection_of(conversation: &Conversation) -> Selection {
     let state = conversation.state();
-    let last = match &state.active_turn {
-        Some(turn) => json_of(&turn.message),
-        None => json_of(&conversation.history().last().and_then(CompletedTurn::message)),
-    };
-    Selection::of(&json_of(&state.draft), &last)
+    let running = state.active_turn.as_ref().map(|turn| &turn.message);
+    let last = running.or_else(|| conversation.history().last_message());
+    Selection::of(&json_of(&state.draft), &json_of(&last))
 }
 
 fn empty_message() -> Message {

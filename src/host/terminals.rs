@@ -8,6 +8,8 @@
 //! that a client that missed something is told exactly that. Where the call does not say how the command has ended, because
 //! the host or the call has ended before it, whoever asks gets the state.
 
+use std::collections::BTreeMap;
+
 use ahp_types::actions::{
     ActionOrigin, ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction,
     TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
@@ -401,6 +403,8 @@ impl Host {
     /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they are there as long as
     /// it is, whatever becomes of the chat that it comes from. Commands that run are shown where they are.
     pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [CompletedTurn]) {
+        // One that several calls show is one.
+        let mut copies: BTreeMap<String, String> = BTreeMap::new();
         for turn in turns.iter_mut().filter(|turn| memmem::find(turn.text(), SCHEME.as_bytes()).is_some()) {
             let Some(mut read) = turn.read() else { continue };
             let mut is_changed = false;
@@ -408,7 +412,8 @@ impl Host {
                 let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
                 let terminal = known.and_then(|key| self.channels.terminals.get(&key));
                 if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
-                    block.resource = terminal_uri(chat, self.fresh_key());
+                    let copy = copies.entry(block.resource.clone());
+                    block.resource = copy.or_insert_with(|| terminal_uri(chat, self.fresh_key())).clone();
                     is_changed = true;
                 }
             }

@@ -183,10 +183,8 @@ fn shown(message: Option<&Message>) -> Value {
 }
 
 fn said_last(chat: &Conversation) -> Value {
-    match &chat.state().active_turn {
-        Some(turn) => shown(Some(&turn.message)),
-        None => shown(chat.history().last().and_then(CompletedTurn::message).as_ref()),
-    }
+    let running = chat.state().active_turn.as_ref().map(|turn| &turn.message);
+    shown(running.or_else(|| chat.history().last_message()))
 }
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of them.

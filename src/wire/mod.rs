@@ -10,6 +10,7 @@ pub mod action_lines;
 pub mod asides;
 pub mod channels;
 pub mod errors;
+pub mod escapes;
 pub mod methods;
 pub mod names;
 pub mod rpc;

@@ -269,6 +269,23 @@ fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
     let again = world.told("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!(first, again, "in a later turn");
     assert_eq!(world.follow(&uri), kept);
+    world.report(TurnEvent::Ended(TurnEnd::Complete));
+    let source = json!({ "kind": "fork", "chat": CHAT, "turnId": "t2" });
+    let params = json!({ "channel": SESSION, "chat": "ahp-chat:/fork", "source": source });
+    world.say(json!({ "id": 5, "method": "createChat", "params": params }));
+    world.lines();
+    world.say(json!({ "id": 6, "method": "subscribe", "params": { "channel": "ahp-chat:/fork" } }));
+    let fork = world.lines().remove(0)["snapshot"]["state"].to_string();
+    let resources =
+        fork.split("\"resource\":\"ahp-terminal:").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let resources: Vec<String> = resources.map(|rest| format!("ahp-terminal:{rest}")).collect();
+    assert_eq!(resources.len(), 3, "{fork}");
+    assert!(
+        resources.iter().all(|it| *it == resources[0] && *it != uri),
+        "one of its own in the fork: {resources:?}"
+    );
+    assert_eq!(text_of(&world.follow(&resources[0])), text_of(&kept));
+    world.start("t3");
     // A name that nobody knows is not told.
     world.call_shows("f", "two");
     assert_eq!(world.told("chat/toolCallComplete")["result"].get("content"), None);

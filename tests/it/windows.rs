@@ -199,6 +199,28 @@ fn what_is_done_to_a_window_leaves_the_turns_of_the_others_alone() {
 }
 
 #[test]
+fn a_fork_that_one_window_makes_is_told_to_the_others_with_what_was_said() {
+    let (_outer, folder) = state();
+    let mut one = Window::open(&folder, "one");
+    one.make_session();
+    let mut other = Window::open(&folder, "other");
+    other.ask("subscribe", json!({ "channel": SESSION }));
+    one.begin("t", "/say it was said");
+    one.until("chat/turnComplete");
+    let source = json!({ "kind": "fork", "chat": CHAT, "turnId": "t" });
+    let fork = json!({ "channel": SESSION, "chat": "ahp-chat:/fork", "source": source });
+    assert!(one.ask("createChat", fork)["error"].is_null());
+    let added = other.until("session/chatAdded").pop().unwrap();
+    assert_eq!(added["params"]["action"]["summary"]["resource"], "ahp-chat:/fork");
+    let chat = |answer: Value| answer["result"]["snapshot"]["state"]["turns"].clone();
+    let forked = chat(other.ask("subscribe", json!({ "channel": "ahp-chat:/fork" })));
+    assert!(forked.to_string().contains("it was said"), "{forked}");
+    assert_eq!(forked, chat(one.follow()));
+    assert_eq!((one.end(), other.end()), (Some(0), Some(0)));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
 fn a_window_that_is_asked_to_leave_has_its_own_turn_cancelled() {
     let (_outer, folder) = state();
     let mut stays = Window::open(&folder, "stays");

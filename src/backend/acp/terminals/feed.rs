@@ -4,12 +4,10 @@
 //! Never: knows where they come from, or when it is time to tell them.
 
 use crate::host::effects::{Event, TerminalEvent};
+use crate::wire::escapes::place_to_cut;
 
 /// So much waits to be told at most, in bytes: of more, the latest.
 const UNTOLD_BYTES_MAX: usize = 64 << 10;
-
-/// How far behind the place where it must be cut the end of a line is looked for, in bytes.
-const LINE_BYTES_MAX: usize = 4 << 10;
 
 /// From so many bytes on a terminal is told of less often.
 const CHATTY_BYTES: u64 = 1 << 20;
@@ -49,18 +47,11 @@ impl Feed {
 
     /// Leaves out what is too much: the oldest of it.
     fn leave_out(&mut self) {
-        let mut at = self.untold.len().saturating_sub(UNTOLD_BYTES_MAX);
-        if at == 0 {
+        let excess = self.untold.len().saturating_sub(UNTOLD_BYTES_MAX);
+        if excess == 0 {
             return;
         }
-        // A character that has lost its beginning is lost.
-        let rest = self.untold[at..].iter().take(CHARACTER_BYTES_MAX - 1);
-        at += rest.take_while(|byte| **byte & 0xC0 == 0x80).count();
-        // What begins with a line is not begun inside one, nor inside an escape sequence.
-        let rest = &self.untold[at..];
-        let near = &rest[..rest.len().min(LINE_BYTES_MAX)];
-        at += memchr::memchr(b'\n', near).map_or(0, |end| end + 1);
-        self.untold.drain(..at);
+        self.untold.drain(..place_to_cut(&self.untold, excess));
         self.is_torn = true;
     }
 
@@ -179,9 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_what_is_left_out_begins_with_a_line() {
+    fn what_is_left_out_tears_no_line_and_no_escape_sequence() {
         let mut feed = open();
         feed.write(format!("torn \x1b[31m line\n{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
+        assert_eq!(texts(feed.tell("t", None)), ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]);
+        feed.write(format!("\x1b]0;a title\x07{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
         assert_eq!(texts(feed.tell("t", None)), ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]);
     }
 }

@@ -1,0 +1,106 @@
+//! What programs say to their terminals: text with escape sequences in it.
+//!
+//! Owns: where such text may be cut.
+//! Never: obeys a sequence, or says what one means.
+
+/// How far behind the place where it must be cut at the earliest the end of a line is looked for, in bytes.
+const LINE_BYTES_MAX: usize = 4 << 10;
+
+const ESCAPE: u8 = 0x1b;
+
+/// Where a program is in what it says to its terminal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Text,
+    /// Behind an escape.
+    Escape,
+    /// In parameters.
+    Sequence,
+    /// In a string, which ends with BEL or an escape and a backslash.
+    Str,
+    /// Behind an escape in such a string.
+    StrEscape,
+}
+
+impl Within {
+    fn then(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Self::Str, 0x07) | (_, 0x18 | 0x1a) => Self::Text,
+            (Self::Str, ESCAPE) => Self::StrEscape,
+            (Self::Str, _) => Self::Str,
+            (Self::StrEscape, b'\\') => Self::Text,
+            (_, ESCAPE) => Self::Escape,
+            (Self::Escape | Self::StrEscape, b'[') => Self::Sequence,
+            (Self::Escape | Self::StrEscape, b']' | b'P' | b'X' | b'^' | b'_') => Self::Str,
+            (Self::Escape | Self::StrEscape, b' '..=b'/') => Self::Escape,
+            (Self::Escape | Self::StrEscape, _) => Self::Text,
+            (Self::Sequence, b'@'..=b'~') => Self::Text,
+            (Self::Sequence, _) => Self::Sequence,
+            (Self::Text, _) => Self::Text,
+        }
+    }
+}
+
+/// Where to cut a text that must lose so many bytes: behind the end of a line, if one is near, and within no escape
+/// sequence and no character.
+pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
+    let (mut within, mut found, mut at) = (Within::Text, None, 0);
+    while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
+        if within == Within::Text && at + 1 < excess {
+            // Until there is a sequence, there is nothing to see before the last byte that must go.
+            let before = &text[at..(excess - 1).min(text.len())];
+            at += memchr::memchr(ESCAPE, before).unwrap_or(before.len());
+        }
+        let Some(&byte) = text.get(at) else { break };
+        if at >= excess && found.is_none() && within == Within::Text && begins_a_character(text, at) {
+            found = Some(at);
+        }
+        within = within.then(byte);
+        at += 1;
+        if byte == b'\n' && at >= excess && within == Within::Text {
+            return at;
+        }
+    }
+    let boundary = || (excess..text.len()).find(|at| begins_a_character(text, *at)).unwrap_or(text.len());
+    found.unwrap_or_else(boundary)
+}
+
+/// Whether no character of UTF-8 goes on here. Text that is none may be cut anywhere after some bytes.
+fn begins_a_character(text: &[u8], at: usize) -> bool {
+    let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
+    let before = at.checked_sub(3).and_then(|start| text.get(start..at));
+    !text.get(at).is_some_and(goes_on) || before.is_some_and(|before| before.iter().all(goes_on))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn no_line_and_no_escape_sequence_is_torn() {
+        for (text, excess, left) in [
+            ("one\ntwo\nthree", 2, "two\nthree"),
+            ("one\ntwo\nthree", 4, "two\nthree"),
+            ("one\ntwo\nthree", 5, "three"),
+            ("a\x1b[31mred", 3, "red"),
+            ("a\x1b]0;ti\ntle\x07b", 4, "b"),
+            ("a\x1b]0;ti\ntle\x1b\\b", 4, "b"),
+            ("a\x1b(Bb", 3, "b"),
+            ("aäb", 2, "b"),
+            ("one", 9, ""),
+        ] {
+            assert_eq!(&text[place_to_cut(text.as_bytes(), excess)..], left, "{text:?} {excess}");
+        }
+        assert_eq!(place_to_cut(&[0x80; 10], 5), 5, "what is no text is cut all the same");
+    }
+
+    proptest! {
+        #[test]
+        fn no_character_is_torn(text in "[a\\nä€𝄞\\x1b\\]\\[m;]{0,60}", excess in 0..200_usize) {
+            let at = place_to_cut(text.as_bytes(), excess);
+            prop_assert!(text.is_char_boundary(at) && at >= excess.min(text.len()));
+        }
+    }
+}
