@@ -407,7 +407,7 @@ impl ServeOptions {
             limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
             write_roots,
             own_files: self.own_files(),
-            memory_budget: self.memory_budget,
+            memory_budget: self.memory_budget / 2,
             outbox: OutboxLimits {
                 patience: Duration::from_secs(self.stall_timeout),
                 ..OutboxLimits::default()
@@ -420,6 +420,7 @@ impl ServeOptions {
             store: StoreOptions {
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
                 deaths_max: self.quarantine_after,
+                text_bytes_max: self.memory_budget / 2,
                 patience: Duration::from_secs(self.store_patience),
                 ..StoreOptions::default()
             },

@@ -268,7 +268,7 @@ fn show_turns(
 ) -> anyhow::Result<()> {
     for turn in turns {
         match turn {
-            Ok(turn) => match serde_json::from_slice(turn.text()) {
+            Ok(turn) => match serde_json::from_slice(&turn.text()) {
                 Ok(turn) => show_turn(&turn, out)?,
                 Err(error) => show_damage(error, out, damage)?,
             },
@@ -421,7 +421,7 @@ fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<ExportLine>> {
     let mut lines =
         vec![ExportLine::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
     for turn in &chat.turns {
-        lines.push(ExportLine::Turn(serde_json::from_slice(turn.text())?));
+        lines.push(ExportLine::Turn(serde_json::from_slice(&turn.text())?));
     }
     for turn in ended {
         lines.push(ExportLine::Turn(serde_json::from_slice(&to_sorted_json(&turn))?));

@@ -14,24 +14,15 @@ use ahp_types::state::{
     ToolResultResourceContent, Turn,
 };
 use bytes::Bytes;
-use memchr::memmem;
 use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
 use super::history::CompletedTurn;
+use super::texts::{may_hold_contents, INLINE, TOLD_BYTES_MAX};
 use super::Host;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};
-
-/// What contents of sides begin with in states.
-const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
-
-/// How large data is, in bytes of base64, that is still told where it is. What is larger is called by a URI.
-const TOLD_BYTES_MAX: usize = 64 << 10;
-
-/// What shows in JSON that there is data of a tool call.
-const EMBEDDED: &[u8] = b"embeddedResource";
 
 /// Something that is shown, and may have a content of its own.
 enum ShownContent<'a> {
@@ -193,26 +184,21 @@ pub(super) fn told_turns(chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
         if text.len() > 1 {
             text.push(b',');
         }
-        text.extend_from_slice(&told_turn(chat, turn.text()));
+        text.extend_from_slice(&told_turn(chat, turn));
     }
     text.push(b']');
     text
 }
 
 /// A completed turn of a chat (JSON text), as clients are told it.
-pub(super) fn told_turn(chat: &str, text: &Bytes) -> Bytes {
-    if !may_hold_contents(text) {
-        return text.clone();
+pub(super) fn told_turn(chat: &str, turn: &CompletedTurn) -> Bytes {
+    let text = turn.text();
+    if !turn.marks().contents {
+        return text;
     }
-    let Ok(mut turn) = serde_json::from_slice::<Turn>(text) else { return text.clone() };
+    let Ok(mut turn) = serde_json::from_slice::<Turn>(&text) else { return text };
     turn.response_parts.each(&mut |shown| tell(chat, shown));
     to_sorted_json(&turn).into()
-}
-
-/// Whether there may be contents in JSON text.
-fn may_hold_contents(text: &[u8]) -> bool {
-    let has = |what| memmem::find(text, what).is_some();
-    has(INLINE.as_bytes()) || text.len() > TOLD_BYTES_MAX && has(EMBEDDED)
 }
 
 /// An action on this channel as clients are told it, where that is not how it is kept.
@@ -301,7 +287,7 @@ impl Host {
         let conversation = &chat.conversation;
         let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
         let completed = conversation.history().turns().iter().rev();
-        let completed = completed.filter(|turn| may_hold_contents(turn.text()));
+        let completed = completed.filter(|turn| turn.marks().contents);
         let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
         let mut found = None;
         for mut parts in active.chain(completed) {

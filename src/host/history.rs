@@ -1,34 +1,46 @@
 //! The turns of a chat that are over.
 //!
-//! Owns: their order, the JSON text of each, which is all that memory holds of it, and where the turn of an id is.
+//! Owns: their order, what memory holds of each: its id and its JSON text, which may be in the store instead (see
+//! `texts`); and where the turn of an id is.
 //! Never: changes a turn. One that goes on is taken out, and comes in again when it ends.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ahp_types::state::{Message, Turn};
+use ahp_types::state::{
+    ErrorInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin, ResponsePart, Turn, TurnState,
+};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 
+use super::texts::{TextMarks, TurnText};
 use crate::wire::rpc::to_sorted_json;
+
+/// What a turn is counted for that is in the store, in bytes: its id, and where it is.
+pub const INDEX_BYTES: usize = 256;
 
 /// A turn that is over. To clone it is cheap: its text is shared.
 #[derive(Debug, Clone)]
 pub struct CompletedTurn {
     id: Arc<str>,
-    text: Bytes,
+    text: TurnText,
 }
 
 impl CompletedTurn {
     /// One that has just ended.
     pub fn of(turn: &Turn) -> Self {
-        Self { id: turn.id.as_str().into(), text: to_sorted_json(turn).into() }
+        Self::new(&turn.id, to_sorted_json(turn).into())
     }
 
     /// One of this id, with this JSON text.
     pub fn new(id: &str, text: Bytes) -> Self {
+        Self::at(id, TurnText::here(text))
+    }
+
+    /// One of this id, with this JSON text, wherever that is.
+    pub fn at(id: &str, text: TurnText) -> Self {
         Self { id: id.into(), text }
     }
 
@@ -42,7 +54,7 @@ impl CompletedTurn {
             id: String,
         }
         match serde_json::from_slice::<Named>(&text) {
-            Ok(Named { id }) => Ok(Self { id: id.into(), text }),
+            Ok(Named { id }) => Ok(Self::new(&id, text)),
             Err(error) => Err(format!("the saved turn cannot be read: {error}")),
         }
     }
@@ -52,19 +64,38 @@ impl CompletedTurn {
         &self.id
     }
 
-    /// Its JSON text; the same turn has the same.
-    pub fn text(&self) -> &Bytes {
+    /// The size of its JSON text.
+    pub fn bytes(&self) -> usize {
+        self.text.bytes()
+    }
+
+    /// Its JSON text; the same turn has the same. It may be read from the store first, which takes a while. Where that
+    /// cannot give it any more, it is that of a turn that says so.
+    pub fn text(&self) -> Bytes {
+        self.text.get().unwrap_or_else(|why| {
+            tracing::error!(why, turn = &*self.id, "a turn cannot be read: it is shown as one that is damaged");
+            damaged(&self.id, &why)
+        })
+    }
+
+    /// Where its JSON text is.
+    pub fn place(&self) -> &TurnText {
         &self.text
     }
 
-    /// Whether the two have one text in memory.
-    pub(super) fn shares_text(&self, other: &Self) -> bool {
-        self.text.as_ptr() == other.text.as_ptr() && self.text.len() == other.text.len()
+    /// Whether its JSON text is in memory.
+    pub fn is_here(&self) -> bool {
+        self.text.is_here()
     }
 
-    /// The same turn, said otherwise.
-    pub(super) fn with_text(&self, text: Bytes) -> Self {
-        Self { id: self.id.clone(), text }
+    /// What may be in it.
+    pub fn marks(&self) -> TextMarks {
+        self.text.marks()
+    }
+
+    /// Whether the two have one text.
+    pub(super) fn shares_text(&self, other: &Self) -> bool {
+        self.text.is(&other.text)
     }
 
     /// The whole of it, as a value. None when its text is no turn, which was logged.
@@ -82,14 +113,42 @@ impl CompletedTurn {
     }
 
     fn read_as<T: DeserializeOwned>(&self) -> Option<T> {
-        let read = serde_json::from_slice(&self.text);
+        let read = serde_json::from_slice(&self.text());
         read.map_err(|error| tracing::error!(%error, turn = &*self.id, "a turn cannot be read")).ok()
     }
 }
 
+/// What is shown of a turn whose text the store has lost: that, in its place.
+fn damaged(id: &str, why: &str) -> Bytes {
+    let error = ErrorInfo {
+        error_type: "damaged".to_owned(),
+        message: format!("this turn is damaged in the store and cannot be shown: {why}"),
+        stack: None,
+        meta: None,
+    };
+    let message = Message {
+        text: String::new(),
+        origin: MessageOrigin { kind: MessageKind::User },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    };
+    let turn = Turn {
+        id: id.to_owned(),
+        started_at: None,
+        duration: None,
+        message,
+        response_parts: vec![ResponsePart::Error(ErrorResponsePart { error, resumable: Some(false) })],
+        usage: None,
+        state: TurnState::Error,
+    };
+    to_sorted_json(&turn).into()
+}
+
 impl PartialEq for CompletedTurn {
     fn eq(&self, other: &Self) -> bool {
-        self.id == other.id && (self.shares_text(other) || self.text == other.text)
+        self.id == other.id && (self.shares_text(other) || self.text() == other.text())
     }
 }
 
@@ -99,9 +158,10 @@ pub struct History {
     turns: Vec<CompletedTurn>,
     /// Of two turns with one id, the first.
     places: HashMap<Arc<str>, usize>,
-    bytes: usize,
     /// What began the last one, once somebody has asked: summaries do again and again, and the turn may be large.
     last_message: OnceCell<Option<Message>>,
+    /// The text of the last one, once somebody has asked for what began it: it stays in memory, because it may go on.
+    last_text: OnceCell<Bytes>,
 }
 
 impl History {
@@ -115,9 +175,9 @@ impl History {
         self.turns.is_empty()
     }
 
-    /// The size of their text, in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// What they take in memory at least, nearly, in bytes: all but what the store can give again.
+    pub fn held_bytes(&self) -> usize {
+        self.turns.len() * INDEX_BYTES + self.last_text.get().map_or(0, Bytes::len)
     }
 
     /// All of them.
@@ -142,7 +202,9 @@ impl History {
 
     /// What the user said that began the one that ended last.
     pub fn last_message(&self) -> Option<&Message> {
-        self.last_message.get_or_init(|| self.last().and_then(CompletedTurn::message)).as_ref()
+        let last = self.last()?;
+        self.last_text.get_or_init(|| last.text());
+        self.last_message.get_or_init(|| last.message()).as_ref()
     }
 
     /// The turn of this id.
@@ -162,23 +224,23 @@ impl History {
 
     /// A turn ends.
     pub fn end(&mut self, turn: Turn) {
-        self.push(CompletedTurn::of(&turn));
-        self.last_message = Some(turn.message).into();
+        let ended = CompletedTurn::of(&turn);
+        let text = ended.text();
+        self.push(ended);
+        (self.last_message, self.last_text) = (Some(turn.message).into(), text.into());
     }
 
     /// Another one has ended.
     pub fn push(&mut self, turn: CompletedTurn) {
-        self.last_message = OnceCell::new();
+        (self.last_message, self.last_text) = (OnceCell::new(), OnceCell::new());
         self.places.entry(turn.id.clone()).or_insert(self.turns.len());
-        self.bytes += turn.text.len();
         self.turns.push(turn);
     }
 
     /// Keeps so many of the oldest.
     pub fn truncate(&mut self, count: usize) {
-        self.last_message = OnceCell::new();
+        (self.last_message, self.last_text) = (OnceCell::new(), OnceCell::new());
         for turn in self.turns.drain(count.min(self.turns.len())..) {
-            self.bytes -= turn.text.len();
             if self.places.get(&turn.id).is_some_and(|place| *place >= count) {
                 self.places.remove(&turn.id);
             }
@@ -216,15 +278,13 @@ mod tests {
             (history.place_of("a"), history.place_of("b"), history.place_of("c")),
             (Some(0), Some(1), None)
         );
-        assert_eq!(history.bytes(), all.iter().map(|turn| turn.text().len()).sum::<usize>());
         assert_eq!(history.through("b"), Some(&all[..2]));
         assert_eq!(history.since(2), &all[2..]);
         assert_eq!(history.since(4), &[]);
         history.truncate(1);
         assert_eq!((history.place_of("a"), history.contains("b")), (Some(0), false));
-        assert_eq!(history.bytes(), all[0].text().len());
         history.truncate(0);
-        assert!(history.is_empty() && !history.contains("a") && history.bytes() == 0);
+        assert!(history.is_empty() && !history.contains("a"));
     }
 
     #[test]

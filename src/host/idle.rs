@@ -6,6 +6,7 @@
 
 use ahp_types::state::SessionLifecycle;
 
+use super::history::INDEX_BYTES;
 use super::model::{Chat, Session, SessionKey};
 use super::{Host, Step};
 
@@ -20,9 +21,11 @@ const IDLE_EVERY: u64 = 16;
 const LARGE_BYTES: usize = 1 << 20;
 
 impl Chat {
-    /// What it takes in memory, nearly, in bytes: its state as JSON text.
+    /// What it takes in memory, nearly, in bytes: its state as JSON text, without what only the store must have.
     fn memory_bytes(&self) -> usize {
-        self.saved.row_bytes + self.turns_bytes()
+        let conversation = &self.conversation;
+        let context = self.context.len() * INDEX_BYTES;
+        self.saved.row_bytes + context + conversation.history().held_bytes() + conversation.turn_bytes()
     }
 }
 

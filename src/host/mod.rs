@@ -64,6 +64,7 @@ mod settings;
 mod shutdown;
 mod status;
 mod terminals;
+pub mod texts;
 mod turns;
 mod watches;
 mod windows;

@@ -229,11 +229,6 @@ impl Chat {
 }
 
 impl Chat {
-    /// The size of all its turns as JSON text, in bytes, nearly.
-    pub(super) fn turns_bytes(&self) -> usize {
-        self.conversation.history().bytes() + self.conversation.turn_bytes()
-    }
-
     /// What was said before its first turn, and its completed turns.
     pub(super) fn all_turns(&self) -> impl Iterator<Item = &CompletedTurn> {
         self.context.iter().chain(self.conversation.history().turns())

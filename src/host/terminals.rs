@@ -31,7 +31,7 @@ use super::model::{Channel, Session};
 use super::reduce::Conversation;
 use super::refusal::Refusal;
 use super::{Host, Step};
-use crate::wire::terminals::{named_by_terminal, terminal_uri, SCHEME};
+use crate::wire::terminals::{named_by_terminal, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
@@ -93,7 +93,8 @@ fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
 fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
     let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
     let over = conversation.history().turns().iter();
-    let naming = over.filter(|turn| memmem::find(turn.text(), uri.as_bytes()).is_some());
+    let naming = over.filter(|turn| turn.marks().terminals);
+    let naming = naming.filter(|turn| memmem::find(&turn.text(), uri.as_bytes()).is_some());
     let over = naming.filter_map(CompletedTurn::read).map(|turn| (turn.id, turn.response_parts));
     let active = conversation.state().active_turn.iter();
     let active = active.map(|turn| (turn.id.clone(), turn.response_parts.clone()));
@@ -405,7 +406,7 @@ impl Host {
     pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [CompletedTurn]) {
         // One that several calls show is one.
         let mut copies: BTreeMap<String, String> = BTreeMap::new();
-        for turn in turns.iter_mut().filter(|turn| memmem::find(turn.text(), SCHEME.as_bytes()).is_some()) {
+        for turn in turns.iter_mut().filter(|turn| turn.marks().terminals) {
             let Some(mut read) = turn.read() else { continue };
             let mut is_changed = false;
             for block in terminals_in(&mut read) {

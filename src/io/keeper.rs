@@ -23,6 +23,7 @@ use crate::store::memory::Memory;
 use crate::store::reader::Reader;
 use crate::store::space::Due;
 use crate::store::sqlite::{self, Writer};
+use crate::store::texts::Texts;
 use crate::store::StoreOptions;
 
 /// How long a commit that failed waits before it is tried again.
@@ -152,7 +153,10 @@ impl Keeper {
             sqlite::refuse_what_was_cut(&path)?;
         }
         let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
-        let readers = (0..READERS).map(|_| Reader::open(&path, options.window).map_err(unusable));
+        let texts = Texts::open(&path, options.text_bytes_max).map_err(unusable)?;
+        let writer = writer.with_texts(&texts).map_err(unusable)?;
+        let reader = || Ok(Reader::open(&path, options.window)?.with_texts(&texts));
+        let readers = (0..READERS).map(|_| reader().map_err(unusable));
         let readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
         let (steps, receiver) = channel();
         let (tell, told) = unbounded_channel();

@@ -14,7 +14,7 @@ use super::errors::StoreError;
 use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
-use super::turns::SharedTexts;
+use super::turns::TextReading;
 use super::{agents, check, mend, schema, space, trash, turns, ways};
 use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
@@ -177,7 +177,7 @@ impl Archive {
     /// # Errors
     /// When something of it cannot be read.
     pub fn load(&self, key: SessionKey) -> Result<SavedSession, ArchiveError> {
-        rows::whole_session(&self.connection, key, &mut |_, _| true)?
+        rows::whole_session(&self.connection, key, &mut |_, _| true, &mut TextReading::whole())?
             .ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))
     }
 
@@ -187,18 +187,18 @@ impl Archive {
     /// When it cannot be told which there are.
     pub fn salvage(&self, key: SessionKey) -> Result<Vec<Result<Salvaged, StoreError>>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
-        let mut shared = SharedTexts::new();
-        Ok(chats.into_iter().map(|chat| self.salvage_chat(key, chat, &mut shared)).collect())
+        let mut reading = TextReading::whole();
+        Ok(chats.into_iter().map(|chat| self.salvage_chat(key, chat, &mut reading)).collect())
     }
 
     fn salvage_chat(
         &self,
         session: SessionKey,
         key: ChatKey,
-        shared: &mut SharedTexts,
+        reading: &mut TextReading,
     ) -> Result<Salvaged, StoreError> {
         let mut chat = rows::chat(&self.connection, session, key)?;
-        let turns = chat.turns(&self.connection, shared).collect();
+        let turns = chat.turns(&self.connection, reading).collect();
         let behind = match chat.actions(&self.connection, &mut |_| true) {
             Ok(actions) => {
                 chat.saved.actions = actions;
@@ -313,14 +313,14 @@ fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), Archi
     rows::put_session(connection, &session.row)?;
     trash::take_out(connection, session.row.key)?;
     // Chats that have begun as others of the session did have the same texts at the same places.
-    let mut kept: HashMap<(u64, &Bytes), ChatKey> = HashMap::new();
+    let mut kept: HashMap<(u64, Bytes), ChatKey> = HashMap::new();
     for SavedChat { row, turns, progress, .. } in &session.chats {
         turns::cut(connection, row.key, 0)?;
         for (turn, place) in turns.iter().zip(0..) {
             match kept.get(&(place, turn.text())) {
                 Some(other) => turns::share(connection, *other, row.key, &(place..place + 1))?,
                 None => {
-                    turns::put(connection, row.key, place, turn.id(), turn.text())?;
+                    turns::put(connection, row.key, place, turn)?;
                     kept.insert((place, turn.text()), row.key);
                 }
             }

@@ -1,7 +1,7 @@
 //! Where sessions outlive the process.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and
+//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `texts`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and
 //! [`archive`], for people),
 //! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
@@ -24,6 +24,7 @@ mod running;
 mod schema;
 pub mod space;
 pub mod sqlite;
+pub mod texts;
 mod trash;
 mod trials;
 mod turns;
@@ -57,6 +58,8 @@ pub struct StoreOptions {
     /// How long a small commit takes where the disk is quick. After one that took longer, all are left for a while to
     /// whoever can wait.
     pub at_once_within: Duration,
+    /// How many bytes of the texts of turns stay in memory that nobody has in their hands.
+    pub text_bytes_max: usize,
     /// How long a request may wait for something to be kept after all.
     pub patience: Duration,
 }
@@ -68,6 +71,7 @@ impl Default for StoreOptions {
             trash: Duration::from_secs(30 * 24 * 60 * 60),
             deaths_max: 3,
             at_once_within: Duration::from_millis(2),
+            text_bytes_max: 64 << 20,
             patience: Duration::from_secs(20),
         }
     }

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
@@ -14,7 +15,9 @@ use serde::Deserialize;
 
 use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
+use super::texts::Texts;
 use super::trials::{self, TrialVerdict};
+use super::turns::TextReading;
 use super::{clients, schema, trash, ways};
 use crate::host::effects::{
     summary_of_a_damaged_one, summary_of_one_left_alone, ActionLine, ChannelId, ChatKey, ChatRow, Listed,
@@ -29,6 +32,8 @@ pub struct Reader {
     window: ReplayWindow,
     /// Whether what the indexes do not name is not there, once that was looked at.
     indexes_are_complete: Cell<Option<bool>>,
+    /// Where the texts of turns are read when somebody needs them; without it they are read with their sessions.
+    texts: Option<Arc<Texts>>,
 }
 
 /// What has become of a session.
@@ -52,7 +57,16 @@ impl Reader {
         schema::be_careful(&connection)?;
         // Opens every file now, so that reading goes on when they are moved away.
         connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
-        Ok(Self { connection, window, indexes_are_complete: Cell::new(None) })
+        Ok(Self { connection, window, indexes_are_complete: Cell::new(None), texts: None })
+    }
+
+    /// Has the texts of turns read when somebody needs them.
+    pub fn with_texts(self, texts: &Arc<Texts>) -> Self {
+        Self { texts: Some(Arc::clone(texts)), ..self }
+    }
+
+    fn reading(&self) -> TextReading {
+        self.texts.clone().map_or_else(TextReading::whole, TextReading::Later)
     }
 
     /// The sessions with a turn that ran when their process ended, as far as they can be told, but for those
@@ -115,13 +129,13 @@ impl Reader {
         let Some(key) = find(&snapshot, uri, || self.trusts_indexes())?.filter(|key| !is_known(*key)) else {
             return Ok(None);
         };
-        let saved = load_from(&snapshot, key, &mut |_, _| true)?.ok_or_else(damaged)?;
+        let saved = load_from(&snapshot, key, &mut |_, _| true, &mut self.reading())?.ok_or_else(damaged)?;
         if saved.row.uri == uri || saved.chats.iter().any(|chat| chat.row.uri == uri) {
             return Ok(Some(saved));
         }
         // The index is damaged: it names another session.
         let meant = find_by_rows(&snapshot, uri)?.filter(|key| !is_known(*key));
-        meant.map(|key| load_from(&snapshot, key, &mut |_, _| true)?.ok_or_else(damaged)).transpose()
+        meant.map(|key| load_from(&snapshot, key, &mut |_, _| true, &mut self.reading())?.ok_or_else(damaged)).transpose()
     }
 
     /// Whether what the indexes do not name is not there. Looked at once, since it takes looking at every row.
@@ -160,7 +174,7 @@ impl Reader {
     ) -> Result<Option<SavedSession>, StoreError> {
         // What it consists of must not change in between.
         let snapshot = self.connection.unchecked_transaction()?;
-        load_from(&snapshot, key, &mut is_needed)
+        load_from(&snapshot, key, &mut is_needed, &mut self.reading())
     }
 
     /// A page of the list of sessions. One that is damaged is listed as that.
@@ -273,6 +287,7 @@ fn load_from(
     connection: &Connection,
     key: SessionKey,
     sieve: rows::SieveFn<'_>,
+    reading: &mut TextReading,
 ) -> Result<Option<SavedSession>, StoreError> {
     if trash::has(connection, key)? {
         return Ok(None);
@@ -283,7 +298,7 @@ fn load_from(
         TrialVerdict::GiveUp => trial.deaths,
         TrialVerdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
     };
-    let saved = rows::whole_session(connection, key, sieve)?;
+    let saved = rows::whole_session(connection, key, sieve, reading)?;
     Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
 }
 

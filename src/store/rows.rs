@@ -9,7 +9,7 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
-use super::turns::SharedTexts;
+use super::turns::TextReading;
 use super::{running, turns};
 use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
@@ -299,11 +299,11 @@ pub(super) fn whole_session(
     connection: &Connection,
     key: SessionKey,
     sieve: SieveFn<'_>,
+    reading: &mut TextReading,
 ) -> Result<Option<SavedSession>, StoreError> {
     let Some(row) = session(connection, key)? else { return Ok(None) };
     let chats = all_chat_keys(connection, key)?;
-    let mut shared = SharedTexts::new();
-    let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat, sieve, &mut shared));
+    let chats = chats.into_iter().map(|chat| whole_chat(connection, key, chat, sieve, reading));
     let chats = chats.collect::<Result<_, _>>()?;
     Ok(Some(SavedSession { row, chats, deaths: 0 }))
 }
@@ -336,10 +336,10 @@ fn whole_chat(
     session: SessionKey,
     key: ChatKey,
     sieve: SieveFn<'_>,
-    shared: &mut SharedTexts,
+    reading: &mut TextReading,
 ) -> Result<SavedChat, StoreError> {
     let mut chat = chat(connection, session, key)?;
-    chat.saved.turns = chat.turns(connection, shared).collect::<Result<_, _>>()?;
+    chat.saved.turns = chat.turns(connection, reading).collect::<Result<_, _>>()?;
     let row = &chat.saved.row;
     let mut sifted = false;
     chat.saved.actions = chat.actions(connection, &mut |line| {
@@ -404,9 +404,9 @@ impl StoredChat {
     pub(super) fn turns<'a>(
         &'a self,
         connection: &'a Connection,
-        shared: &'a mut SharedTexts,
+        reading: &'a mut TextReading,
     ) -> impl Iterator<Item = Result<CompletedTurn, StoreError>> + 'a {
-        turns::read(connection, self.saved.row.key, self.turns, &self.name, shared)
+        turns::read(connection, self.saved.row.key, self.turns, &self.name, reading)
     }
 
     /// The lines of the actions that its row does not know of and that are needed; none when nothing runs in it.

@@ -41,6 +41,7 @@ const STEPS: &[Migration] = &[
     Migration::Sql(VERSION_3),
     Migration::Code(upgrade::to_version_4),
     Migration::Code(upgrade::to_version_5),
+    Migration::Sql(upgrade::VERSION_6),
 ];
 
 // In each table what is small stands before what is large, so that it is read without it. The sums are over

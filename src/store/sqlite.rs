@@ -23,6 +23,7 @@ use super::errors::StoreError;
 use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
+use super::texts::Texts;
 use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, turns, ways, StoreOptions};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::ReplayWindow;
@@ -68,6 +69,8 @@ pub struct Writer {
     log_pages: Arc<AtomicU32>,
     /// The log was written into the database: the next commit may begin it anew, which syncs it.
     log_may_begin: bool,
+    /// What becomes of the texts of turns in memory.
+    texts: Option<Arc<Texts>>,
     /// Until when the disk is taken for slow.
     slow_until: Option<Instant>,
 }
@@ -138,9 +141,21 @@ impl Writer {
             stays: BTreeSet::new(),
             log_pages,
             log_may_begin: true,
+            texts: None,
             slow_until: None,
         };
         Ok((writer, start))
+    }
+
+    /// Has the texts that are written leave memory when it has too many, and those that are removed stay with whoever has
+    /// them.
+    ///
+    /// # Errors
+    /// When SQLite does not take it.
+    pub fn with_texts(mut self, texts: &Arc<Texts>) -> Result<Self, StoreError> {
+        texts.watch(&mut self.connection)?;
+        self.texts = Some(Arc::clone(texts));
+        Ok(self)
     }
 
     /// Keeps records in one transaction: all of them, or none.
@@ -279,8 +294,14 @@ impl Writer {
 
     fn write(&mut self, records: &[Record], reserve_up_to: Option<u64>) -> Result<(), StoreError> {
         let transaction = self.connection.transaction()?;
+        let mut written = Vec::new();
         for record in records {
-            keep(&transaction, record, &self.options)?;
+            match record {
+                Record::Turn(chat, place, turn) => {
+                    written.push((turn.place(), turns::put(&transaction, *chat, *place, turn)?));
+                }
+                record => keep(&transaction, record, &self.options)?,
+            }
         }
         for pack in pack::packs(records) {
             rows::put_actions(&transaction, &pack)?;
@@ -288,7 +309,11 @@ impl Writer {
         if let Some(up_to) = reserve_up_to {
             rows::put_number(&transaction, "reserved", up_to)?;
         }
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        if let Some(texts) = &self.texts {
+            written.into_iter().for_each(|(text, name)| texts.written(text, name));
+        }
+        Ok(())
     }
 
     /// Removes old actions when there may be twice as many as can be replayed, and at the first commit of a
@@ -475,7 +500,6 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::SessionRemoved(key) => trash::put(connection, *key, unix_ms()),
         Record::Chat(row) => rows::put_chat(connection, row),
         Record::ChatRemoved { key, .. } => trash::purge_chat(connection, *key),
-        Record::Turn(chat, place, turn) => turns::put(connection, *chat, *place, turn.id(), turn.text()),
         Record::TurnsShared { from, to, places } => turns::share(connection, *from, *to, places),
         Record::TurnsCut(chat, keep) => turns::cut(connection, *chat, *keep),
         Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),
@@ -486,8 +510,8 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Channel(row) => channels::put(connection, row),
         Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
-        // Actions are kept in packs.
-        Record::Action(..) | Record::Sync => Ok(()),
+        // Turns are kept by their own, and actions in packs.
+        Record::Turn(..) | Record::Action(..) | Record::Sync => Ok(()),
     }
 }
 

@@ -7,103 +7,117 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::errors::{damaged_if, StoreError};
 use super::rows::{signed, sum, unsigned, Blob};
-use crate::host::effects::ChatKey;
-use crate::host::effects::CompletedTurn;
+use super::texts::{TextName, Texts};
+use crate::host::effects::{ChatKey, CompletedTurn, TextMarks, TurnText};
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
+
+/// What a row consists of, as [`TurnRow::read`] reads it.
+const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, marks";
 
 /// A turn's row.
 pub(super) struct TurnRow {
     pub(super) place: u64,
     id: String,
-    /// The key of its text.
-    text: i64,
-    /// The size of the text.
-    pub(super) bytes: u64,
-    text_sum: u32,
+    text: TextName,
+    /// What may be in the text, where that is known.
+    marks: Option<TextMarks>,
     is_sound: bool,
 }
 
 impl TurnRow {
     fn read(chat: ChatKey, row: &Row<'_>) -> rusqlite::Result<Self> {
         let (place, id): (u64, String) = (unsigned(row.get(0)?), row.get(1)?);
-        let (text, bytes, text_sum): (i64, u64, u32) = (row.get(2)?, unsigned(row.get(3)?), row.get(4)?);
-        let is_sound = row_sum(chat, place, &id, text, bytes, text_sum) == row.get::<_, u32>(5)?;
-        Ok(Self { place, id, text, bytes, text_sum, is_sound })
+        let text = TextName { key: row.get(2)?, bytes: unsigned(row.get(3)?), sum: row.get(4)? };
+        let is_sound = row_sum(chat, place, &id, text) == row.get::<_, u32>(5)?;
+        Ok(Self { place, id, text, marks: marks_of(row.get(6).unwrap_or_default()), is_sound })
     }
 }
 
-impl TurnRow {
-    /// Whether this is what was written as its text.
-    fn is_of(&self, text: &[u8]) -> bool {
-        text.len() as u64 == self.bytes && sum(&[text]) == self.text_sum
+impl TextName {
+    /// Whether this is what was written under it.
+    fn is_of(self, text: &[u8]) -> bool {
+        text.len() as u64 == self.bytes && sum(&[text]) == self.sum
     }
 }
 
-fn row_sum(chat: ChatKey, place: u64, id: &str, text: i64, bytes: u64, text_sum: u32) -> u32 {
+fn row_sum(chat: ChatKey, place: u64, id: &str, text: TextName) -> u32 {
     sum(&[
         &chat.0.to_le_bytes(),
         &place.to_le_bytes(),
         id.as_bytes(),
-        &text.to_le_bytes(),
-        &bytes.to_le_bytes(),
-        &text_sum.to_le_bytes(),
+        &text.key.to_le_bytes(),
+        &text.bytes.to_le_bytes(),
+        &text.sum.to_le_bytes(),
     ])
 }
 
-/// Keeps a completed turn.
+/// Marks as their column has them. A wrong bit costs time or shows a content where it is, so no checksum covers it.
+fn number_of(marks: TextMarks) -> i64 {
+    i64::from(marks.contents) | i64::from(marks.terminals) << 1
+}
+
+fn marks_of(number: Option<i64>) -> Option<TextMarks> {
+    number.map(|number| TextMarks { contents: number & 1 != 0, terminals: number & 2 != 0 })
+}
+
+/// Keeps a completed turn. Returns under which name its text is found.
 pub(super) fn put(
     connection: &Connection,
     chat: ChatKey,
     place: u64,
-    id: &str,
-    text: &[u8],
-) -> Result<(), StoreError> {
-    put_with(connection, chat, place, id, text, true)
+    turn: &CompletedTurn,
+) -> Result<TextName, StoreError> {
+    let (text, marks) = (turn.text(), Some(turn.marks()));
+    cut_from_to(connection, chat, place, place)?;
+    let text = put_text(connection, &text)?;
+    put_row(connection, chat, &TurnRow { place, id: turn.id().to_owned(), text, marks, is_sound: true })?;
+    Ok(text)
 }
 
-/// The same; one that was damaged stays so.
-pub(super) fn put_with(
+/// Keeps a text.
+pub(super) fn put_text(connection: &Connection, text: &[u8]) -> Result<TextName, StoreError> {
+    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![text])?;
+    Ok(TextName { key: connection.last_insert_rowid(), bytes: text.len() as u64, sum: sum(&[text]) })
+}
+
+fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), StoreError> {
+    put_row_of_version_5(connection, chat, row.place, &row.id, row.text, row.is_sound)?;
+    if let Some(marks) = row.marks {
+        connection
+            .prepare_cached("UPDATE turns SET marks = ?2 WHERE key = ?1")?
+            .execute(params![connection.last_insert_rowid(), number_of(marks)])?;
+    }
+    Ok(())
+}
+
+/// Puts a turn's row into the table as version 5 has it. One that was damaged stays so.
+pub(super) fn put_row_of_version_5(
     connection: &Connection,
     chat: ChatKey,
     place: u64,
     id: &str,
-    text: &[u8],
+    text: TextName,
     is_sound: bool,
 ) -> Result<(), StoreError> {
-    cut_from_to(connection, chat, place, place)?;
-    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![text])?;
-    let key = connection.last_insert_rowid();
-    let row = TurnRow {
-        place,
-        id: id.to_owned(),
-        text: key,
-        bytes: text.len() as u64,
-        text_sum: sum(&[text]),
-        is_sound,
-    };
-    put_row(connection, chat, &row)
-}
-
-fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), StoreError> {
     let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    let TurnRow { place, id, text, bytes, text_sum, is_sound } = row;
-    let sum = row_sum(chat, *place, id, *text, *bytes, *text_sum);
+    let sum = row_sum(chat, place, id, text);
     connection.prepare_cached(sql)?.execute(params![
         signed(chat.0),
-        signed(*place),
+        signed(place),
         id,
-        text,
-        signed(*bytes),
-        text_sum,
-        if *is_sound { sum } else { sum.wrapping_add(1) },
+        text.key,
+        signed(text.bytes),
+        text.sum,
+        if is_sound { sum } else { sum.wrapping_add(1) },
     ])?;
     Ok(())
 }
@@ -121,8 +135,8 @@ pub(super) fn share(
     for row in rows(connection, from, places, BY_PLACE)? {
         put_row(connection, to, &row)?;
         if row.is_sound {
-            let uses = uses(connection, row.text)?;
-            put_uses(connection, row.text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
+            let uses = uses(connection, row.text.key)?;
+            put_uses(connection, row.text.key, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
         }
     }
     Ok(())
@@ -135,14 +149,13 @@ pub(super) fn cut(connection: &Connection, chat: ChatKey, keep: u64) -> Result<(
 
 fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) -> Result<(), StoreError> {
     let range = params![signed(chat.0), signed(first), signed(last)];
-    let sql =
-        "SELECT place, id, text, bytes, text_sum, sum FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3";
+    let sql = format!("SELECT {COLUMNS} FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3");
     let mut texts = Vec::new();
-    let mut statement = connection.prepare_cached(sql)?;
+    let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(range)?;
     while let Some(row) = rows.next()? {
         // What a damaged row calls its text may be that of another turn.
-        texts.extend(TurnRow::read(chat, row).ok().filter(|row| row.is_sound).map(|row| row.text));
+        texts.extend(TurnRow::read(chat, row).ok().filter(|row| row.is_sound).map(|row| row.text.key));
     }
     for text in texts {
         match uses(connection, text)? {
@@ -253,8 +266,20 @@ pub(super) fn last(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The texts that several turns have, as far as they were read: each is in memory once.
-pub(super) type SharedTexts = HashMap<i64, Bytes>;
+/// What becomes of the texts of turns that are read.
+pub(super) enum TextReading {
+    /// They are read, too. Those that several turns have are kept here: each is in memory once.
+    Whole(HashMap<i64, TurnText>),
+    /// Each is read when somebody needs it.
+    Later(Arc<Texts>),
+}
+
+impl TextReading {
+    /// They are read.
+    pub(super) fn whole() -> Self {
+        Self::Whole(HashMap::new())
+    }
+}
 
 /// A chat's completed turns, oldest first; each of them may be damaged or missing. `count`: how many there must be.
 /// `name`: of what they are, for people.
@@ -263,7 +288,7 @@ pub(super) fn read<'a>(
     chat: ChatKey,
     count: u64,
     name: &'a str,
-    shared: &'a mut SharedTexts,
+    reading: &'a mut TextReading,
 ) -> impl Iterator<Item = Result<CompletedTurn, StoreError>> + 'a {
     let all = 0..u64::MAX;
     let mut found = rows(connection, chat, &all, BY_PLACE).unwrap_or_default();
@@ -276,7 +301,7 @@ pub(super) fn read<'a>(
     places.map(move |place| {
         let row = found.next_if(|row| row.place == place).filter(|row| row.is_sound && place < count);
         let damaged = || format!("turn {} of {name}", place + 1);
-        let turn = row.map(|row| turn_of(connection, &row, shared).map_err(|error| error.on(damaged)));
+        let turn = row.map(|row| turn_of(connection, &row, reading).map_err(|error| error.on(damaged)));
         turn.transpose()?.flatten().ok_or_else(|| StoreError::Damaged(damaged()))
     })
 }
@@ -289,7 +314,7 @@ fn rows(
     way: &str,
 ) -> Result<Vec<TurnRow>, StoreError> {
     let sql = format!(
-        "SELECT place, id, text, bytes, text_sum, sum FROM turns {way}
+        "SELECT {COLUMNS} FROM turns {way}
         WHERE chat = ?1 AND place >= ?2 AND place < ?3 ORDER BY place"
     );
     let mut statement = connection.prepare_cached(&sql)?;
@@ -302,22 +327,34 @@ fn rows(
     Ok(found)
 }
 
-/// The turn of a row; none when it is not what was written.
+/// The turn of a row; none when its text is read and not what was written.
 fn turn_of(
     connection: &Connection,
     row: &TurnRow,
-    shared: &mut SharedTexts,
+    reading: &mut TextReading,
 ) -> Result<Option<CompletedTurn>, StoreError> {
-    if let Some(text) = shared.get(&row.text) {
-        return Ok(row.is_of(text).then(|| CompletedTurn::new(&row.id, text.clone())));
-    }
+    let text = match reading {
+        TextReading::Later(texts) => texts.named(row.text, row.marks),
+        TextReading::Whole(shared) => match shared.get(&row.text.key) {
+            Some(text) => text.clone(),
+            None => {
+                let Some(text) = text_of(connection, row.text)? else { return Ok(None) };
+                let text = TurnText::here(text);
+                if uses(connection, row.text.key)?.is_some() {
+                    shared.insert(row.text.key, text.clone());
+                }
+                text
+            }
+        },
+    };
+    Ok(Some(CompletedTurn::at(&row.id, text)))
+}
+
+/// A text; none when it is not what was written.
+pub(super) fn text_of(connection: &Connection, name: TextName) -> Result<Option<Bytes>, StoreError> {
     let text = connection
         .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
-        .query_row(params![row.text], |found| Ok(found.get::<_, Blob>(0)?.0))
+        .query_row(params![name.key], |found| Ok(found.get::<_, Blob>(0)?.0))
         .optional()?;
-    let Some(text) = text.filter(|text| row.is_of(text)) else { return Ok(None) };
-    if uses(connection, row.text)?.is_some() {
-        shared.insert(row.text, text.clone());
-    }
-    Ok(Some(CompletedTurn::new(&row.id, text)))
+    Ok(text.filter(|text| name.is_of(text)))
 }

@@ -128,12 +128,16 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
         // One that is no turn was none before, either.
         let turn = CompletedTurn::kept(Bytes::copy_from_slice(text));
         let id = turn.as_ref().map(CompletedTurn::id).unwrap_or_default();
-        turns::put_with(connection, chat, place, id, text, row.get(2) == Ok(sum))?;
+        let text = turns::put_text(connection, text)?;
+        turns::put_row_of_version_5(connection, chat, place, id, text, row.get(2) == Ok(sum))?;
     }
     drop(old);
     drop(statement);
     Ok(connection.execute_batch("DROP TABLE turns_with_texts")?)
 }
+
+/// To version 6, which knows of a turn what may be in its text. Of older ones that is found out when they are read.
+pub(super) const VERSION_6: &str = "ALTER TABLE turns ADD COLUMN marks INTEGER";
 
 /// The checksum of actions before version 4.
 fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {

@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Said, Scene, Told, VersionStep};
-use crate::host::effects::CompletedTurn;
+use crate::host::effects::{self, CompletedTurn};
 use crate::host::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;
@@ -137,7 +137,7 @@ fn is_error(part: &Value) -> bool {
 fn tell_anew(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<Told> {
     let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];
-    let Some(turn) = turn.read() else { return Vec::new() };
+    let Some(turn) = effects::told(channel, turn) else { return Vec::new() };
     actions.push(json!({
         "type": "chat/turnStarted",
         "turnId": turn.id,

@@ -89,7 +89,7 @@ impl Record {
             Self::Session(row) => row.summary.len() + row.body.len(),
             Self::Chat(row) => row.body.len(),
             Self::Channel(row) => row.body.len(),
-            Self::Turn(_, _, turn) => turn.text().len(),
+            Self::Turn(_, _, turn) => turn.bytes(),
             Self::AgentSaid { said, .. } => said.len(),
             _ => 0,
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use ahp_types::common::JsonObject;
-use ahp_types::state::SnapshotState;
+use ahp_types::state::{SnapshotState, Turn};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -42,9 +42,14 @@ impl ToldState {
         }
     }
 
+    /// Whether all of its completed turns are in memory.
+    pub fn is_here(&self) -> bool {
+        self.turns.iter().all(CompletedTurn::is_here)
+    }
+
     /// The size of the completed turns in it, in bytes.
     pub fn turns_bytes(&self) -> usize {
-        self.turns.iter().map(|turn| turn.text().len()).sum()
+        self.turns.iter().map(CompletedTurn::bytes).sum()
     }
 
     /// It and where it stands, as JSON text.
@@ -69,7 +74,7 @@ impl ToldState {
             _ => return serde_json::Map::new(),
         };
         if !self.turns.is_empty() {
-            let told = self.turns.iter().map(|turn| told_turn(&self.channel, turn.text()));
+            let told = self.turns.iter().map(|turn| told_turn(&self.channel, turn));
             let turns = told.map(|turn| serde_json::from_slice(&turn).unwrap_or_default()).collect();
             state.insert("turns".to_owned(), Value::Array(turns));
         }
@@ -79,8 +84,7 @@ impl ToldState {
     /// The chat, if it is one, to follow what happens in it.
     pub fn to_conversation(&self) -> Option<Conversation> {
         let SnapshotState::Chat(state) = &self.state else { return None };
-        let told = self.turns.iter().map(|turn| turn.with_text(told_turn(&self.channel, turn.text())));
-        Some(Conversation::new((**state).clone(), told.collect()))
+        Some(Conversation::new((**state).clone(), self.turns.iter().cloned().collect()))
     }
 }
 
@@ -103,6 +107,11 @@ impl LargeStates {
         self.states.iter().map(|state| state.kind).collect()
     }
 
+    /// Whether all that is in them is in memory.
+    pub fn is_here(&self) -> bool {
+        self.states.iter().all(ToldState::is_here)
+    }
+
     /// The answer to the request of this id, which takes long to make.
     pub fn answer(self, id: RequestId) -> Frame {
         let (method, states) = (self.method, self.kinds());
@@ -122,6 +131,11 @@ impl LargeStates {
         }
         text_of_object(members.iter().map(|(name, value)| (*name, &value[..])))
     }
+}
+
+/// A completed turn of a chat as clients are told it. None when its text is no turn, which was logged.
+pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
+    CompletedTurn::new(turn.id(), told_turn(chat, turn)).read()
 }
 
 /// The JSON text of an object with these turns of a chat in it, as clients are told them.

@@ -40,9 +40,9 @@ pub(in crate::host) enum Subscribed {
 }
 
 impl From<LargeStates> for Subscribed {
-    /// What is not large is written at once.
+    /// What is not large is written at once, if nothing must be read for it.
     fn from(states: LargeStates) -> Self {
-        if states.bytes >= LARGE_BYTES {
+        if states.bytes >= LARGE_BYTES || !states.is_here() {
             return Self::Large(Box::new(states));
         }
         let kinds = states.kinds();

@@ -1,0 +1,197 @@
+//! The texts of turns that are over.
+//!
+//! Owns: where such a text is: in memory, in the store, or in both; and what is known of it without reading it.
+//! Never: changes a text, or decides which ones stay in memory: whoever keeps them elsewhere does.
+//!
+//! A text is the same wherever it is, so nothing that the host does depends on that, but for how long it takes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use bytes::Bytes;
+use memchr::memmem;
+
+use crate::wire::terminals;
+
+/// What contents of sides begin with in states.
+pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
+
+/// How large data is, in bytes of base64, that is still told where it is. What is larger is called by a URI.
+pub const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// What shows in JSON that there is data of a tool call.
+const EMBEDDED: &[u8] = b"embeddedResource";
+
+/// Where a text can be read again.
+pub trait TextSource: fmt::Debug + Send + Sync {
+    /// Reads it, which takes as long as the disk does.
+    ///
+    /// # Errors
+    /// Why it is not what was kept, for people.
+    fn read(&self) -> Result<Bytes, String>;
+
+    /// Somebody needed it and has read it: it stays in memory until [`TurnText::leave_memory`].
+    fn was_read(&self, text: &TurnText);
+}
+
+/// What a text may have in it, for those who look for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextMarks {
+    /// Contents that clients are told the URIs of.
+    pub contents: bool,
+    /// Terminals of tool calls.
+    pub terminals: bool,
+}
+
+impl TextMarks {
+    /// What may be in this text.
+    pub fn of(text: &[u8]) -> Self {
+        Self { contents: may_hold_contents(text), terminals: has(text, terminals::SCHEME) }
+    }
+}
+
+/// Whether there may be contents in JSON text.
+pub fn may_hold_contents(text: &[u8]) -> bool {
+    has(text, INLINE) || text.len() > TOLD_BYTES_MAX && has(text, EMBEDDED)
+}
+
+fn has(text: &[u8], what: impl AsRef<[u8]>) -> bool {
+    memmem::find(text, what.as_ref()).is_some()
+}
+
+/// A text, shared by all who have it.
+#[derive(Debug, Clone)]
+pub struct TurnText(Arc<Shared>);
+
+/// A text, as long as somebody else has it.
+#[derive(Debug, Clone)]
+pub struct WeakTurnText(Weak<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    bytes: usize,
+    marks: OnceLock<TextMarks>,
+    place: Mutex<TextPlace>,
+    /// It was looked at since this was last asked.
+    is_used: AtomicBool,
+}
+
+/// At least one of the two is there.
+#[derive(Debug)]
+struct TextPlace {
+    here: Option<Bytes>,
+    source: Option<Arc<dyn TextSource>>,
+}
+
+impl TurnText {
+    /// One that is in memory alone.
+    pub fn here(text: Bytes) -> Self {
+        let bytes = text.len();
+        Self::at(bytes, None, TextPlace { here: Some(text), source: None })
+    }
+
+    /// One of so many bytes that can be read from there, with these marks where they are known.
+    pub fn there(bytes: usize, marks: Option<TextMarks>, source: Arc<dyn TextSource>) -> Self {
+        Self::at(bytes, marks, TextPlace { here: None, source: Some(source) })
+    }
+
+    fn at(bytes: usize, marks: Option<TextMarks>, place: TextPlace) -> Self {
+        let marks = marks.map(OnceLock::from).unwrap_or_default();
+        Self(Arc::new(Shared { bytes, marks, place: Mutex::new(place), is_used: AtomicBool::new(true) }))
+    }
+
+    fn place(&self) -> MutexGuard<'_, TextPlace> {
+        self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// Whether it is in memory, or on its way there.
+    pub fn is_here(&self) -> bool {
+        self.place().here.is_some()
+    }
+
+    /// The text, read first if it is not in memory.
+    ///
+    /// # Errors
+    /// Why it is not what was kept, for people.
+    pub fn get(&self) -> Result<Bytes, String> {
+        self.0.is_used.store(true, Ordering::Relaxed);
+        let mut place = self.place();
+        if let Some(here) = &place.here {
+            return Ok(here.clone());
+        }
+        let source = place.source.clone().ok_or("it is nowhere")?;
+        let text = source.read()?;
+        place.here = Some(text.clone());
+        drop(place);
+        source.was_read(self);
+        Ok(text)
+    }
+
+    /// What may be in it. Unless somebody knows it, the text is read to find that out.
+    pub fn marks(&self) -> TextMarks {
+        // What cannot be read shows neither.
+        *self.0.marks.get_or_init(|| TextMarks::of(&self.get().unwrap_or_default()))
+    }
+
+    /// The same text, not only one that reads the same.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// It can be read there, too, from now on. Returns false when it could be read somewhere else before.
+    pub fn kept_at(&self, source: Arc<dyn TextSource>) -> bool {
+        let mut place = self.place();
+        let is_new = place.source.is_none();
+        place.source.get_or_insert(source);
+        is_new
+    }
+
+    /// It will not be there any more where it can be read: whoever has it still goes on having it.
+    pub fn stays_here(&self) {
+        let mut place = self.place();
+        if let (None, Some(source)) = (&place.here, &place.source) {
+            match source.read() {
+                Ok(text) => place.here = Some(text),
+                // It reads as one that is damaged, later.
+                Err(why) => {
+                    tracing::error!(why, "a text cannot be read that somebody has");
+                    return;
+                }
+            }
+        }
+        place.source = None;
+    }
+
+    /// Leaves memory, unless it is nowhere else, or somebody has it in their hands. Returns whether it did.
+    pub fn leave_memory(&self) -> bool {
+        let Ok(mut place) = self.0.place.try_lock() else { return false };
+        let may = place.source.is_some() && place.here.as_ref().is_some_and(Bytes::is_unique);
+        if may {
+            place.here = None;
+        }
+        may
+    }
+
+    /// Whether somebody has looked at it since this was last asked.
+    pub fn take_used(&self) -> bool {
+        self.0.is_used.swap(false, Ordering::Relaxed)
+    }
+
+    /// The same, for one who does not need it.
+    pub fn downgrade(&self) -> WeakTurnText {
+        WeakTurnText(Arc::downgrade(&self.0))
+    }
+}
+
+impl WeakTurnText {
+    /// The text, if somebody else has it.
+    pub fn upgrade(&self) -> Option<TurnText> {
+        self.0.upgrade().map(TurnText)
+    }
+}
