@@ -18,8 +18,8 @@ use memchr::memmem;
 use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
-use super::history::CompletedTurn;
 use super::Host;
+use crate::state::history::CompletedTurn;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};

@@ -58,12 +58,12 @@ impl CompletedTurn {
     }
 
     /// Whether the two have one text in memory.
-    pub(super) fn shares_text(&self, other: &Self) -> bool {
+    pub(crate) fn shares_text(&self, other: &Self) -> bool {
         self.text.as_ptr() == other.text.as_ptr() && self.text.len() == other.text.len()
     }
 
     /// The same turn, said otherwise.
-    pub(super) fn with_text(&self, text: Bytes) -> Self {
+    pub(crate) fn with_text(&self, text: Bytes) -> Self {
         Self { id: self.id.clone(), text }
     }
 
