@@ -23,8 +23,8 @@ use ahp_types::state::{
 
 use super::effects::{ChatKey, Output, Timer};
 use super::model::{Session, SessionKey, TitleBy};
-use super::status::{activity_of, status_is, with_activity};
 use super::{Host, Step};
+use crate::state::status::{activity_of, status_is, with_activity};
 use crate::wire::tool_calls::client_of_call;
 
 /// What a session and a chat are called before anybody said anything.

@@ -17,9 +17,9 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
-use super::history::CompletedTurn;
-use super::texts::{may_hold_contents, INLINE, TOLD_BYTES_MAX};
 use super::Host;
+use crate::state::history::CompletedTurn;
+use crate::state::texts::{may_hold_contents, INLINE, TOLD_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};

@@ -6,9 +6,9 @@
 
 use ahp_types::state::SessionLifecycle;
 
-use super::history::INDEX_BYTES;
 use super::model::{Chat, Session, SessionKey};
 use super::{Host, Step};
+use crate::state::history::INDEX_BYTES;
 
 /// What a session is counted for besides the text of its chats, in bytes: it is no more for nearly all of them.
 pub const SESSION_BYTES: usize = 16 << 10;

@@ -12,16 +12,16 @@ use ahp_types::state::{SessionLifecycle, SessionSummary};
 
 use super::catalogue::row_of;
 use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
-use super::history::History;
 use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
-use super::reduce::Conversation;
 use super::rows::{self, ChatBody, SessionBody};
 use super::save::lasted_since;
 use super::selection::Waiting;
 use super::turns::Ending;
 use super::{ChatKey, Host, Step};
+use crate::state::history::History;
+use crate::state::reduce::Conversation;
 
 /// How long after an interrupted turn was ended, safely, the process still being there counts.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);

@@ -7,7 +7,7 @@
 //! outputs, byte for byte.
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
-//! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
+//! of channels apart), [`state`](crate::state) and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
 //! (what clients may change), `refusal` (why they may not), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
 //! report in it, what is open in it, the queue, and chats that are attached to messages), `clients` (those that take
 //! part in a session, and what runs on them), `directories` (where agents work), `credentials` (with whose tokens),
@@ -39,7 +39,6 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
-pub mod history;
 pub mod idle;
 pub mod limits;
 mod loaded;
@@ -51,7 +50,6 @@ mod notes;
 mod origins;
 mod pending;
 mod progress;
-pub mod reduce;
 mod refusal;
 mod relays;
 mod reports;
@@ -62,9 +60,7 @@ mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
-mod status;
 mod terminals;
-pub mod texts;
 mod turns;
 mod watches;
 mod windows;

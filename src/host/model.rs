@@ -17,12 +17,12 @@ use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
 };
 pub(super) use super::effects::{ChannelId, SessionKey};
-use super::history::CompletedTurn;
 use super::locale::Language;
 use super::progress::Opening;
-use super::reduce::Conversation;
 use super::selection::Waiting;
 use super::settings::SettingsSent;
+use crate::state::history::CompletedTurn;
+use crate::state::reduce::Conversation;
 
 /// What all channels have.
 #[derive(Debug)]

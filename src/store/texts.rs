@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::errors::StoreError;
 use super::{schema, turns};
-use crate::host::effects::{TextMarks, TextSource, TurnText, WeakTurnText};
+use crate::state::texts::{TextMarks, TextSource, TurnText, WeakTurnText};
 
 /// How a text is found, and known to be the one that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,9 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 use super::errors::{damaged_if, StoreError};
 use super::rows::{signed, sum, unsigned, Blob};
 use super::texts::{TextName, Texts};
-use crate::host::effects::{ChatKey, CompletedTurn, TextMarks, TurnText};
+use crate::host::effects::ChatKey;
+use crate::state::history::CompletedTurn;
+use crate::state::texts::{TextMarks, TurnText};
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 

@@ -32,7 +32,7 @@ use super::refusal::Refusal;
 use super::selection::PendingAction;
 use super::windows::{Loading, StateIsNeeded};
 use super::{Config, Host, Step};
-use crate::host::history::CompletedTurn;
+use crate::state::history::CompletedTurn;
 use crate::wire::asides::Aside;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 use crate::wire::errors::RpcError;

@@ -32,9 +32,6 @@ pub use ids::*;
 pub use kept::*;
 pub use states::*;
 
-pub use super::history::{CompletedTurn, History};
-pub use super::texts::{TextMarks, TextSource, TurnText, WeakTurnText};
-
 /// The time, as the caller of the core sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {

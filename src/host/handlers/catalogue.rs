@@ -22,8 +22,8 @@ use crate::host::effects::{
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey};
 use crate::host::progress::Opening;
-use crate::host::status::activity_of;
 use crate::host::{Findings, Host, Step};
+use crate::state::status::activity_of;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method};

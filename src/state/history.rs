@@ -94,7 +94,7 @@ impl CompletedTurn {
     }
 
     /// Whether the two have one text.
-    pub(super) fn shares_text(&self, other: &Self) -> bool {
+    pub(crate) fn shares_text(&self, other: &Self) -> bool {
         self.text.is(&other.text)
     }
 
