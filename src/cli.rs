@@ -129,8 +129,8 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
     max_turn_bytes: usize,
 
-    /// The most that sessions which nobody uses take in memory, in bytes of JSON text: the ones that were used
-    /// longest ago are read from the store again when they are needed
+    /// The most that sessions which nobody uses, and what was said in any, take in memory while nobody looks at it, in
+    /// bytes of JSON text: what was used longest ago is read from the store again when it is needed
     #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
     memory_budget: usize,
 

@@ -28,6 +28,7 @@ use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
 };
+use crate::state::history::CompletedTurn;
 use steps::Gate;
 
 /// The provider id.
@@ -174,6 +175,23 @@ impl Stop {
     }
 }
 
+/// Something that was said.
+#[derive(PartialEq)]
+enum Remembered {
+    Text(String),
+    /// What began this turn. It is read when somebody wants to hear it.
+    Turn(CompletedTurn),
+}
+
+impl Remembered {
+    fn text(&self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text.clone()),
+            Self::Turn(turn) => Some(turn.message()?.text),
+        }
+    }
+}
+
 struct ScriptAgent {
     line: HostLine,
     /// What it needs a token for.
@@ -186,7 +204,7 @@ struct ScriptAgent {
     /// Tools that the user has allowed for good.
     allowed: HashSet<String>,
     /// What was said before, as `/recall` says it.
-    memory: Vec<String>,
+    memory: Vec<Remembered>,
     /// All tools are allowed.
     allows_all: bool,
     /// How many terminals there were.
@@ -284,11 +302,11 @@ impl ScriptAgent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let history = open.history.iter().flat_map(|turn| {
+        let history = open.history.into_iter().flat_map(|turn| {
             let attached = open.attached.get(turn.id()).into_iter().flatten().map(attached_text);
-            attached.chain(turn.message().map(|message| message.text)).collect::<Vec<_>>()
+            attached.map(Remembered::Text).chain([Remembered::Turn(turn)]).collect::<Vec<_>>()
         });
-        let memory = about.into_iter().chain(history).collect();
+        let memory = about.map(Remembered::Text).into_iter().chain(history).collect();
         let (allowed, turn) = (HashSet::new(), Turn::new(RunId(0)));
         let OpenConversation { config, working_directories, tokens, client_tools, .. } = open;
         let (allows_all, client_tools) = (false, names_of(&client_tools));
@@ -317,12 +335,12 @@ impl ScriptAgent {
             let (message, resumes) = match command {
                 Command::StartTurn { run, message, attached } => {
                     self.turn = Turn::new(run);
-                    self.memory.extend(attached.iter().map(attached_text));
+                    self.memory.extend(attached.iter().map(attached_text).map(Remembered::Text));
                     (message, false)
                 }
                 Command::ResumeTurn { run, message, attached, so_far, progress } => {
                     self.turn = Turn::resumed(run, &so_far, progress);
-                    for text in attached.iter().map(attached_text) {
+                    for text in attached.iter().map(attached_text).map(Remembered::Text) {
                         if !self.memory.contains(&text) {
                             self.memory.push(text);
                         }
@@ -360,8 +378,9 @@ impl ScriptAgent {
             };
             self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
             // A turn that was resumed is one turn.
-            if !(resumes && self.memory.last() == Some(&message.text)) {
-                self.memory.push(message.text);
+            let is_known = || self.memory.last().and_then(Remembered::text).as_ref() == Some(&message.text);
+            if !(resumes && is_known()) {
+                self.memory.push(Remembered::Text(message.text));
             }
         }
         Ok(())
@@ -393,7 +412,10 @@ impl ScriptAgent {
             "/say" => self.finish(TurnEvent::Part(TextKind::Markdown, rest.to_owned())).await,
             "/think" => self.finish(TurnEvent::Part(TextKind::Reasoning, rest.to_owned())).await,
             "/stream" => self.stream(rest).await,
-            "/recall" => self.finish(TurnEvent::Part(TextKind::Markdown, self.memory.join("\n"))).await,
+            "/recall" => {
+                let all: Vec<String> = self.memory.iter().filter_map(Remembered::text).collect();
+                self.finish(TurnEvent::Part(TextKind::Markdown, all.join("\n"))).await
+            }
             "/notice" => self.finish(TurnEvent::Notice(rest.to_owned())).await,
             "/activity" => self.tell(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await,
             "/tool" if self.is_clients(rest) => self.call_client(rest).await,
@@ -465,7 +487,7 @@ impl ScriptAgent {
             }
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
             Some(Command::Steer { run, id, message, attached }) if run == current => {
-                self.memory.extend(attached.iter().map(attached_text));
+                self.memory.extend(attached.iter().map(attached_text).map(Remembered::Text));
                 self.turn.steering.push_back((id, message));
                 Ok(())
             }

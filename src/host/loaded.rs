@@ -91,6 +91,12 @@ impl LoadedSession {
         self.key
     }
 
+    /// Its chat of this URI.
+    pub(super) fn chat(&self, uri: &str) -> Option<&Chat> {
+        let (_, chats) = self.made.as_ref().ok()?;
+        chats.iter().map(|loaded| &loaded.chat).find(|chat| chat.channel.uri == uri)
+    }
+
     /// Its URI, and those of its chats.
     pub fn uris(&self) -> &[String] {
         &self.uris

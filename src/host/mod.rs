@@ -46,6 +46,7 @@ mod locale;
 pub mod log;
 mod missed;
 mod model;
+mod needed;
 mod notes;
 mod origins;
 mod pending;

@@ -9,6 +9,7 @@
 //! turns that end, and holds at least the latest turn, if there is one: that is the one that can be resumed.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 use ahp_types::actions::{ChatTruncatedAction, StateAction};
 use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
@@ -69,16 +70,30 @@ impl Host {
             return Err(RpcError::invalid_params("`channel` must be a chat: nothing else has turns"));
         };
         self.check_keeping()?;
-        let Some(&subscription) = self.subscription(connection, target) else {
+        let page = self.page_asked_for(connection, key, params.cursor.as_deref())?;
+        self.load(step, connection, key, page);
+        Ok(b"{}".to_vec())
+    }
+
+    /// The turns that a connection asks for with this cursor: where they are.
+    ///
+    /// # Errors
+    /// `-32602` when the client has not subscribed to the chat, and when the cursor is none of this chat's.
+    pub(super) fn page_asked_for(
+        &self,
+        connection: ConnectionId,
+        key: ChatKey,
+        cursor: Option<&str>,
+    ) -> Result<Range<usize>, RpcError> {
+        let Some(&subscription) = self.subscription(connection, key.into()) else {
             return Err(RpcError::invalid_params(
                 "`channel` is not subscribed to, so it has no window to grow",
             ));
         };
-        let Some(chat) = self.channels.chats.known(key) else { return Err(self.not_found(&params.channel)) };
-        let turns = chat.conversation.history();
+        let turns = self.channels.chats.needed(key)?.conversation.history();
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
         // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
-        let named = match &params.cursor {
+        let named = match cursor {
             None => None,
             Some(cursor) => Some(
                 read_cursor(key, cursor).and_then(|id| turns.place_of(&id)).map(|at| at + 1).ok_or_else(
@@ -96,18 +111,11 @@ impl Host {
             (Window::Unknown, None) => 0,
             (_, named) => named.unwrap_or(held).saturating_sub(page).min(held),
         };
-        self.load(step, connection, key, start..held);
-        Ok(b"{}".to_vec())
+        Ok(start..held)
     }
 
     /// Tells a connection turns of a chat that it may lack, so that its window begins where they do.
-    fn load(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        key: ChatKey,
-        turns: std::ops::Range<usize>,
-    ) {
+    fn load(&mut self, step: &mut Step<'_>, connection: ConnectionId, key: ChatKey, turns: Range<usize>) {
         let Some(chat) = self.channels.chats.known(key) else { return };
         let all = chat.conversation.history();
         let cursor = cursor_before(key, all, turns.start);
@@ -134,6 +142,20 @@ impl Host {
                 _ => {}
             }
         }
+    }
+
+    /// How many of a chat's first turns some client will lack, and be told, when those behind one are removed.
+    pub(super) fn lacked_at_cut(&self, key: ChatKey, turn: &str) -> Option<usize> {
+        let chat = self.channels.chats.known(key)?;
+        let turns = chat.conversation.history();
+        let at = turns.place_of(turn)?;
+        let windows = chat.channel.subscribers.iter().filter_map(|it| self.subscription(*it, key.into()));
+        let lacked = windows.map(|subscription| match subscription.window {
+            Window::From(start) if at < start => start,
+            Window::From(_) => 0,
+            Window::Unknown => turns.len(),
+        });
+        lacked.max()
     }
 
     /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left, every client

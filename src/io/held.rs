@@ -5,10 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use bytes::Bytes;
+
 use super::readers::{ReadRequest, ReadResult};
 use super::watches::{BegunWatches, Lease};
-use crate::host::effects::{Output, Past, Recalled, Record};
+use crate::host::effects::{ConnectionId, Output, Past, Recalled, Record};
 use crate::host::{Findings, Host, LoadedSession};
+use crate::state::texts::TurnText;
 use crate::versions::dialect::Dialect;
 use crate::wire::names::Named;
 use crate::wire::rpc::Incoming;
@@ -41,6 +44,8 @@ pub struct HeldMessage {
     /// The actions that memory has forgotten, once they were read; none when not all of them are there. What memory
     /// forgets while they are read lies too far back for anybody to catch up with.
     past: Option<Option<Past>>,
+    /// The texts of turns that it needs, once they were read: they stay in memory until it was handled.
+    texts: Option<Vec<Bytes>>,
 }
 
 impl HeldMessage {
@@ -60,6 +65,7 @@ impl HeldMessage {
             sessions: Vec::new(),
             unreadable: BTreeMap::new(),
             past: None,
+            texts: None,
         }
     }
 
@@ -87,6 +93,19 @@ impl HeldMessage {
         host.cursor_into_the_past(&self.named).filter(|_| self.past.is_none())
     }
 
+    /// The texts of turns that it needs and that are not in memory.
+    pub fn texts_to_read(&self, host: &Host, connection: ConnectionId) -> Vec<TurnText> {
+        if self.texts.is_some() {
+            return Vec::new();
+        }
+        host.texts_needed(connection, &self.named, self.sessions.iter().map(|(_, loaded)| loaded))
+    }
+
+    /// The texts of turns that were read for it.
+    pub fn take_texts(&mut self) -> Vec<Bytes> {
+        self.texts.take().unwrap_or_default()
+    }
+
     /// It is known of a channel why it cannot be read.
     pub fn cannot_read(&mut self, uri: String, reason: String, now: &ChangedSince) {
         self.looked_up.insert(uri.clone(), now.tick);
@@ -96,6 +115,9 @@ impl HeldMessage {
     /// The reading of this begins.
     pub fn begin(&mut self, wanted: &ReadRequest, now: &ChangedSince) {
         self.began = now.tick;
+        if !wanted.texts.is_empty() {
+            self.texts = Some(Vec::new());
+        }
         for uri in &wanted.uris {
             self.unreadable.remove(uri);
             self.looked_up.insert(uri.clone(), now.tick);
@@ -109,6 +131,7 @@ impl HeldMessage {
         self.unreadable.extend(found.unreadable);
         self.sessions.extend(found.sessions.into_iter().map(|loaded| (self.began, loaded)));
         self.past = self.past.take().or(found.past);
+        self.texts = self.texts.take().map(|_| found.texts);
     }
 
     /// The message, and what was found for it.

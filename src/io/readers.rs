@@ -11,6 +11,7 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use bytes::Bytes;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use super::held::Tick;
@@ -18,6 +19,7 @@ use crate::host;
 use crate::host::effects::{ConnectionId, Frame, Listed, Page, Past};
 use crate::host::limits::Limits;
 use crate::host::{KeptSummary, LoadedSession};
+use crate::state::texts::TurnText;
 use crate::store::errors::StoreError;
 use crate::store::reader::{Reader, Whereabouts};
 use crate::versions::dialect::Dialect;
@@ -36,6 +38,8 @@ pub struct ReadRequest {
     pub uris: Vec<String>,
     /// Which sessions there are.
     pub kept: bool,
+    /// The texts of turns, which are to be in memory.
+    pub texts: Vec<TurnText>,
 }
 
 impl ReadRequest {
@@ -58,6 +62,8 @@ pub struct ReadResult {
     pub unreadable: Vec<(String, String)>,
     /// The URIs of all sessions, each with its provider, if they were wanted.
     pub kept: Option<Vec<(String, String)>>,
+    /// The texts that were wanted: as long as somebody has them, they stay in memory.
+    pub texts: Vec<Bytes>,
 }
 
 /// What a connection gets of what was read.
@@ -132,6 +138,7 @@ impl Task {
                     sessions: Vec::new(),
                     unreadable: unreadable.collect(),
                     kept: wanted.kept.then(Vec::new),
+                    texts: Vec::new(),
                 };
                 Box::new(|| Read::Found(nothing))
             }
@@ -269,7 +276,9 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
             Vec::new()
         })
     });
-    let mut found = ReadResult { version, past, kept, ..ReadResult::default() };
+    // What cannot be read is told by whoever needs it.
+    let texts = wanted.texts.iter().filter_map(|text| text.get().ok()).collect();
+    let mut found = ReadResult { version, past, kept, texts, ..ReadResult::default() };
     for uri in wanted.uris {
         let is_there = |key| found.sessions.iter().any(|loaded| loaded.key() == key);
         let read = reader.look_up(&uri, is_there);
@@ -342,8 +351,13 @@ mod tests {
     #[test]
     fn a_panic_while_something_is_read_is_an_answer() {
         let connection = ConnectionId(3);
-        let wanted =
-            ReadRequest { client: None, past: Some(7), uris: vec!["ahp-session:/s".to_owned()], kept: true };
+        let wanted = ReadRequest {
+            client: None,
+            past: Some(7),
+            uris: vec!["ahp-session:/s".to_owned()],
+            kept: true,
+            texts: Vec::new(),
+        };
         let job = ReadJob { connection, task: Task::Recall(wanted) };
         let (told, Read::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert_eq!((told, found.unreadable.len()), (connection, 1));

@@ -73,7 +73,11 @@ impl CompletedTurn {
     /// cannot give it any more, it is that of a turn that says so.
     pub fn text(&self) -> Bytes {
         self.text.get().unwrap_or_else(|why| {
-            tracing::error!(why, turn = &*self.id, "a turn cannot be read: it is shown as one that is damaged");
+            tracing::error!(
+                why,
+                turn = &*self.id,
+                "a turn cannot be read: it is shown as one that is damaged"
+            );
             damaged(&self.id, &why)
         })
     }
@@ -88,6 +92,16 @@ impl CompletedTurn {
         self.text.is_here()
     }
 
+    /// Whether there may be contents in it that clients are told the URIs of, as far as this is known without reading it.
+    pub fn may_hold_contents(&self) -> bool {
+        self.text.known_marks().is_none_or(|marks| marks.contents)
+    }
+
+    /// Whether it may show terminals of tool calls, as far as this is known without reading it.
+    pub fn may_show_terminals(&self) -> bool {
+        self.text.known_marks().is_none_or(|marks| marks.terminals)
+    }
+
     /// What may be in it.
     pub fn marks(&self) -> TextMarks {
         self.text.marks()
@@ -95,7 +109,7 @@ impl CompletedTurn {
 
     /// Whether the two have one text.
     pub(crate) fn shares_text(&self, other: &Self) -> bool {
-        self.text.is(&other.text)
+        self.text == other.text
     }
 
     /// The whole of it, as a value. None when its text is no turn, which was logged.

@@ -62,14 +62,14 @@ fn has(text: &[u8], what: impl AsRef<[u8]>) -> bool {
 
 /// A text, shared by all who have it.
 #[derive(Debug, Clone)]
-pub struct TurnText(Arc<Shared>);
+pub struct TurnText(Arc<TextCell>);
 
 /// A text, as long as somebody else has it.
 #[derive(Debug, Clone)]
-pub struct WeakTurnText(Weak<Shared>);
+pub struct WeakTurnText(Weak<TextCell>);
 
 #[derive(Debug)]
-struct Shared {
+struct TextCell {
     bytes: usize,
     marks: OnceLock<TextMarks>,
     place: Mutex<TextPlace>,
@@ -98,7 +98,7 @@ impl TurnText {
 
     fn at(bytes: usize, marks: Option<TextMarks>, place: TextPlace) -> Self {
         let marks = marks.map(OnceLock::from).unwrap_or_default();
-        Self(Arc::new(Shared { bytes, marks, place: Mutex::new(place), is_used: AtomicBool::new(true) }))
+        Self(Arc::new(TextCell { bytes, marks, place: Mutex::new(place), is_used: AtomicBool::new(true) }))
     }
 
     fn place(&self) -> MutexGuard<'_, TextPlace> {
@@ -139,9 +139,9 @@ impl TurnText {
         *self.0.marks.get_or_init(|| TextMarks::of(&self.get().unwrap_or_default()))
     }
 
-    /// The same text, not only one that reads the same.
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    /// What may be in it, as far as somebody knows.
+    pub fn known_marks(&self) -> Option<TextMarks> {
+        self.0.marks.get().copied()
     }
 
     /// It can be read there, too, from now on. Returns false when it could be read somewhere else before.
@@ -188,6 +188,15 @@ impl TurnText {
         WeakTurnText(Arc::downgrade(&self.0))
     }
 }
+
+impl PartialEq for TurnText {
+    /// Whether they are the same text, not only two that read the same.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for TurnText {}
 
 impl WeakTurnText {
     /// The text, if somebody else has it.

@@ -135,7 +135,9 @@ impl Reader {
         }
         // The index is damaged: it names another session.
         let meant = find_by_rows(&snapshot, uri)?.filter(|key| !is_known(*key));
-        meant.map(|key| load_from(&snapshot, key, &mut |_, _| true, &mut self.reading())?.ok_or_else(damaged)).transpose()
+        meant
+            .map(|key| load_from(&snapshot, key, &mut |_, _| true, &mut self.reading())?.ok_or_else(damaged))
+            .transpose()
     }
 
     /// Whether what the indexes do not name is not there. Looked at once, since it takes looking at every row.

@@ -158,8 +158,7 @@ impl Texts {
 
     fn are_leaving(&self, keys: &[i64]) {
         let mut held = self.held();
-        let texts: Vec<TurnText> =
-            keys.iter().filter_map(|key| held.known.remove(key)?.upgrade()).collect();
+        let texts: Vec<TurnText> = keys.iter().filter_map(|key| held.known.remove(key)?.upgrade()).collect();
         drop(held);
         texts.iter().for_each(TurnText::stays_here);
     }

@@ -31,6 +31,8 @@ pub struct Named {
     pub attached: BTreeSet<String>,
     /// The URIs of watches that it follows.
     pub watches: BTreeSet<String>,
+    /// The completed turns whose texts are needed.
+    pub turns: Vec<NamedTurns>,
     /// The directories that must be looked at before it can be handled, in their one spelling.
     pub directories: BTreeSet<String>,
     /// The last sequence number that its client has seen.
@@ -39,6 +41,36 @@ pub struct Named {
     pub client: Option<String>,
     /// Which sessions there are must be known: its client calls them otherwise than the core.
     pub sessions: bool,
+}
+
+/// Completed turns of a chat, as a message names them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedTurns {
+    /// A page of them.
+    Page {
+        /// The chat's URI.
+        chat: String,
+        /// Where the page ends, if that is said.
+        cursor: Option<String>,
+    },
+    /// One of them, behind which the others are removed.
+    CutBehind {
+        /// The chat's URI.
+        chat: String,
+        /// The turn's id.
+        turn: String,
+    },
+    /// Those with which another chat begins.
+    Through {
+        /// The chat's URI.
+        chat: String,
+        /// The last one's id.
+        turn: String,
+    },
+    /// Those in which there may be a content.
+    WithContents(String),
+    /// Those that may show a terminal.
+    WithTerminals(String),
 }
 
 impl Named {
@@ -61,6 +93,9 @@ impl Named {
         // What is kept of a terminal is in its chat.
         let chats =
             named.channels.iter().filter_map(|uri| Some(named_by_terminal(uri)?.0)).collect::<Vec<_>>();
+        if method == Some(Method::Subscribe) {
+            named.turns.extend(chats.iter().cloned().map(NamedTurns::WithTerminals));
+        }
         named.channels.extend(chats);
         if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
             named.watches = watches;
@@ -78,14 +113,31 @@ impl Named {
             }
             Some(Method::ResourceRead) => {
                 let content = members.read::<String>("uri").and_then(|uri| named_by_content(&uri));
-                named.channels.extend(content.map(|(chat, _)| chat));
+                let chat = content.map(|(chat, _)| chat);
+                named.turns.extend(chat.clone().map(NamedTurns::WithContents));
+                named.channels.extend(chat);
             }
-            Some(Method::CreateChat) => named.read_attached(&members.inside("initialMessage")),
+            Some(Method::FetchTurns) => {
+                let cursor = members.read("cursor");
+                let chat = members.read("channel");
+                named.turns.extend(chat.map(|chat| NamedTurns::Page { chat, cursor }));
+            }
+            Some(Method::CreateChat) => {
+                let source = members.inside("source");
+                let from = source.read("chat").zip(source.read("turnId"));
+                named.turns.extend(from.map(|(chat, turn)| NamedTurns::Through { chat, turn }));
+                named.read_attached(&members.inside("initialMessage"));
+            }
             Some(Method::DispatchAction) => {
                 let action = members.inside("action");
                 named.channels.extend(action.read::<String>("session"));
                 named.read_attached(&action.inside("message"));
                 let member = match action.read::<String>("type").as_deref() {
+                    Some("chat/truncated") => {
+                        let cut = members.read("channel").zip(action.read("turnId"));
+                        named.turns.extend(cut.map(|(chat, turn)| NamedTurns::CutBehind { chat, turn }));
+                        return named;
+                    }
                     Some("session/workingDirectorySet") => "directory",
                     Some("session/workingDirectoryReplaced") => "replacement",
                     _ => return named,

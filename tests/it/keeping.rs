@@ -585,24 +585,26 @@ const SESSION_ROW: &str = "uri = ?1";
 const CHAT_ROW: &str = "session = (SELECT key FROM sessions WHERE uri = ?1)";
 
 #[test]
-fn a_damaged_row_is_the_trouble_of_its_session_alone() {
+fn a_damaged_row_is_the_trouble_of_its_session_alone_and_a_damaged_turn_of_nobody_else() {
     let folder = TempDir::new().unwrap();
-    let damaged = ["ahp-session:/row", "ahp-session:/chat", "ahp-session:/turn"];
+    let damaged = ["ahp-session:/row", "ahp-session:/chat"];
+    const TURN: &str = "ahp-session:/turn";
     let mut client = Client::start(folder.path());
-    for session in damaged.into_iter().chain([QUIET]) {
+    for session in damaged.into_iter().chain([TURN, QUIET]) {
         client.create(session);
         client.state(&chat_of(session));
         client.turn(&chat_of(session), "t1", "/say here");
     }
+    client.turn(&chat_of(TURN), "t2", "/say behind it");
     client.end();
     let path = folder.path().join(DATABASE);
     let database = Connection::open(&path).unwrap();
     damage(&database, "sessions", SESSION_ROW, damaged[0]);
     damage(&database, "chats", CHAT_ROW, damaged[1]);
     let sql = "SELECT x.key, x.text FROM texts x JOIN turns t ON t.text = x.key
-        WHERE t.chat = (SELECT key FROM chats WHERE uri = ?1)";
+        WHERE t.chat = (SELECT key FROM chats WHERE uri = ?1) AND t.place = 0";
     let (text, mut turn): (i64, Vec<u8>) =
-        database.query_row(sql, params![chat_of(damaged[2])], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        database.query_row(sql, params![chat_of(TURN)], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     let middle = turn.len() / 2;
     turn[middle] ^= 1;
     database.execute("UPDATE texts SET text = ?2 WHERE key = ?1", params![text, turn]).unwrap();
@@ -630,13 +632,20 @@ fn a_damaged_row_is_the_trouble_of_its_session_alone() {
         assert!(reason.contains("cannot be read"), "{reason}");
         assert_eq!(client.sessions(), all);
     }
+    let chat = client.state(&chat_of(TURN));
+    let said = |turn: usize| &chat["turns"][turn]["responseParts"][0];
+    assert_eq!((&chat["turns"][0]["id"], &said(0)["error"]["errorType"]), (&json!("t1"), &json!("damaged")));
+    assert_eq!(said(1)["content"], "behind it");
+    client.turn(&chat_of(TURN), "t3", "/say there");
+    assert!(client.about("disposeSession", TURN)["error"].is_null());
     let chat = client.state(&chat_of(QUIET));
     assert_eq!(chat["turns"][0]["responseParts"][0]["content"], "here");
     client.turn(&chat_of(QUIET), "t2", "/say there");
     client.create(BUSY);
     client.end();
     let after = rows(&Connection::open(&path).unwrap());
-    assert_eq!(after, (before.0 + 1, before.1 + 1, before.2 + 1), "something was deleted");
+    // One more session than was removed.
+    assert_eq!(after, (before.0, before.1 + 1, before.2 + 2), "something was deleted");
 }
 
 /// Sessions that nobody uses may take a megabyte in memory: some sixty of them in which nothing was said.

@@ -339,7 +339,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("versions", &["wire", "state", "host::effects"]),
     ("store", &["wire", "state", "places", "host::effects", "host::log", "host::Start"]),
     ("backend", &["wire", "state", "codec", "files", "host::effects"]),
-    ("io", &["wire", "codec", "files", "watches", "versions", "host", "store", "backend", "status"]),
+    ("io", &["wire", "state", "codec", "files", "watches", "versions", "host", "store", "backend", "status"]),
 ];
 
 /// What a source names of the crate: the first two names of each path, and of each in a group.

@@ -110,6 +110,7 @@ impl Sidecar {
             past: held.unknown_past(&self.host),
             uris: held.unknown(&self.host, &self.changes),
             kept: held.named.sessions && held.sessions_kept.is_none(),
+            texts: Vec::new(),
         };
         // What was let out of memory a moment ago is not in the store before its step is.
         held.waits_for_store = wanted.uris.iter().any(|uri| self.keeper.holds(uri));
@@ -123,6 +124,9 @@ impl Sidecar {
             }
             !is_held
         });
+        if wanted.is_nothing() {
+            wanted.texts = held.texts_to_read(&self.host, connection);
+        }
         if wanted.is_nothing() {
             return true;
         }
@@ -141,6 +145,7 @@ impl Sidecar {
                 self.edges.remember(client.clone(), dialect);
             }
         }
+        let texts = held.take_texts();
         let (message, recalled) = held.into_message();
         let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());
         self.edges.learn(past.map(KeptSummary::names));
@@ -153,6 +158,7 @@ impl Sidecar {
             self.feed(Input::Said { connection, message, recalled });
         }
         self.fed = fed;
+        drop(texts);
     }
 
     /// The directories were looked at that a held message names.

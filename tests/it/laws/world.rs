@@ -6,6 +6,7 @@
 //! Never: lets anything happen that is not in the schedule, until its end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::{script::Script, Backend};
@@ -15,6 +16,7 @@ use ahp_sidecar::host::effects::{
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
+use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told};
@@ -62,6 +64,18 @@ const NAMES: [&str; 7] = [
 const CHATS: [&str; 6] =
     ["ahp-chat:/a", "ahp-chat:/b", "ahp-chat:/c", "ahp-chat:/a/deeper", "ahp-chat://default/x", "nonsense"];
 
+/// Where a text can be read again.
+#[derive(Debug)]
+struct Shelf(Vec<u8>);
+
+impl TextSource for Shelf {
+    fn read(&self) -> std::result::Result<Bytes, String> {
+        Ok(Bytes::copy_from_slice(&self.0))
+    }
+
+    fn was_read(&self, _: &TurnText) {}
+}
+
 /// Runs a host through a schedule.
 pub struct World {
     host: Host,
@@ -91,6 +105,8 @@ pub struct World {
     pub truth: Truth,
     /// Everything that the host has ever put out.
     outputs: Vec<Output>,
+    /// The texts of turns that the store could give back: none of them stays in memory longer than a step.
+    shelved: Vec<TurnText>,
 }
 
 /// A client and its connection, if it has one.
@@ -198,6 +214,7 @@ impl World {
             begin: Instant::now(),
             truth: Truth::default(),
             outputs: Vec::new(),
+            shelved: Vec::new(),
         };
         world.open(OBSERVER)?;
         let begin = json!({ "clientId": "observer", "protocolVersions": ["1.0.0"] });
@@ -829,6 +846,9 @@ impl World {
             self.take(output, &mut seen)?;
         }
         self.outputs.append(&mut outputs);
+        for text in &self.shelved {
+            text.leave_memory();
+        }
         for (seq, (channel, _)) in &seen.sequenced {
             let subscribed = self.connections.iter().filter(|(_, it)| it.subscribed.contains(channel));
             let due: BTreeSet<_> = subscribed.map(|(&connection, _)| connection).collect();
@@ -861,6 +881,11 @@ impl World {
                 seen.created.extend(is_new.then(|| row.uri.clone()));
             }
             Record::ChatRemoved { key, .. } => self.gone.extend(self.chats.remove(key).map(|(_, uri)| uri)),
+            Record::Turn(_, _, turn) => {
+                let shelf = Shelf(turn.text().to_vec());
+                turn.place().kept_at(Arc::new(shelf));
+                self.shelved.push(turn.place().clone());
+            }
             _ => {}
         }
         self.kept.keep(record.clone());

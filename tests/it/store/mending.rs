@@ -62,6 +62,9 @@ const LAST: u64 = 59;
 
 /// Makes a store look as one of an earlier version.
 fn to_layout(path: &Path, layout: usize) {
+    if layout < 6 {
+        sql(path, "ALTER TABLE turns DROP COLUMN marks; PRAGMA user_version = 5");
+    }
     if layout < 5 {
         put_texts_into_turns(&::rusqlite::Connection::open(path).unwrap());
     }

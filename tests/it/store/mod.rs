@@ -13,6 +13,7 @@ pub mod mending;
 mod numbers;
 mod sharing;
 mod space;
+mod texts;
 mod trash;
 mod trials;
 

@@ -17,6 +17,7 @@ use ahp_types::common::JsonObject;
 use anyhow::{anyhow, bail, Context};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::client_tools::ClientTools;
@@ -120,13 +121,8 @@ impl AcpConversation {
                     serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
                 let session = made.session_id;
                 early = ear.follow(&session.0);
-                let history = &open.history;
                 let settings = Settings::of_session(&answer);
-                (
-                    session,
-                    settings,
-                    (!history.is_empty()).then(|| content::transcript(history, &open.attached)),
-                )
+                (session, settings, told_of_before(open).await?)
             }
         };
         let mut conversation = Self {
@@ -268,6 +264,16 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
     if heard_out.await.is_err() {
         tracing::warn!("an agent has gone on talking after it had loaded a session");
     }
+}
+
+/// What was said before, for an agent that does not remember it. It may have to be read.
+async fn told_of_before(open: &OpenConversation) -> anyhow::Result<Option<String>> {
+    if open.history.is_empty() {
+        return Ok(None);
+    }
+    let (history, attached) = (open.history.clone(), open.attached.clone());
+    let told = spawn_blocking(move || content::transcript(&history, &attached));
+    Ok(Some(told.await.context("what was said before cannot be told")?))
 }
 
 /// What an agent refused, for people.

@@ -7,19 +7,17 @@ use super::*;
 
 const LARGE: &str = "ahp-session:/large";
 
-/// A world with a small session, and behind it one with so many turns of 600,000 bytes. Somebody follows both.
-async fn with_turns(folder: &Path, turns: usize) -> (World, Client) {
+/// A world with a small session, and behind it one whose turn has so many times 300,000 bytes. Somebody follows both.
+async fn with_a_turn(folder: &Path, pieces: usize) -> (World, Client) {
     let mut world = World::on(folder).await;
     let mut client = world.client("c", "1.0.0").await;
     for session in [SESSION, LARGE] {
         world.ask(&mut client, "createSession", json!({ "channel": session })).await;
         world.ask(&mut client, "subscribe", json!({ "channel": default_chat_of(session) })).await;
     }
-    for number in 0..turns {
-        client.dispatches(&default_chat_of(LARGE), turn(&format!("t{number}"), "/stream 2 300000"));
-        world.until(|_| actions(&client.looks()).contains(&"chat/turnComplete")).await;
-        world.settle().await;
-    }
+    client.dispatches(&default_chat_of(LARGE), turn("t", &format!("/stream {pieces} 300000")));
+    world.until(|_| actions(&client.looks()).contains(&"chat/turnComplete")).await;
+    world.settle().await;
     (world, client)
 }
 
@@ -32,7 +30,7 @@ async fn stops_following(world: &mut World, client: &mut Client, session: &str) 
 #[tokio::test]
 async fn a_session_that_takes_more_than_all_may_goes_when_nobody_follows_it_and_spares_the_others() {
     let folder = folder();
-    let (mut world, mut client) = with_turns(folder.path(), 2).await;
+    let (mut world, mut client) = with_a_turn(folder.path(), 4).await;
     stops_following(&mut world, &mut client, SESSION).await;
     assert!(world.remembers(LARGE), "it is followed");
     stops_following(&mut world, &mut client, LARGE).await;
@@ -43,7 +41,7 @@ async fn a_session_that_takes_more_than_all_may_goes_when_nobody_follows_it_and_
 #[tokio::test]
 async fn the_ones_that_were_used_longest_ago_go_first() {
     let folder = folder();
-    let (mut world, mut client) = with_turns(folder.path(), 1).await;
+    let (mut world, mut client) = with_a_turn(folder.path(), 2).await;
     stops_following(&mut world, &mut client, SESSION).await;
     stops_following(&mut world, &mut client, LARGE).await;
     assert!(world.remembers(LARGE), "there is room for it");

@@ -1,0 +1,90 @@
+//! Which texts of turns a message is about to need.
+//!
+//! Owns: finding those that are not in memory, so that they are read before the message is handled, while others are
+//! heard.
+//! Never: decides anything by them, or reads one. A text that is not found here and needed all the same is read when it is:
+//! everybody waits for that.
+
+use super::effects::ConnectionId;
+use super::model::Chat;
+use super::{Host, LoadedSession};
+use crate::state::history::CompletedTurn;
+use crate::state::texts::TurnText;
+use crate::wire::names::{Named, NamedTurns};
+
+/// So many bytes of texts are read ahead where it is not known which of them are needed.
+const BYTES_MAX: usize = 32 << 20;
+
+/// So many bytes of the newest turns of an attached chat are read ahead: not all of it is told.
+const ATTACHED_BYTES_MAX: usize = 1 << 20;
+
+impl Host {
+    /// The texts of turns that a message of this connection needs and that are not in memory. `restored`: the sessions that
+    /// come into memory with it.
+    pub fn texts_needed<'a>(
+        &'a self,
+        connection: ConnectionId,
+        named: &Named,
+        restored: impl Iterator<Item = &'a LoadedSession> + Clone,
+    ) -> Vec<TurnText> {
+        let chat = |uri: &str| {
+            let here = self.find_chat(uri).and_then(|key| self.channels.chats.known(key));
+            here.or_else(|| restored.clone().find_map(|loaded| loaded.chat(uri)))
+        };
+        let mut needed = Vec::new();
+        let mut need = |turns: &mut dyn Iterator<Item = &CompletedTurn>, bytes_max: usize| {
+            let mut bytes = 0;
+            for turn in turns.take_while(|turn| {
+                bytes += turn.bytes();
+                bytes <= bytes_max
+            }) {
+                if !turn.is_here() {
+                    needed.push(turn.place().clone());
+                }
+            }
+        };
+        for turns in &named.turns {
+            match turns {
+                NamedTurns::Page { chat, cursor } => {
+                    let Some(key) = self.find_chat(chat) else { continue };
+                    let (Ok(page), Some(chat)) = (
+                        self.page_asked_for(connection, key, cursor.as_deref()),
+                        self.channels.chats.known(key),
+                    ) else {
+                        continue;
+                    };
+                    let all = chat.conversation.history().turns();
+                    need(&mut all.get(page).unwrap_or_default().iter(), usize::MAX);
+                }
+                NamedTurns::CutBehind { chat: uri, turn } => {
+                    let Some(history) = chat(uri).map(|chat| chat.conversation.history()) else { continue };
+                    need(&mut history.get(turn).into_iter(), usize::MAX);
+                    let loaded = self.find_chat(uri).and_then(|key| self.lacked_at_cut(key, turn));
+                    need(&mut history.turns().iter().take(loaded.unwrap_or(0)), usize::MAX);
+                }
+                NamedTurns::Through { chat: uri, turn } => {
+                    let turns = chat(uri).and_then(|chat| chat.conversation.history().through(turn));
+                    let Some((last, earlier)) = turns.and_then(<[_]>::split_last) else { continue };
+                    need(&mut std::iter::once(last), usize::MAX);
+                    need(&mut earlier.iter().filter(|turn| turn.may_show_terminals()), BYTES_MAX);
+                }
+                NamedTurns::WithContents(uri) => {
+                    let turns = chat(uri).into_iter().flat_map(newest_first);
+                    need(&mut turns.filter(|turn| turn.may_hold_contents()), BYTES_MAX);
+                }
+                NamedTurns::WithTerminals(uri) => {
+                    let turns = chat(uri).into_iter().flat_map(newest_first);
+                    need(&mut turns.filter(|turn| turn.may_show_terminals()), BYTES_MAX);
+                }
+            }
+        }
+        for uri in &named.attached {
+            need(&mut chat(uri).into_iter().flat_map(newest_first), ATTACHED_BYTES_MAX);
+        }
+        needed
+    }
+}
+
+fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
+    chat.conversation.history().turns().iter().rev()
+}

@@ -1,0 +1,144 @@
+//! Texts of turns that are read when somebody needs them.
+//!
+//! Owns: which of them are in memory, and that each reads as it was written whatever becomes of it in the store.
+//! Never: looks at what a turn is; that is the core's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ahp_sidecar::host::effects::{ChatKey, ChatRow, Record, SessionKey};
+use ahp_sidecar::state::history::CompletedTurn;
+use ahp_sidecar::store::sqlite::Writer;
+use ahp_sidecar::store::texts::Texts;
+
+use super::{large_turn, load, open, place, reader, session, whole};
+
+/// So many bytes of texts may stay in memory, of turns of [`BYTES`] each.
+const BYTES_MAX: usize = 4 * BYTES;
+const BYTES: usize = 1000;
+
+fn long_turn(number: usize) -> CompletedTurn {
+    let turn = format!(r#"{{"id":"t{number}","text":"{number:0width$}"}}"#, width = BYTES);
+    CompletedTurn::new(&format!("t{number}"), turn[turn.len() - BYTES..].to_owned().into())
+}
+
+fn with_texts(path: &Path) -> (Writer, Arc<Texts>) {
+    let (writer, _) = open(path);
+    let texts = Texts::open(path, BYTES_MAX).unwrap();
+    (writer.with_texts(&texts).unwrap(), texts)
+}
+
+fn records(turns: &[CompletedTurn]) -> Vec<Record> {
+    let all = turns.iter().zip(0..).map(|(turn, at)| Record::Turn(ChatKey(1001), at, turn.clone()));
+    let chat = ChatRow {
+        key: ChatKey(1001),
+        session: SessionKey(1),
+        uri: "ahp-chat:/1".to_owned(),
+        running: false,
+        as_of: 0,
+        body: "chat".into(),
+    };
+    [session(1)].into_iter().chain(all).chain([Record::Chat(chat)]).collect()
+}
+
+fn here(turns: &[CompletedTurn]) -> usize {
+    turns.iter().filter(|turn| turn.is_here()).count()
+}
+
+#[test]
+fn the_texts_that_were_used_lately_are_in_memory_and_all_of_them_can_be_read() {
+    let (_folder, path) = place();
+    let (mut writer, texts) = with_texts(&path);
+    let turns: Vec<CompletedTurn> = (0..20).map(long_turn).collect();
+    writer.commit(&records(&turns)).unwrap();
+    assert_eq!(here(&turns), 4, "of those that were written");
+
+    let mut saved = load(&reader(&path).with_texts(&texts), 1).unwrap().unwrap();
+    let read = std::mem::take(&mut saved.chats[0].turns);
+    assert!(read.iter().zip(&turns).all(|(read, turn)| read.place() == turn.place()), "each is there once");
+    drop(turns);
+    for (number, turn) in read.iter().enumerate() {
+        assert_eq!(turn.text(), long_turn(number).text());
+    }
+    assert!(here(&read) <= 5, "{} of those that were read", here(&read));
+    // One that is used all the time stays, and what somebody holds is not counted out of memory.
+    let (often, held) = (&read[0], read[1].text());
+    for turn in &read[2..] {
+        assert_eq!(often.text().len(), BYTES);
+        turn.text();
+    }
+    assert!(often.is_here() && read[1].is_here(), "{read:?}");
+    drop(held);
+}
+
+#[test]
+fn a_text_that_is_removed_stays_with_those_who_have_it() {
+    let (_folder, path) = place();
+    let (mut writer, texts) = with_texts(&path);
+    let reader = reader(&path).with_texts(&texts);
+    writer.commit(&records(&(0..9).map(long_turn).collect::<Vec<_>>())).unwrap();
+    let read = load(&reader, 1).unwrap().unwrap().chats.remove(0).turns;
+    assert_eq!(here(&read), 0);
+    writer.commit(&[Record::TurnsCut(ChatKey(1001), 3)]).unwrap();
+    // The next text may be found under the name that one of them had.
+    writer.commit(&[Record::Turn(ChatKey(1001), 3, long_turn(77))]).unwrap();
+    assert_eq!((here(&read[..3]), here(&read[3..])), (0, 6));
+    for (number, turn) in read.iter().enumerate() {
+        assert_eq!(turn.text(), long_turn(number).text(), "{number}");
+    }
+    let again = load(&reader, 1).unwrap().unwrap().chats.remove(0).turns;
+    assert_eq!(again[3].text(), long_turn(77).text());
+    assert_eq!(again[2].place(), read[2].place());
+}
+
+#[test]
+fn what_is_not_removed_after_all_can_be_read() {
+    let (_folder, path) = place();
+    let (mut writer, texts) = with_texts(&path);
+    let reader = reader(&path).with_texts(&texts);
+    writer.commit(&records(&[long_turn(0)])).unwrap();
+    let read = load(&reader, 1).unwrap().unwrap().chats.remove(0).turns;
+    writer.limit_pages(1).unwrap();
+    let cut = [Record::TurnsCut(ChatKey(1001), 0), Record::Turn(ChatKey(1001), 0, large_turn())];
+    writer.commit(&cut).unwrap_err();
+    assert_eq!(read[0].text(), long_turn(0).text());
+}
+
+#[test]
+fn a_turn_whose_text_was_damaged_says_so_and_the_others_are_there() {
+    let (_folder, path) = place();
+    let (mut writer, texts) = with_texts(&path);
+    writer.commit(&whole(1)).unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch("UPDATE texts SET text = x'78' WHERE key = (SELECT text FROM turns WHERE place = 1)")
+        .unwrap();
+    let read = load(&reader(&path).with_texts(&texts), 1).unwrap().unwrap().chats.remove(0).turns;
+    let damaged = read[1].read().unwrap();
+    assert_eq!(damaged.id, "t1");
+    let said = serde_json::to_value(&damaged.response_parts).unwrap();
+    assert_eq!(said[0]["error"]["errorType"], "damaged", "{said}");
+    assert_eq!(
+        (read[0].text(), read[2].text()),
+        (super::turn_text(1, 0).text(), super::turn_text(1, 2).text())
+    );
+}
+
+#[test]
+fn what_may_be_in_a_text_is_known_without_reading_it() {
+    let (_folder, path) = place();
+    let (mut writer, texts) = with_texts(&path);
+    let turn = |id: &str, said: &str| CompletedTurn::new(id, said.to_owned().into());
+    let content = "data:text/plain;charset=utf-8;base64,eA==";
+    let turns = [turn("a", "plain"), turn("b", content), turn("c", "ahp-terminal:/x"), turn("d", "later")];
+    writer.commit(&records(&turns)).unwrap();
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    // As a program of an older version has left it.
+    connection.execute_batch("UPDATE turns SET marks = NULL WHERE place = 3").unwrap();
+    drop(turns);
+    let read = load(&reader(&path).with_texts(&texts), 1).unwrap().unwrap().chats.remove(0).turns;
+    let marks: Vec<_> = read.iter().map(|it| (it.may_hold_contents(), it.may_show_terminals())).collect();
+    assert_eq!(marks, [(false, false), (true, false), (false, true), (true, true)]);
+    assert_eq!(here(&read), 0);
+    assert!(!read[3].marks().contents && !read[3].may_show_terminals(), "it was read");
+}
