@@ -73,7 +73,7 @@ struct TextCell {
     bytes: usize,
     marks: OnceLock<TextMarks>,
     place: Mutex<TextPlace>,
-    /// It was looked at since this was last asked.
+    /// It was looked at in memory since this was last asked.
     is_used: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl TurnText {
 
     fn at(bytes: usize, marks: Option<TextMarks>, place: TextPlace) -> Self {
         let marks = marks.map(OnceLock::from).unwrap_or_default();
-        Self(Arc::new(TextCell { bytes, marks, place: Mutex::new(place), is_used: AtomicBool::new(true) }))
+        Self(Arc::new(TextCell { bytes, marks, place: Mutex::new(place), is_used: AtomicBool::default() }))
     }
 
     fn place(&self) -> MutexGuard<'_, TextPlace> {
@@ -120,9 +120,9 @@ impl TurnText {
     /// # Errors
     /// Why it is not what was kept, for people.
     pub fn get(&self) -> Result<Bytes, String> {
-        self.0.is_used.store(true, Ordering::Relaxed);
         let mut place = self.place();
         if let Some(here) = &place.here {
+            self.0.is_used.store(true, Ordering::Relaxed);
             return Ok(here.clone());
         }
         let source = place.source.clone().ok_or("it is nowhere")?;
@@ -178,7 +178,7 @@ impl TurnText {
         may
     }
 
-    /// Whether somebody has looked at it since this was last asked.
+    /// Whether somebody has looked at it in memory since this was last asked.
     pub fn take_used(&self) -> bool {
         self.0.is_used.swap(false, Ordering::Relaxed)
     }

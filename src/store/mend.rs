@@ -277,12 +277,17 @@ fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     rows::put_number(connection, "reserved", last)
 }
 
+/// So many bytes that take as much room as they are.
+fn noise(bytes: u32) -> Vec<u8> {
+    (0..bytes).map(|number| crc32fast::hash(&number.to_le_bytes()).to_le_bytes()[0]).collect()
+}
+
 /// Sees whether an action of some size can be appended to the log, and leaves nothing behind; to be called in a
 /// transaction.
 pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
     let sql = "SELECT ifnull(max(last), 0) + 1 FROM actions";
     let server_seq = unsigned(connection.query_row(sql, [], |row| row.get(0))?);
-    let line = ActionLine { line: vec![b'-'; 40_000].into(), server_seq, delta: None };
+    let line = ActionLine { line: noise(40_000).into(), server_seq, delta: None };
     let record = [Record::Action(ChannelId::ROOT, line)];
     connection.execute_batch("SAVEPOINT probe")?;
     let appended = packs(&record).iter().try_for_each(|pack| rows::put_actions(connection, pack));

@@ -1,7 +1,7 @@
 //! Where sessions outlive the process.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `texts`, `pack`, `clients`, `agents`, `trash`, `space` and `mark`; and
+//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and `mark`; and
 //! [`archive`], for people),
 //! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
@@ -12,6 +12,7 @@ pub mod archive;
 mod channels;
 mod check;
 mod clients;
+mod compress;
 pub mod errors;
 pub mod folder;
 mod mark;

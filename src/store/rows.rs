@@ -7,6 +7,7 @@ use bytes::Bytes;
 use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
+use super::compress::{compressed, is_compressed, plain};
 use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
 use super::turns::TextReading;
@@ -75,6 +76,7 @@ pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, Store
 /// Keeps the actions of a pack.
 pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<(), StoreError> {
     let channel = ChannelName::of(pack.target);
+    let packed = compressed(&pack.packed);
     connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(
         params![
             signed(pack.last),
@@ -82,8 +84,8 @@ pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<()
             channel.kind,
             channel.key,
             signed(pack.line_bytes),
-            actions_sum(pack.first, pack.last, channel, &pack.packed),
-            pack.packed,
+            actions_sum(pack.first, pack.last, channel, &packed),
+            packed,
         ],
     )?;
     Ok(())
@@ -105,7 +107,12 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
     if actions_sum(first, last, channel, packed) != expected {
         return Err(StoreError::Damaged(damaged()));
     }
-    let lines = unpack(first, last, packed).ok_or_else(|| StoreError::Damaged(damaged()))?;
+    let unpacked = if is_compressed(packed) {
+        plain(packed, u64::MAX).ok().and_then(|packed| unpack(first, last, &packed))
+    } else {
+        unpack(first, last, packed)
+    };
+    let lines = unpacked.ok_or_else(|| StoreError::Damaged(damaged()))?;
     let id = channel.id().ok_or_else(|| {
         StoreError::Damaged(format!(
             "{}, on a channel of the kind `{}`, which this program does not know,",

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
+use super::compress::{compressed, is_compressed, plain};
 use super::errors::{damaged_if, StoreError};
-use super::rows::{signed, sum, unsigned, Blob};
+use super::rows::{signed, sum, unsigned};
 use super::texts::{TextName, Texts};
 use crate::host::effects::ChatKey;
 use crate::state::history::CompletedTurn;
@@ -86,7 +87,7 @@ pub(super) fn put(
 
 /// Keeps a text.
 pub(super) fn put_text(connection: &Connection, text: &[u8]) -> Result<TextName, StoreError> {
-    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![text])?;
+    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![compressed(text)])?;
     Ok(TextName { key: connection.last_insert_rowid(), bytes: text.len() as u64, sum: sum(&[text]) })
 }
 
@@ -354,9 +355,13 @@ fn turn_of(
 
 /// A text; none when it is not what was written.
 pub(super) fn text_of(connection: &Connection, name: TextName) -> Result<Option<Bytes>, StoreError> {
-    let text = connection
-        .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
-        .query_row(params![name.key], |found| Ok(found.get::<_, Blob>(0)?.0))
-        .optional()?;
+    let read = |row: &Row<'_>| {
+        let kept = row.get_ref(0)?.as_blob()?;
+        // What cannot be made plain is not what was written.
+        let plain = if is_compressed(kept) { plain(kept, name.bytes).ok() } else { Some(kept.to_vec()) };
+        Ok(plain.map(Bytes::from))
+    };
+    let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
+    let text = statement.query_row(params![name.key], read).optional()?.flatten();
     Ok(text.filter(|text| name.is_of(text)))
 }

@@ -81,7 +81,7 @@ fn a_text_that_is_removed_stays_with_those_who_have_it() {
     assert_eq!(here(&read), 0);
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 3)]).unwrap();
     // The next text may be found under the name that one of them had.
-    writer.commit(&[Record::Turn(ChatKey(1001), 3, long_turn(77))]).unwrap();
+    writer.commit(&[vec![Record::Turn(ChatKey(1001), 3, long_turn(77))], records(&[])].concat()).unwrap();
     assert_eq!((here(&read[..3]), here(&read[3..])), (0, 6));
     for (number, turn) in read.iter().enumerate() {
         assert_eq!(turn.text(), long_turn(number).text(), "{number}");
