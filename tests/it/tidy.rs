@@ -376,6 +376,29 @@ fn no_layer_uses_one_that_it_must_not() {
     }
 }
 
+/// The judges have lock files of their own. Where these are in step with that of the product, cargo builds what both need
+/// once.
+#[test]
+fn the_judges_are_built_from_what_the_product_is_built_from() {
+    let packages = |path: &str| -> BTreeSet<String> {
+        let text = read(path);
+        let all = text.split("\n\n").filter(|it| it.starts_with("[[package]]"));
+        // All but our own, which have no source.
+        all.filter(|it| it.contains("\nsource = ")).map(|it| it.trim_end().to_owned()).collect()
+    };
+    for judge in ["v0_5_0", "v0_5_1", "versions"] {
+        let path = format!("tests/judges/{judge}/Cargo.lock");
+        let all = packages(&path);
+        let name = |package: &String| package.lines().nth(1).unwrap_or_default().to_owned();
+        let product = packages("Cargo.lock");
+        let lacking: Vec<String> = product.difference(&all).map(name).collect();
+        assert!(
+            lacking.is_empty(),
+            "{path} lacks {lacking:?}: copy Cargo.lock there, and run `cargo metadata` beside it"
+        );
+    }
+}
+
 /// Whoever searches for a type finds that one. What tests alone have does not count, nor what is declared inside something.
 #[test]
 fn no_two_types_have_one_name() {
