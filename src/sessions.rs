@@ -23,6 +23,7 @@ use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey
 use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::state::history::CompletedTurn;
 use crate::store::archive::{Archive, ArchivedSession, Salvaged};
+use crate::store::check::Extent;
 use crate::store::errors::StoreError;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
@@ -185,8 +186,12 @@ fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     let summary: SessionSummary = serde_json::from_slice(&entry.summary)
         .with_context(|| format!("the summary of the session {} is none", entry.key.0))?;
     let mark = if entry.removed_at.is_some() { "trash" } else { "-" };
-    let turns = entry.turns.map_or("damaged".to_owned(), |turns| turns.to_string());
-    let fields = [&summary.resource, &summary.title, &summary.modified_at, &turns, mark].map(one_line);
+    let said = |number: fn(Extent) -> u64| {
+        entry.extent.map_or("damaged".to_owned(), |extent| number(extent).to_string())
+    };
+    let (turns, bytes) = (said(|extent| extent.turns), said(|extent| extent.bytes));
+    let fields =
+        [&summary.resource, &summary.title, &summary.modified_at, &turns, mark, &bytes].map(one_line);
     Ok(fields.join("\t"))
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
 
+use super::check::Extent;
 use super::errors::StoreError;
 use super::mark::Mark;
 use super::reader::{find, list_all};
@@ -42,8 +43,8 @@ pub struct ArchivedSession {
     pub removed_at: Option<i64>,
     /// Its summary (JSON text); that of one which is damaged says so.
     pub summary: Bytes,
-    /// How many turns there are in its chats; none when something in it is damaged.
-    pub turns: Option<u64>,
+    /// How large it is; none when something in it is damaged.
+    pub extent: Option<Extent>,
 }
 
 /// A chat, as far as it can be read.
@@ -130,8 +131,8 @@ impl Archive {
     /// When the list cannot be read.
     pub fn list(&self) -> Result<Vec<ArchivedSession>, StoreError> {
         let entries = list_all(&self.connection)?.into_iter().map(|(key, removed_at, summary)| {
-            let turns = check::turns(&self.connection, key).ok();
-            ArchivedSession { key, removed_at, summary, turns }
+            let extent = check::extent(&self.connection, key).ok();
+            ArchivedSession { key, removed_at, summary, extent }
         });
         Ok(entries.collect())
     }

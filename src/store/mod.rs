@@ -10,7 +10,7 @@
 mod agents;
 pub mod archive;
 mod channels;
-mod check;
+pub mod check;
 mod clients;
 mod compress;
 pub mod errors;

@@ -106,7 +106,7 @@ pub(super) fn purge_some(
     old.retain(|key| !stays.contains(key));
     let transaction = connection.transaction()?;
     for key in &old {
-        if let Err(error) = check::turns(&transaction, *key) {
+        if let Err(error) = check::extent(&transaction, *key) {
             tracing::warn!(%error, "a damaged session stays in the trash");
             stays.insert(*key);
             continue;

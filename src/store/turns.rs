@@ -244,15 +244,15 @@ pub(super) fn there(connection: &Connection, chat: ChatKey) -> Result<u64, Store
     Ok(unsigned(turns))
 }
 
-/// How many turns of a chat have a text, as far as this is told without reading any.
-pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
-    let sql = "SELECT count(*) FROM turns t JOIN texts x ON x.key = t.text
+/// How many turns of a chat have a text, as far as this is told without reading any, and how many bytes these take.
+pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), StoreError> {
+    let sql = "SELECT count(*), ifnull(sum(length(x.text)), 0) FROM turns t JOIN texts x ON x.key = t.text
         WHERE t.chat = ?1 AND t.place >= 0 AND typeof(x.text) = 'blob'";
     let whole = connection
         .prepare_cached(sql)?
-        .query_row(params![signed(chat.0)], |row| row.get(0))
+        .query_row(params![signed(chat.0)], |row| Ok((unsigned(row.get(0)?), unsigned(row.get(1)?))))
         .map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))?;
-    Ok(unsigned(whole))
+    Ok(whole)
 }
 
 /// The rows of so many of a chat's last turns, the last one first: their places, and how large they are.

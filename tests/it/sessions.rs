@@ -150,6 +150,8 @@ fn sessions_are_listed_shown_and_marked() {
     let row: Vec<&str> = list[1].iter().map(String::as_str).collect();
     assert_eq!([row[0], row[1], row[3], row[4]], [SESSION, "Atitle[31m", "2", "-"]);
     assert!(row[2].parse::<jiff::Timestamp>().is_ok(), "{row:?}");
+    let bytes = |row: &[String]| row[5].parse::<usize>().unwrap();
+    assert!(bytes(&list[1]) > bytes(&list[0]), "{list:?}");
     let shown = state.printed(&["show", SESSION]);
     for said in
         ["> Hello there", "\nHello there\n", "[thinking: hm]", "[tool: ls ", "[error: it broke]", CHAT]
@@ -453,7 +455,9 @@ fn the_trash_is_emptied_on_request_or_at_once() {
 #[test]
 fn what_was_purged_takes_no_room() {
     let state = State::new();
-    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/stream 4 1000000")]);
+    let noise = (0..500_000_u32).map(|number| format!("{:08x}", crc32fast::hash(&number.to_le_bytes())));
+    let noise: String = noise.collect();
+    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", &format!("/say {noise}"))]);
     state.told(&[hello(), dispose(SESSION)]);
     // With the log, where there is one.
     let size = || -> u64 {

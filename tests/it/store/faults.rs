@@ -5,7 +5,7 @@ use std::fs;
 use ahp_sidecar::host::effects::{ActionLine, ChannelId, Record};
 use ahp_sidecar::store::errors::StoreError;
 
-use super::{assert_whole, beside, load, numbers, open, place, reader, titles, whole, FILE_NAME};
+use super::{assert_whole, beside, load, noise, numbers, open, place, reader, titles, whole, FILE_NAME};
 
 #[test]
 fn a_full_store_keeps_all_of_a_commit_or_nothing() {
@@ -16,7 +16,8 @@ fn a_full_store_keeps_all_of_a_commit_or_nothing() {
     writer.limit_pages(1).unwrap();
     // Lines that share no beginning, so that none of them gets small.
     let large = |seq: u64| {
-        let line = format!("{seq}{}", "x".repeat(4000)).into();
+        let noise = (0..500).map(|at| format!("{:08x}", noise(500 * u32::try_from(seq).unwrap() + at)));
+        let line = format!("{seq}{}", noise.collect::<String>()).into();
         Record::Action(ChannelId::ROOT, ActionLine { line, server_seq: seq, delta: None })
     };
     let large: Vec<Record> = (1..=50).map(large).collect();

@@ -19,6 +19,7 @@ mod trials;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
@@ -113,8 +114,16 @@ fn turn_text(key: u64, place: u64) -> CompletedTurn {
     CompletedTurn::new(&format!("t{place}"), Bytes::from(format!(r#"{{"id":"t{place}","of":{key}}}"#)))
 }
 
+/// A megabyte that takes a megabyte on the disk.
 fn large_turn() -> CompletedTurn {
-    CompletedTurn::new("t", vec![b'x'; 1 << 20].into())
+    static NOISE: LazyLock<Bytes> =
+        LazyLock::new(|| (0..1 << 18).flat_map(|number| noise(number).to_le_bytes()).collect());
+    CompletedTurn::new("t", NOISE.clone())
+}
+
+/// A number that looks like any other.
+fn noise(number: u32) -> u32 {
+    crc32fast::hash(&number.to_le_bytes())
 }
 
 /// A session with one chat of three turns.
