@@ -80,6 +80,11 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = 30)]
     trash_days: u32,
 
+    /// From how many bytes of the database on the sessions that were disposed of first are gone before their time
+    /// [default: however large it is]
+    #[arg(long, value_name = "N", conflicts_with = "ephemeral")]
+    state_bytes: Option<u64>,
+
     /// How often in a row taking up a session's interrupted turn may end the process before the turn is given up,
     /// and how often that may, before the session is left alone; 0: any number of times
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -327,6 +332,7 @@ impl ServeOptions {
             ("--no-script", self.no_script.to_string()),
             ("--script-resource", format!("{:?}", self.script_resource)),
             ("--trash-days", self.trash_days.to_string()),
+            ("--state-bytes", format!("{:?}", self.state_bytes)),
             ("--quarantine-after", self.quarantine_after.to_string()),
             ("--store-patience", self.store_patience.to_string()),
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
@@ -419,6 +425,7 @@ impl ServeOptions {
             },
             store: StoreOptions {
                 trash: Duration::from_secs(u64::from(self.trash_days) * 24 * 60 * 60),
+                bytes_max: self.state_bytes,
                 deaths_max: self.quarantine_after,
                 text_bytes_max: self.memory_budget / 2,
                 patience: Duration::from_secs(self.store_patience),

@@ -45,7 +45,8 @@ pub struct Sessions {
 
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
-    /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`, and `trash` or `-`
+    /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`, `trash` or `-`, and the
+    /// bytes that it takes
     List(StateDir),
     /// Print what was said in a session
     Show {

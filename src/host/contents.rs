@@ -14,12 +14,12 @@ use ahp_types::state::{
     ToolResultResourceContent, Turn,
 };
 use bytes::Bytes;
-use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
 use super::Host;
+use crate::state::edits::{id_of, INLINE};
 use crate::state::history::CompletedTurn;
-use crate::state::texts::{may_hold_contents, INLINE, TOLD_BYTES_MAX};
+use crate::state::texts::{may_hold_contents, TOLD_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};
@@ -160,11 +160,6 @@ fn file_name(content_type: &str) -> String {
     format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
 }
 
-/// What a content is called in its chat.
-fn id_of(inline: &str) -> String {
-    Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
-}
-
 /// A state as clients are told it, without its completed turns.
 pub(super) fn tell_state(state: &mut SnapshotState) {
     match state {
@@ -193,7 +188,7 @@ pub(super) fn told_turns(chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
 /// A completed turn of a chat (JSON text), as clients are told it.
 pub(super) fn told_turn(chat: &str, turn: &CompletedTurn) -> Bytes {
     let text = turn.text();
-    if !turn.marks().contents {
+    if !turn.facts().contents {
         return text;
     }
     let Ok(mut turn) = serde_json::from_slice::<Turn>(&text) else { return text };
@@ -287,7 +282,7 @@ impl Host {
         let conversation = &chat.conversation;
         let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
         let completed = conversation.history().turns().iter().rev();
-        let completed = completed.filter(|turn| turn.marks().contents);
+        let completed = completed.filter(|turn| turn.facts().contents);
         let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
         let mut found = None;
         for mut parts in active.chain(completed) {

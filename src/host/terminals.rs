@@ -93,7 +93,7 @@ fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
 fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
     let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
     let over = conversation.history().turns().iter();
-    let naming = over.filter(|turn| turn.marks().terminals);
+    let naming = over.filter(|turn| turn.facts().terminals);
     let naming = naming.filter(|turn| memmem::find(&turn.text(), uri.as_bytes()).is_some());
     let over = naming.filter_map(CompletedTurn::read).map(|turn| (turn.id, turn.response_parts));
     let active = conversation.state().active_turn.iter();
@@ -406,7 +406,7 @@ impl Host {
     pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [CompletedTurn]) {
         // One that several calls show is one.
         let mut copies: BTreeMap<String, String> = BTreeMap::new();
-        for turn in turns.iter_mut().filter(|turn| turn.marks().terminals) {
+        for turn in turns.iter_mut().filter(|turn| turn.facts().terminals) {
             let Some(mut read) = turn.read() else { continue };
             let mut is_changed = false;
             for block in terminals_in(&mut read) {

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 
-use super::texts::{TextMarks, TurnText};
+use super::edits::TurnEdits;
+use super::texts::{TurnFacts, TurnText};
 use crate::wire::rpc::to_sorted_json;
 
 /// What a turn is counted for that is in the store, in bytes: its id, and where it is.
@@ -94,17 +95,22 @@ impl CompletedTurn {
 
     /// Whether there may be contents in it that clients are told the URIs of, as far as this is known without reading it.
     pub fn may_hold_contents(&self) -> bool {
-        self.text.known_marks().is_none_or(|marks| marks.contents)
+        self.text.known_facts().is_none_or(|facts| facts.contents)
     }
 
     /// Whether it may show terminals of tool calls, as far as this is known without reading it.
     pub fn may_show_terminals(&self) -> bool {
-        self.text.known_marks().is_none_or(|marks| marks.terminals)
+        self.text.known_facts().is_none_or(|facts| facts.terminals)
     }
 
-    /// What may be in it.
-    pub fn marks(&self) -> TextMarks {
-        self.text.marks()
+    /// The edits of files that its calls have said.
+    pub fn edits(&self) -> &TurnEdits {
+        &self.facts().edits
+    }
+
+    /// What the host must know of it. Its text is read for that, unless somebody knows it.
+    pub fn facts(&self) -> &TurnFacts {
+        self.text.facts()
     }
 
     /// Whether the two have one text.

@@ -1,6 +1,6 @@
 //! The texts of turns that are over.
 //!
-//! Owns: where such a text is: in memory, in the store, or in both; and what is known of it without reading it.
+//! Owns: where such a text is: in memory, in the store, or in both; and what is known of its turn without reading it.
 //! Never: changes a text, or decides which ones stay in memory: whoever keeps them elsewhere does.
 //!
 //! A text is the same wherever it is, so nothing that the host does depends on that, but for how long it takes.
@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 
+use super::edits::{may_hold_sides, TurnEdits};
 use crate::wire::terminals;
-
-/// What contents of sides begin with in states.
-pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
 
 /// How large data is, in bytes of base64, that is still told where it is. What is larger is called by a URI.
 pub const TOLD_BYTES_MAX: usize = 64 << 10;
@@ -35,25 +34,36 @@ pub trait TextSource: fmt::Debug + Send + Sync {
     fn was_read(&self, text: &TurnText);
 }
 
-/// What a text may have in it, for those who look for that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TextMarks {
-    /// Contents that clients are told the URIs of.
+/// What the host must know of a turn that is over without reading its text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TurnFacts {
+    /// There may be contents in it that clients are told the URIs of.
+    #[serde(skip_serializing_if = "is_false")]
     pub contents: bool,
-    /// Terminals of tool calls.
+    /// It may show terminals of tool calls.
+    #[serde(skip_serializing_if = "is_false")]
     pub terminals: bool,
+    /// The edits of files that its calls have said.
+    #[serde(skip_serializing_if = "TurnEdits::is_empty")]
+    pub edits: TurnEdits,
 }
 
-impl TextMarks {
-    /// What may be in this text.
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl TurnFacts {
+    /// Those of the turn with this text.
     pub fn of(text: &[u8]) -> Self {
-        Self { contents: may_hold_contents(text), terminals: has(text, terminals::SCHEME) }
+        let (contents, terminals) = (may_hold_contents(text), has(text, terminals::SCHEME));
+        Self { contents, terminals, edits: TurnEdits::of(text) }
     }
 }
 
 /// Whether there may be contents in JSON text.
 pub fn may_hold_contents(text: &[u8]) -> bool {
-    has(text, INLINE) || text.len() > TOLD_BYTES_MAX && has(text, EMBEDDED)
+    may_hold_sides(text) || text.len() > TOLD_BYTES_MAX && has(text, EMBEDDED)
 }
 
 fn has(text: &[u8], what: impl AsRef<[u8]>) -> bool {
@@ -71,7 +81,7 @@ pub struct WeakTurnText(Weak<TextCell>);
 #[derive(Debug)]
 struct TextCell {
     bytes: usize,
-    marks: OnceLock<TextMarks>,
+    facts: OnceLock<TurnFacts>,
     place: Mutex<TextPlace>,
     /// It was looked at in memory since this was last asked.
     is_used: AtomicBool,
@@ -91,14 +101,14 @@ impl TurnText {
         Self::at(bytes, None, TextPlace { here: Some(text), source: None })
     }
 
-    /// One of so many bytes that can be read from there, with these marks where they are known.
-    pub fn there(bytes: usize, marks: Option<TextMarks>, source: Arc<dyn TextSource>) -> Self {
-        Self::at(bytes, marks, TextPlace { here: None, source: Some(source) })
+    /// One of so many bytes that can be read from there, and these facts where they are known.
+    pub fn there(bytes: usize, facts: Option<TurnFacts>, source: Arc<dyn TextSource>) -> Self {
+        Self::at(bytes, facts, TextPlace { here: None, source: Some(source) })
     }
 
-    fn at(bytes: usize, marks: Option<TextMarks>, place: TextPlace) -> Self {
-        let marks = marks.map(OnceLock::from).unwrap_or_default();
-        Self(Arc::new(TextCell { bytes, marks, place: Mutex::new(place), is_used: AtomicBool::default() }))
+    fn at(bytes: usize, facts: Option<TurnFacts>, place: TextPlace) -> Self {
+        let facts = facts.map(OnceLock::from).unwrap_or_default();
+        Self(Arc::new(TextCell { bytes, facts, place: Mutex::new(place), is_used: AtomicBool::default() }))
     }
 
     fn place(&self) -> MutexGuard<'_, TextPlace> {
@@ -133,15 +143,15 @@ impl TurnText {
         Ok(text)
     }
 
-    /// What may be in it. Unless somebody knows it, the text is read to find that out.
-    pub fn marks(&self) -> TextMarks {
-        // What cannot be read shows neither.
-        *self.0.marks.get_or_init(|| TextMarks::of(&self.get().unwrap_or_default()))
+    /// What the host must know of its turn. Unless somebody knows it, the text is read.
+    pub fn facts(&self) -> &TurnFacts {
+        // Of what cannot be read, nothing is known.
+        self.0.facts.get_or_init(|| TurnFacts::of(&self.get().unwrap_or_default()))
     }
 
-    /// What may be in it, as far as somebody knows.
-    pub fn known_marks(&self) -> Option<TextMarks> {
-        self.0.marks.get().copied()
+    /// What the host must know of its turn, if somebody knows it.
+    pub fn known_facts(&self) -> Option<&TurnFacts> {
+        self.0.facts.get()
     }
 
     /// It can be read there, too, from now on. Returns false when it could be read somewhere else before.

@@ -53,6 +53,9 @@ pub struct StoreOptions {
     pub window: ReplayWindow,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
+    /// From how many bytes of the database on those that were removed first are kept no longer; however many they are when
+    /// that is not said.
+    pub bytes_max: Option<u64>,
     /// A turn that has ended so many processes in a row is given up, and after as many more its session is left
     /// alone; never when 0.
     pub deaths_max: u32,
@@ -70,6 +73,7 @@ impl Default for StoreOptions {
         Self {
             window: ReplayWindow::default(),
             trash: Duration::from_secs(30 * 24 * 60 * 60),
+            bytes_max: None,
             deaths_max: 3,
             at_once_within: Duration::from_millis(2),
             text_bytes_max: 64 << 20,

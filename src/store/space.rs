@@ -72,6 +72,12 @@ fn write_anew(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.execute_batch("VACUUM")?)
 }
 
+/// How many bytes of the database are in use.
+pub(super) fn used(connection: &Connection) -> Result<u64, StoreError> {
+    let pages = pragma(connection, "page_count")?.saturating_sub(pragma(connection, "freelist_count")?);
+    Ok(u64::try_from(pages.saturating_mul(pragma(connection, "page_size")?)).unwrap_or_default())
+}
+
 /// Gives back a little of what is free beyond so many bytes. Returns whether there is more.
 pub(super) fn give_back_some(connection: &Connection, keep_bytes: usize) -> Result<bool, StoreError> {
     let page_bytes = pragma(connection, "page_size")?.max(1);

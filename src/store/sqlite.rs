@@ -199,14 +199,19 @@ impl Writer {
     }
 
     /// Does a little of what can be done while nothing else is to do: removes for good what has been in the trash
-    /// for long enough, then gives disk space back that nothing needs any more, but for what old actions have left:
+    /// for long enough, or longest where there is no room, then gives disk space back that nothing needs any more, but for what old actions have left:
     /// new ones take it. Returns when there is something to do again.
     ///
     /// # Errors
     /// When that fails; nothing is lost then.
     pub fn tidy_some(&mut self) -> Result<Due, StoreError> {
         self.log_may_begin = true;
-        if trash::purge_some(&mut self.connection, unix_ms(), self.options.trash, &mut self.stays)?
+        let lacks_room = match self.options.bytes_max {
+            Some(max) => space::used(&self.connection)? > max,
+            None => false,
+        };
+        let trash = self.options.trash;
+        if trash::purge_some(&mut self.connection, unix_ms(), trash, lacks_room, &mut self.stays)?
             || space::give_back_some(&self.connection, self.options.window.bytes_max)?
         {
             return Ok(Due::Now);

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::errors::StoreError;
 use super::{schema, turns};
-use crate::state::texts::{TextMarks, TextSource, TurnText, WeakTurnText};
+use crate::state::texts::{TextSource, TurnFacts, TurnText, WeakTurnText};
 
 /// How a text is found, and known to be the one that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,13 +91,13 @@ impl Texts {
     }
 
     /// The text of this name, which was not read.
-    pub(super) fn named(self: &Arc<Self>, name: TextName, marks: Option<TextMarks>) -> TurnText {
+    pub(super) fn named(self: &Arc<Self>, name: TextName, facts: Option<TurnFacts>) -> TurnText {
         let mut held = self.held();
         if let Some(text) = held.known.get(&name.key).and_then(WeakTurnText::upgrade) {
             return text;
         }
         let bytes = usize::try_from(name.bytes).unwrap_or(usize::MAX);
-        let text = TurnText::there(bytes, marks, Arc::new(Stored { name, texts: Arc::clone(self) }));
+        let text = TurnText::there(bytes, facts, Arc::new(Stored { name, texts: Arc::clone(self) }));
         held.know(name.key, &text);
         text
     }

@@ -84,12 +84,14 @@ const TURNS_AT_ONCE: u32 = 1000;
 /// So many sessions are looked at at once.
 const SESSIONS_AT_ONCE: u32 = 16;
 
-/// Removes for good a little of what has been in the trash for so long. Returns whether there is more. What is
-/// damaged stays, until a person says otherwise; `stays` has what this life has found so far.
+/// Removes for good a little of what has been in the trash for so long; where there is no room, of what has been there
+/// longest. Returns whether there is more. What is damaged stays, until a person says otherwise; `stays` has what this
+/// life has found so far.
 pub(super) fn purge_some(
     connection: &mut Connection,
     now_ms: i64,
     after: Duration,
+    lacks_room: bool,
     stays: &mut BTreeSet<SessionKey>,
 ) -> Result<bool, StoreError> {
     let going = removed(connection, "removed_at < 0", 0, 1)?;
@@ -99,11 +101,15 @@ pub(super) fn purge_some(
         transaction.commit()?;
         return Ok(true);
     }
-    let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+    let after = if lacks_room { 0 } else { i64::try_from(after.as_millis()).unwrap_or(i64::MAX) };
     let limit = SESSIONS_AT_ONCE.saturating_add(u32::try_from(stays.len()).unwrap_or(u32::MAX));
     let until = now_ms.saturating_sub(after);
     let mut old = removed(connection, "removed_at BETWEEN 0 AND ?1", until, limit)?;
     old.retain(|key| !stays.contains(key));
+    if lacks_room {
+        // There may be room enough without it.
+        old.truncate(1);
+    }
     let transaction = connection.transaction()?;
     for key in &old {
         if let Err(error) = check::extent(&transaction, *key) {

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rusqlite::types::ValueRef;
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::compress::{compressed, is_compressed, plain};
@@ -18,20 +19,21 @@ use super::rows::{signed, sum, unsigned};
 use super::texts::{TextName, Texts};
 use crate::host::effects::ChatKey;
 use crate::state::history::CompletedTurn;
-use crate::state::texts::{TextMarks, TurnText};
+use crate::state::texts::{TurnFacts, TurnText};
+use crate::wire::rpc::to_json;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 
 /// What a row consists of, as [`TurnRow::read`] reads it.
-const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, marks";
+const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, facts";
 
 /// A turn's row.
 pub(super) struct TurnRow {
     pub(super) place: u64,
     id: String,
     text: TextName,
-    /// What may be in the text, where that is known.
-    marks: Option<TextMarks>,
+    /// What is known of the turn without its text.
+    facts: Option<TurnFacts>,
     is_sound: bool,
 }
 
@@ -40,7 +42,7 @@ impl TurnRow {
         let (place, id): (u64, String) = (unsigned(row.get(0)?), row.get(1)?);
         let text = TextName { key: row.get(2)?, bytes: unsigned(row.get(3)?), sum: row.get(4)? };
         let is_sound = row_sum(chat, place, &id, text) == row.get::<_, u32>(5)?;
-        Ok(Self { place, id, text, marks: marks_of(row.get(6).unwrap_or_default()), is_sound })
+        Ok(Self { place, id, text, facts: facts_of(row.get_ref(6)?), is_sound })
     }
 }
 
@@ -62,13 +64,19 @@ fn row_sum(chat: ChatKey, place: u64, id: &str, text: TextName) -> u32 {
     ])
 }
 
-/// Marks as their column has them. A wrong bit costs time or shows a content where it is, so no checksum covers it.
-fn number_of(marks: TextMarks) -> i64 {
-    i64::from(marks.contents) | i64::from(marks.terminals) << 1
+/// Facts as their column has them: their checksum, and behind it JSON text.
+fn kept_facts(facts: &TurnFacts) -> Vec<u8> {
+    let json = to_json(facts);
+    [&sum(&[&json]).to_le_bytes()[..], &json].concat()
 }
 
-fn marks_of(number: Option<i64>) -> Option<TextMarks> {
-    number.map(|number| TextMarks { contents: number & 1 != 0, terminals: number & 2 != 0 })
+/// What is kept so; none where nothing is, or something else: that is found out when the text is read.
+fn facts_of(kept: ValueRef<'_>) -> Option<TurnFacts> {
+    let (expected, json) = kept.as_blob().ok()?.split_first_chunk::<4>()?;
+    if sum(&[json]).to_le_bytes() != *expected {
+        return None;
+    }
+    serde_json::from_slice(json).ok()
 }
 
 /// Keeps a completed turn. Returns under which name its text is found.
@@ -78,10 +86,10 @@ pub(super) fn put(
     place: u64,
     turn: &CompletedTurn,
 ) -> Result<TextName, StoreError> {
-    let (text, marks) = (turn.text(), Some(turn.marks()));
+    let (text, facts) = (turn.text(), Some(turn.facts().clone()));
     cut_from_to(connection, chat, place, place)?;
     let text = put_text(connection, &text)?;
-    put_row(connection, chat, &TurnRow { place, id: turn.id().to_owned(), text, marks, is_sound: true })?;
+    put_row(connection, chat, &TurnRow { place, id: turn.id().to_owned(), text, facts, is_sound: true })?;
     Ok(text)
 }
 
@@ -93,10 +101,10 @@ pub(super) fn put_text(connection: &Connection, text: &[u8]) -> Result<TextName,
 
 fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), StoreError> {
     put_row_of_version_5(connection, chat, row.place, &row.id, row.text, row.is_sound)?;
-    if let Some(marks) = row.marks {
+    if let Some(facts) = &row.facts {
         connection
-            .prepare_cached("UPDATE turns SET marks = ?2 WHERE key = ?1")?
-            .execute(params![connection.last_insert_rowid(), number_of(marks)])?;
+            .prepare_cached("UPDATE turns SET facts = ?2 WHERE key = ?1")?
+            .execute(params![connection.last_insert_rowid(), kept_facts(facts)])?;
     }
     Ok(())
 }
@@ -337,7 +345,7 @@ fn turn_of(
     reading: &mut TextReading,
 ) -> Result<Option<CompletedTurn>, StoreError> {
     let text = match reading {
-        TextReading::Later(texts) => texts.named(row.text, row.marks),
+        TextReading::Later(texts) => texts.named(row.text, row.facts.clone()),
         TextReading::Whole(shared) => match shared.get(&row.text.key) {
             Some(text) => text.clone(),
             None => {

@@ -136,8 +136,8 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.execute_batch("DROP TABLE turns_with_texts")?)
 }
 
-/// To version 6, which knows of a turn what may be in its text. Of older ones that is found out when they are read.
-pub(super) const VERSION_6: &str = "ALTER TABLE turns ADD COLUMN marks INTEGER";
+/// To version 6, which knows something of a turn without its text. Of older ones that is found out when they are read.
+pub(super) const VERSION_6: &str = "ALTER TABLE turns ADD COLUMN facts BLOB";
 
 /// The checksum of actions before version 4.
 fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {

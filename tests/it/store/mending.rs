@@ -66,7 +66,7 @@ fn to_layout(path: &Path, layout: usize) {
         connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap()
     };
     if layout < 6 && version(::rusqlite::Connection::open(path).unwrap()) == 6 {
-        sql(path, "ALTER TABLE turns DROP COLUMN marks; PRAGMA user_version = 5");
+        sql(path, "ALTER TABLE turns DROP COLUMN facts; PRAGMA user_version = 5");
     }
     if layout < 5 {
         put_texts_into_turns(&::rusqlite::Connection::open(path).unwrap());
@@ -286,7 +286,7 @@ fn what_cannot_be_made_again_can_still_be_read_by_people() {
         assert_eq!(listed.len(), 7, "{name}");
         // In the last one nothing is over: nothing of it is gone with turns.
         let has_turns = |entry: &ArchivedSession| entry.key != SessionKey(RUNNING) || name == "chats";
-        assert!(listed.iter().filter(|it| has_turns(it)).all(|it| it.turns.is_none()), "{name}: {listed:?}");
+        assert!(listed.iter().filter(|it| has_turns(it)).all(|it| it.extent.is_none()), "{name}: {listed:?}");
         for key in 1..=SESSIONS {
             assert!(reader(&path).load(SessionKey(key)).is_err(), "{name}: {key}");
         }

@@ -130,15 +130,22 @@ fn what_may_be_in_a_text_is_known_without_reading_it() {
     let (mut writer, texts) = with_texts(&path);
     let turn = |id: &str, said: &str| CompletedTurn::new(id, said.to_owned().into());
     let content = "data:text/plain;charset=utf-8;base64,eA==";
-    let turns = [turn("a", "plain"), turn("b", content), turn("c", "ahp-terminal:/x"), turn("d", "later")];
+    let turns = [
+        turn("a", "plain"),
+        turn("b", content),
+        turn("c", "ahp-terminal:/x"),
+        turn("d", "x"),
+        turn("e", "x"),
+    ];
     writer.commit(&records(&turns)).unwrap();
     let connection = rusqlite::Connection::open(&path).unwrap();
-    // As a program of an older version has left it.
-    connection.execute_batch("UPDATE turns SET marks = NULL WHERE place = 3").unwrap();
+    // As a program of an older version has left it, and one that is damaged.
+    let sql = "UPDATE turns SET facts = NULL WHERE place = 3; UPDATE turns SET facts = x'0000' || facts WHERE place = 4";
+    connection.execute_batch(sql).unwrap();
     drop(turns);
     let read = load(&reader(&path).with_texts(&texts), 1).unwrap().unwrap().chats.remove(0).turns;
-    let marks: Vec<_> = read.iter().map(|it| (it.may_hold_contents(), it.may_show_terminals())).collect();
-    assert_eq!(marks, [(false, false), (true, false), (false, true), (true, true)]);
+    let facts: Vec<_> = read.iter().map(|it| (it.may_hold_contents(), it.may_show_terminals())).collect();
+    assert_eq!(facts, [(false, false), (true, false), (false, true), (true, true), (true, true)]);
     assert_eq!(here(&read), 0);
-    assert!(!read[3].marks().contents && !read[3].may_show_terminals(), "it was read");
+    assert!(!read[3].facts().contents && !read[3].may_show_terminals(), "it was read");
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ahp_sidecar::host::effects::{Record, SessionKey};
+use ahp_sidecar::host::effects::{ChatKey, Record, SessionKey};
 use ahp_sidecar::store::space::Due;
 use ahp_sidecar::store::StoreOptions;
 
-use super::{chat, load, open, place, reader, session, titles, uri, whole, Writer};
+use super::{chat, large_turn, load, open, place, reader, session, titles, uri, whole, Writer};
 
 const REMOVED: Record = Record::SessionRemoved(SessionKey(1));
 
@@ -53,6 +53,27 @@ fn without_a_trash_nothing_stays() {
     writer.commit(&whole(1)).unwrap();
     writer.commit(&[REMOVED]).unwrap();
     assert_eq!(rows(&path), 0);
+}
+
+#[test]
+fn where_there_is_no_room_what_was_removed_first_goes_and_no_more_than_must() {
+    let (_folder, path) = place();
+    let options = StoreOptions { bytes_max: Some(5 << 19), ..StoreOptions::default() };
+    let mut writer = Writer::open(&path, options).unwrap().0;
+    let removed = |key| Record::SessionRemoved(SessionKey(key));
+    for key in 1..=3 {
+        let large = Record::Turn(ChatKey(1000 + key), 3, large_turn());
+        writer.commit(&[vec![session(key), large], whole(key)].concat()).unwrap();
+    }
+    writer.commit(&[removed(1), removed(2)]).unwrap();
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute_batch("UPDATE sessions SET removed_at = removed_at - 1000 WHERE key = 2").unwrap();
+    while writer.tidy_some().unwrap() == Due::Now {}
+    let left = |column: &str| -> String {
+        let sql = format!("SELECT group_concat(key) FROM sessions WHERE removed_at IS {column} NULL");
+        connection.query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!((left("NOT"), left("")), ("1".to_owned(), "3".to_owned()));
 }
 
 #[test]
