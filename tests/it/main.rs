@@ -36,6 +36,7 @@ mod missed;
 mod models;
 mod pending;
 mod process;
+mod ptys;
 mod quarantine;
 mod relays;
 mod resources;

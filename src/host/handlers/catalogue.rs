@@ -190,7 +190,7 @@ impl Host {
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.sequence(step, key, removed, None);
             self.close_conversation(step, chat);
-            self.remove_chat(chat);
+            self.remove_chat(step, chat);
         }
         self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
@@ -293,7 +293,8 @@ impl Host {
     }
 
     /// Takes a chat out of memory, with its terminals.
-    pub(in crate::host) fn remove_chat(&mut self, chat: ChatKey) {
+    pub(in crate::host) fn remove_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        self.end_ptys_of(step, chat);
         self.forget_terminals_of(chat);
         self.remove_channel(chat.into());
         self.channels.chats.remove(&chat);

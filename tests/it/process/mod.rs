@@ -13,6 +13,7 @@ mod descriptors;
 mod end_of_input;
 mod parent;
 mod reader;
+mod shells;
 mod signals;
 
 use std::fs;
