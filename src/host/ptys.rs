@@ -25,7 +25,7 @@ use super::channels::{Pty, Terminal};
 use super::directories::usable_directory;
 use super::effects::{
     ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, ScreenSize,
-    TerminalKey, Timer, Typed,
+    TerminalKey, Timer, TypedText,
 };
 use super::limits::URI_BYTES_MAX;
 use super::model::Channel;
@@ -471,7 +471,7 @@ impl Host {
                     return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
                 }
                 pty.untaken_bytes += bytes;
-                step.say(Output::Pty(key, PtyCommand::Type(Typed(input.data.clone()))));
+                step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
                 // It changes no state, and what it says is for nobody else.
                 return Ok(Verdict::Unchanged);
             }

@@ -28,7 +28,7 @@ pub struct PtyReport {
 
 /// Where it is told what becomes of a program.
 #[derive(Debug)]
-struct Reports {
+struct PtyReports {
     terminal: TerminalKey,
     sender: mpsc::UnboundedSender<PtyReport>,
     /// What it has printed is told once it was heard what it had printed before: so no program is heard more often than
@@ -36,7 +36,7 @@ struct Reports {
     room: Arc<Semaphore>,
 }
 
-impl Reports {
+impl PtyReports {
     fn new(terminal: TerminalKey, sender: mpsc::UnboundedSender<PtyReport>) -> Self {
         Self { terminal, sender, room: Arc::new(Semaphore::new(1)) }
     }
@@ -87,11 +87,11 @@ impl Ptys {
         match command {
             PtyCommand::Start(launch) => {
                 let (sender, commands) = mpsc::unbounded_channel();
-                let reports = Reports::new(terminal, self.reports.clone());
+                let reports = PtyReports::new(terminal, self.reports.clone());
                 let attended = program::Attended {
                     commands,
                     stop: self.stop.child_token(),
-                    counted: program::Counted::new(&self.running),
+                    counted: program::CountedProgram::new(&self.running),
                     tells_at_end: self.tells_at_end,
                 };
                 self.commands.insert(terminal, sender);

@@ -313,7 +313,7 @@ fn only_who_has_a_terminal_types_into_it() {
     assert_eq!(world.act(A, claim(of_session())), None);
     assert_eq!(world.listed(), None, "nothing has changed since");
     // What a session has is for all who follow it.
-    assert_eq!(all(&mut world, B)[0], false);
+    assert!(!all(&mut world, B)[0]);
     world.feed(said(B, json!({ "method": "unsubscribe", "params": { "channel": TERMINAL } })));
     assert!(all(&mut world, B)[0]);
     assert_eq!(world.ask(B, "disposeTerminal", json!({ "channel": TERMINAL })), Err(-32009));

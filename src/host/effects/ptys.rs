@@ -11,7 +11,7 @@ pub enum PtyCommand {
     /// Start it. Answered by [`PtyEvent::Started`] or [`PtyEvent::NotStarted`].
     Start(PtyLaunch),
     /// It is typed this. Answered by [`PtyEvent::Took`], in one piece or in several.
-    Type(Typed),
+    Type(TypedText),
     /// Its screen has this size now.
     Resize(ScreenSize),
     /// End it, with all that it has started. Nothing more is heard of it.
@@ -20,9 +20,9 @@ pub enum PtyCommand {
 
 /// What is typed. It may be a password: nothing prints it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Typed(pub String);
+pub struct TypedText(pub String);
 
-impl fmt::Debug for Typed {
+impl fmt::Debug for TypedText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} bytes", self.0.len())
     }

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{shell, Reports};
+use super::{shell, PtyReports};
 use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::backend::acp::terminals::guard::CommandNews;
 use crate::files::uris::path_of;
@@ -59,9 +59,9 @@ const NOT_OURS: [&str; 4] = ["COLUMNS", "LINES", "TERM_PROGRAM_VERSION", "TERM_S
 
 /// A program that has not quite ended.
 #[derive(Debug)]
-pub struct Counted(watch::Sender<usize>);
+pub struct CountedProgram(watch::Sender<usize>);
 
-impl Counted {
+impl CountedProgram {
     /// One more of these.
     pub fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
@@ -69,7 +69,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedProgram {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -83,13 +83,13 @@ pub struct Attended {
     /// Ends it, too.
     pub stop: CancellationToken,
     /// Until nothing of it is left.
-    pub counted: Counted,
+    pub counted: CountedProgram,
     /// What it prints is told when it has ended, all at once.
     pub tells_at_end: bool,
 }
 
 /// Starts a program, and tells what becomes of it.
-pub fn start(guard: Option<&GuardProgram>, launch: &PtyLaunch, reports: Reports, attended: Attended) {
+pub fn start(guard: Option<&GuardProgram>, launch: &PtyLaunch, reports: PtyReports, attended: Attended) {
     let shell = shell::of_user();
     match open(guard, launch, &shell) {
         Ok((guard, pty)) => {
@@ -209,7 +209,7 @@ struct Program {
     told: Lines<BufReader<OwnedReadHalf>>,
     /// The guard ends all when this is gone.
     _lifeline: OwnedWriteHalf,
-    reports: Reports,
+    reports: PtyReports,
     path: PathBuf,
     name: String,
     stage: Stage,
@@ -239,7 +239,7 @@ enum Happens {
 }
 
 impl Program {
-    fn new(pty: OpenPty, reports: Reports, (path, name): (PathBuf, String), tells_at_end: bool) -> Self {
+    fn new(pty: OpenPty, reports: PtyReports, (path, name): (PathBuf, String), tells_at_end: bool) -> Self {
         let (told, lifeline) = pty.control.into_split();
         Self {
             printed: pty.printed,
