@@ -11,13 +11,13 @@ demo: ## build, hold a short conversation, and print it
 	@$(CARGO) run --release --quiet -- demo
 
 test: ## all tests
-	$(CARGO) test --all-targets
+	$(CARGO) test --tests --benches
 
 test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
-	$(CARGO) build
+	$(CARGO) test --no-run --test it # builds the program, from what the other tests have built
 	failed=0; for judge in tests/judges/*/Cargo.toml; do \
 		AHP_SIDECAR=$(TARGET)/debug/ahp-sidecar RUST_BACKTRACE=0 \
-			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET)/judges || failed=1; \
+			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET) || failed=1; \
 	done; exit $$failed
 
 soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS (500), from the seed CRASH_SEED (the clock's)

@@ -19,9 +19,9 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
 use crate::host::rows::{self, ChatBody, SessionBody};
+use crate::state::history::CompletedTurn;
 use crate::store::archive::{Archive, ArchivedSession, Salvaged};
 use crate::store::errors::StoreError;
 use crate::store::folder::{self, StateFolder};

@@ -14,10 +14,10 @@ use ahp_types::state::{
 use serde::Deserialize;
 
 use super::effects::{ChatKey, Transcript};
-use super::history::CompletedTurn;
 use super::model::Chat;
 use super::refusal::Refusal;
 use super::Host;
+use crate::state::history::CompletedTurn;
 use crate::wire::names::ATTACHED_MAX;
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;

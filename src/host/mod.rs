@@ -7,7 +7,7 @@
 //! outputs, byte for byte.
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
-//! of channels apart), [`reduce`] and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
+//! of channels apart), [`state`](crate::state) and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
 //! (what clients may change), `refusal` (why they may not), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
 //! report in it, what is open in it, the queue, and chats that are attached to messages), `clients` (those that take
 //! part in a session, and what runs on them), `directories` (where agents work), `credentials` (with whose tokens),
@@ -18,7 +18,8 @@
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` (programs that clients type into), `relays` (files that clients serve), and [`log`] (the replay window).
+//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -28,6 +29,8 @@ mod ahead;
 mod attached;
 mod calls;
 mod catalogue;
+mod changes;
+mod changesets;
 mod channels;
 mod clients;
 mod config;
@@ -39,7 +42,6 @@ mod directories;
 mod dispatch;
 pub mod effects;
 mod handlers;
-pub mod history;
 pub mod idle;
 pub mod limits;
 mod loaded;
@@ -52,7 +54,6 @@ mod origins;
 mod pending;
 mod progress;
 mod ptys;
-pub mod reduce;
 mod refusal;
 mod relays;
 mod reports;
@@ -63,7 +64,6 @@ mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
-mod status;
 mod terminals;
 mod turns;
 mod watches;
@@ -191,6 +191,7 @@ pub struct Host {
     watches_changed: bool,
     /// Who follows terminals may be others than before, or one has ended.
     terminals_changed: bool,
+    changes: changesets::ChangesMemory,
 }
 
 /// What the caller lends to one step.
@@ -253,6 +254,7 @@ impl Host {
             agents,
             watches_changed: false,
             terminals_changed: false,
+            changes: changesets::ChangesMemory::default(),
             config,
         }
     }
@@ -317,6 +319,7 @@ impl Host {
         }
         self.settle_watches(step);
         self.settle_terminals(step);
+        self.settle_changesets(step);
         self.check_done(step);
         self.check_departures();
     }

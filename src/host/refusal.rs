@@ -77,6 +77,8 @@ pub(in crate::host) enum Refusal {
     ClaimOfOther(String),
     #[error("`{0}`, for which the terminal is claimed, is not there")]
     ClaimUnknown(String),
+    #[error("`files` names none that is in the changeset")]
+    NoSuchFiles,
     #[error("what is watched is changed by `resourceWrite` and the like")]
     WatchesAreNotDispatchedTo,
     #[cfg(test)]

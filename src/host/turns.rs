@@ -16,10 +16,10 @@ use ahp_types::state::{AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Mess
 use super::clients::tools_of_clients;
 use super::config::is_no_choice;
 use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer};
-use super::history::CompletedTurn;
 use super::model::{AgentLink, Run, RunPhase, Session, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
+use crate::state::history::CompletedTurn;
 use crate::wire::text;
 
 /// A turn that was taken up again and has not brought the process down within this time will not.

@@ -18,10 +18,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
-use super::history::{CompletedTurn, History};
 use super::model::{Subscription, Window};
 use super::sequence::loading_line;
 use super::{Host, Step};
+use crate::state::history::{CompletedTurn, History};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 

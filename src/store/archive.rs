@@ -16,8 +16,8 @@ use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::turns::SharedTexts;
 use super::{agents, check, mend, schema, space, trash, turns, ways};
-use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
+use crate::state::history::CompletedTurn;
 
 /// Why something cannot be done to a session.
 #[derive(Debug, thiserror::Error)]

@@ -11,10 +11,10 @@ use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
 use super::turns::SharedTexts;
 use super::{running, turns};
-use crate::host::effects::CompletedTurn;
 use crate::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow,
 };
+use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 
 /// A blob as shared bytes.

@@ -14,7 +14,7 @@ use rusqlite::{params, Connection, OptionalExtension, Row};
 use super::errors::{damaged_if, StoreError};
 use super::rows::{signed, sum, unsigned, Blob};
 use crate::host::effects::ChatKey;
-use crate::host::effects::CompletedTurn;
+use crate::state::history::CompletedTurn;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 

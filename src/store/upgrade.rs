@@ -10,8 +10,8 @@ use super::errors::StoreError;
 use super::pack::packs;
 use super::rows::{self, signed, unsigned, ChannelName};
 use super::turns;
-use crate::host::effects::CompletedTurn;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, Record, SessionKey};
+use crate::state::history::CompletedTurn;
 
 const VERSION_2: &str = "
     ALTER TABLE actions RENAME TO actions_one_by_one;

@@ -16,7 +16,7 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Told, VersionStep};
-use crate::host::reduce::Conversation;
+use crate::state::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::terminals::named_by_terminal;

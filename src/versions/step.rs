@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::dialect::Dialect;
 use super::names::Names;
 use super::node::{self, Node, Object};
-use crate::host::reduce::Conversation;
+use crate::state::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;

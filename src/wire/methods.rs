@@ -89,7 +89,7 @@ methods! {
 
 /// The other methods of the protocol that a client may call, and why this host does not serve them.
 pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("invokeChangesetOperation", "no agent offers changesets"),
+    ("invokeChangesetOperation", "changesets offer no operations"),
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
     ("fetchAutomationRuns", NO_AUTOMATIONS),

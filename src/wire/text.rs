@@ -39,6 +39,29 @@ pub fn last_bytes(text: &str, bytes_max: usize) -> &str {
     &text[start..]
 }
 
+/// How many bytes a text has inside a JSON string, where quotes, backslashes and controls are escaped.
+pub fn escaped_bytes(text: &str) -> usize {
+    text.bytes()
+        .map(|byte| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+            0..=0x1f => 6,
+            _ => 1,
+        })
+        .sum()
+}
+
+/// The beginning of a text that has at most so many bytes inside a JSON string.
+pub fn first_escaped_bytes(text: &str, bytes_max: usize) -> &str {
+    let mut bytes = 0;
+    let end = text.char_indices().find(|(at, char)| {
+        let fits = bytes + escaped_bytes(&text[*at..*at + char.len_utf8()]);
+        let is_end = fits > bytes_max;
+        bytes = fits;
+        is_end
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
 /// The text of what may be plain or Markdown.
 pub fn plain(text: &StringOrMarkdown) -> &str {
     match text {
@@ -58,6 +81,8 @@ pub fn in_words(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::rpc::json_bytes;
+    use proptest::prelude::*;
 
     #[test]
     fn no_character_is_cut_in_two() {
@@ -82,5 +107,22 @@ mod tests {
         let longest = "ä".repeat(MESSAGE_CHARS_MAX);
         assert_eq!(message(&longest), longest);
         assert_eq!(message(&format!("{longest}ä")), format!("{longest}…"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_is_as_long_as_it_is_written(text in any::<String>(), max in 0..40_usize) {
+            prop_assert_eq!(json_bytes(&text), escaped_bytes(&text) + 2);
+            let cut = first_escaped_bytes(&text, max);
+            prop_assert!(text.starts_with(cut) && escaped_bytes(cut) <= max);
+            let next = text[cut.len()..].chars().next();
+            prop_assert!(next.is_none_or(|next| escaped_bytes(cut) + escaped_bytes(&next.to_string()) > max));
+        }
+    }
+
+    #[test]
+    fn controls_are_counted_as_they_are_written() {
+        let text: String = (0..=0x7f_u8).map(char::from).collect();
+        assert_eq!(json_bytes(&text), escaped_bytes(&text) + 2);
     }
 }

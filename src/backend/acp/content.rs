@@ -24,8 +24,8 @@ use serde_json::Value;
 use super::besides;
 use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
-use crate::host::effects::CompletedTurn;
 use crate::host::effects::Transcript;
+use crate::state::history::CompletedTurn;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;

@@ -19,13 +19,13 @@ use super::answers::{check_answer, check_answers, question_of};
 use super::Verdict;
 use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
-use crate::host::history::CompletedTurn;
 use crate::host::limits::check_id;
 use crate::host::model::{Chat, SessionKey};
 use crate::host::refusal::Refusal;
-use crate::host::status::status_is;
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
+use crate::state::history::CompletedTurn;
+use crate::state::status::status_is;
 
 /// How many messages may be queued in a chat.
 const QUEUED_MAX: usize = 1000;

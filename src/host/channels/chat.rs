@@ -11,12 +11,12 @@ use super::session::called_by_provider;
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
-use crate::host::history::CompletedTurn;
 use crate::host::model::{Channel, Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
 use crate::host::windows::{cursor_before, Loading, StateIsNeeded};
 use crate::host::{Config, Host, Step};
+use crate::state::history::CompletedTurn;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::uris;
@@ -162,6 +162,7 @@ impl Kind for Chat {
         line_bytes: usize,
     ) {
         host.note_contents(key, action);
+        host.note_edits(key, action);
         host.windows_after(key, action);
         host.selection_after(key, action);
         host.note_change(step, key, action, line_bytes);

@@ -14,11 +14,11 @@ use ahp_types::state::{
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey, TerminalKey};
-use crate::host::history::CompletedTurn;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::scrollback::{cut, text_of};
 use crate::host::{Config, Host, Step};
+use crate::state::history::CompletedTurn;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::RequestId;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::RunId;
 #[cfg(doc)]
 use super::{Event, TurnEvent};
-use crate::host::history::CompletedTurn;
+use crate::state::history::CompletedTurn;
 
 /// What a backend says of itself, without starting anything.
 #[derive(Debug, Clone, PartialEq)]

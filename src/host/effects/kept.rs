@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{ActionLine, ChannelId, ChatKey, SessionKey};
-use crate::host::history::CompletedTurn;
-use crate::host::status::with_activity;
 use crate::host::KeptSummary;
+use crate::state::history::CompletedTurn;
+use crate::state::status::with_activity;
 use crate::wire::rpc::sorted;
 
 /// What the store keeps of a step.

@@ -34,8 +34,6 @@ pub use kept::*;
 pub use ptys::*;
 pub use states::*;
 
-pub use super::history::{CompletedTurn, History};
-
 /// The time, as the caller of the core sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{Frame, RequestId};
 use crate::host::contents::{told_turn, told_turns};
-use crate::host::history::CompletedTurn;
-use crate::host::reduce::Conversation;
+use crate::state::history::CompletedTurn;
+use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{sorted, to_json, to_sorted_json};

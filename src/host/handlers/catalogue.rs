@@ -22,8 +22,8 @@ use crate::host::effects::{
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey};
 use crate::host::progress::Opening;
-use crate::host::status::activity_of;
 use crate::host::{Findings, Host, Step};
+use crate::state::status::activity_of;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method};
@@ -124,6 +124,8 @@ impl Host {
             Session {
                 told: summary_of(&uri, &state, &now, &now),
                 selected: None,
+                changes: None,
+                reviewed: Default::default(),
                 channel: Channel::new(uri, born_at),
                 state,
                 created_at: now.clone(),
@@ -192,6 +194,7 @@ impl Host {
             self.close_conversation(step, chat);
             self.remove_chat(step, chat);
         }
+        self.clear_changesets_of(step, key);
         self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
@@ -296,6 +299,9 @@ impl Host {
     pub(in crate::host) fn remove_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         self.end_ptys_of(step, chat);
         self.forget_terminals_of(chat);
+        if let Some(session) = self.channels.chats.known(chat).map(|chat| chat.session) {
+            self.files_may_have_changed(session, true);
+        }
         self.remove_channel(chat.into());
         self.channels.chats.remove(&chat);
     }

@@ -19,11 +19,11 @@ use ahp_types::state::{
 use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
 use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
-use crate::host::history::{CompletedTurn, History};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
-use crate::host::reduce::Conversation;
 use crate::host::{Host, Step};
+use crate::state::history::{CompletedTurn, History};
+use crate::state::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
@@ -240,6 +240,7 @@ impl Host {
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
         self.sequence(step, key, added, None);
         self.sync_session(step, key);
+        self.files_may_have_changed(key, true);
         chat
     }
 

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use ahp::reducers::apply_action_to_chat;
-use ahp_sidecar::host::reduce::Conversation;
+use ahp_sidecar::state::reduce::Conversation;
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ChatState, SessionStatus};
 use anyhow::{ensure, Context, Result};

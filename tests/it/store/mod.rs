@@ -23,9 +23,9 @@ use std::time::Duration;
 use ahp_sidecar::host::effects::{
     ActionLine, ChannelId, ChatKey, ChatRow, Page, Record, SavedSession, SessionKey, SessionRow,
 };
-use ahp_sidecar::host::history::CompletedTurn;
 use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::host::Start;
+use ahp_sidecar::state::history::CompletedTurn;
 use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
 use ahp_sidecar::store::sqlite::{Writer, FILE_NAME};

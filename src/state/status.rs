@@ -9,16 +9,16 @@ use ahp_types::state::SessionStatus;
 const ACTIVITY_BITS: u32 = (1 << 5) - 1;
 
 /// The activity bits of a status.
-pub(super) fn activity_of(status: u32) -> u32 {
+pub(crate) fn activity_of(status: u32) -> u32 {
     status & ACTIVITY_BITS
 }
 
 /// Whether the activity bits say so. `InputNeeded` contains `InProgress`, so bits are compared whole.
-pub(super) fn status_is(status: u32, activity: SessionStatus) -> bool {
+pub(crate) fn status_is(status: u32, activity: SessionStatus) -> bool {
     activity_of(status) == activity.bits()
 }
 
 /// `status` with other activity bits.
-pub(super) fn with_activity(status: u32, activity: u32) -> u32 {
+pub(crate) fn with_activity(status: u32, activity: u32) -> u32 {
     (status & !ACTIVITY_BITS) | activity
 }

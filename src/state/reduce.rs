@@ -12,15 +12,15 @@ use std::collections::{HashMap, HashSet};
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, Message, MessageKind, MessageOrigin, PendingMessage,
-    ResponsePart, SessionStatus, ToolCallState, Turn, TurnState,
+    ActiveTurn, ChangesSummary, ChatState, InputRequestResponsePart, Message, MessageKind, MessageOrigin,
+    PendingMessage, ResponsePart, SessionStatus, ToolCallState, Turn, TurnState,
 };
 use serde_json::Value;
 
 use super::history::{CompletedTurn, History};
-use super::limits::{beginning_of, text_bytes};
 use super::status::with_activity;
 use crate::wire::rpc::json_bytes;
+use crate::wire::text::{escaped_bytes, first_escaped_bytes};
 use crate::wire::tool_calls::tool_call_id;
 
 /// A chat's state, with an index of the active turn's parts.
@@ -73,7 +73,7 @@ impl Conversation {
     }
 
     /// How many bytes of JSON text the state has without its turns, with or without its draft.
-    pub(super) fn bytes_besides_turns(&mut self, with_draft: bool) -> usize {
+    pub(crate) fn bytes_besides_turns(&mut self, with_draft: bool) -> usize {
         let active = self.state.active_turn.take();
         let draft = if with_draft { None } else { self.state.draft.take() };
         let bytes = json_bytes(&self.state);
@@ -84,7 +84,7 @@ impl Conversation {
 
     /// Takes away what of the active turn is behind so many bytes of JSON text, outside of the sequence: for a turn
     /// from the store that is larger than any may be. Returns whether anything was.
-    pub(super) fn cut_active_turn(&mut self, bytes_max: usize) -> bool {
+    pub(crate) fn cut_active_turn(&mut self, bytes_max: usize) -> bool {
         let Some(active) = self.state.active_turn.as_mut().filter(|_| self.index.bytes_in_all > bytes_max)
         else {
             return false;
@@ -98,8 +98,8 @@ impl Conversation {
                     _ => None,
                 };
                 if let Some(text) = text {
-                    let besides = bytes.saturating_sub(text_bytes(text));
-                    let length = beginning_of(text, room.saturating_sub(besides)).len();
+                    let besides = bytes.saturating_sub(escaped_bytes(text));
+                    let length = first_escaped_bytes(text, room.saturating_sub(besides)).len();
                     text.truncate(length);
                     text.shrink_to_fit();
                     kept += 1;
@@ -115,12 +115,17 @@ impl Conversation {
     }
 
     /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.
-    pub(super) fn set_title(&mut self, title: String) {
+    pub(crate) fn set_title(&mut self, title: String) {
         self.state.title = title;
     }
 
+    /// Says how much was changed in the chat. No action of the protocol does; clients learn it from the session's catalogue.
+    pub(crate) fn set_changes(&mut self, changes: Option<ChangesSummary>) {
+        self.state.changes = changes;
+    }
+
     /// Whether the active turn has a part or tool call of this id.
-    pub(super) fn has_part(&self, id: &str) -> bool {
+    pub(crate) fn has_part(&self, id: &str) -> bool {
         self.index.by_id.contains_key(id)
     }
 
@@ -134,7 +139,7 @@ impl Conversation {
     }
 
     /// The tool calls of the active turn.
-    pub(super) fn tools(&self) -> impl Iterator<Item = &ToolCallState> {
+    pub(crate) fn tools(&self) -> impl Iterator<Item = &ToolCallState> {
         let parts = self.state.active_turn.iter().flat_map(|turn| &turn.response_parts);
         parts.filter_map(|part| match part {
             ResponsePart::ToolCall(part) => Some(&part.tool_call),
@@ -239,7 +244,7 @@ impl Conversation {
 
     /// Whether the official reducer would change anything. Shows it a copy of the state with nothing in it
     /// but what the action can touch, so it answers for actions that do not start, end or remove turns.
-    pub(super) fn would_change(&self, action: &StateAction) -> bool {
+    pub(crate) fn would_change(&self, action: &StateAction) -> bool {
         let mut before = head_of(&self.state);
         let queued = self.state.queued_messages.as_ref();
         match action {
@@ -287,7 +292,7 @@ impl Conversation {
         let Some(part) = part else { return ReduceOutcome::NoOp };
         if let Some(content) = text_of(part) {
             content.push_str(text);
-            self.index.grow(at, text_bytes(text));
+            self.index.grow(at, escaped_bytes(text));
         }
         ReduceOutcome::Applied
     }
@@ -311,7 +316,7 @@ impl Conversation {
                 match action {
                     // To count all of the input for each piece of it would take long.
                     StateAction::ChatToolCallDelta(a) => {
-                        self.index.grow(at, a.content.as_deref().map_or(0, text_bytes));
+                        self.index.grow(at, a.content.as_deref().map_or(0, escaped_bytes));
                     }
                     _ => self.index.weigh(at, &part),
                 }
