@@ -133,10 +133,15 @@ impl Named {
                 named.turns.extend(from.map(|(chat, turn)| NamedTurns::Through { chat, turn }));
                 named.read_attached(&members.inside("initialMessage"));
             }
+            Some(Method::CreateTerminal) => {
+                named.add_directories(members.read("cwd").into_iter());
+                named.read_claim(&members);
+            }
             Some(Method::DispatchAction) => {
                 let action = members.inside("action");
                 named.channels.extend(action.read::<String>("session"));
                 named.read_attached(&action.inside("message"));
+                named.read_claim(&action);
                 let member = match action.read::<String>("type").as_deref() {
                     Some("chat/truncated") => {
                         let cut = members.read("channel").zip(action.read("turnId"));
@@ -165,6 +170,12 @@ impl Named {
         }
         // Of a chat that is moved; other things have destinations of other shapes.
         self.channels.extend(members.inside("destination").read::<String>("session"));
+    }
+
+    /// Whose a terminal is to be.
+    fn read_claim(&mut self, members: &Members<'_>) {
+        let claim = members.inside("claim");
+        self.channels.extend(["session", "chat"].iter().filter_map(|member| claim.read::<String>(member)));
     }
 
     fn read_attached(&mut self, message: &Members<'_>) {
