@@ -204,7 +204,7 @@ fn join(
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },
         Ok(Joined::Alone(folder, why)) => {
-            tracing::warn!("{why:#}: this client is served alone");
+            tracing::warn!("this client gets a host of its own: {why:#}");
             status_of(serve(options, backends(serving, agents), Some(folder), None))
         }
         Err(refusal) => failed(&refusal, refusal.status()),

@@ -96,7 +96,7 @@ impl Sidecar {
         let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
         // Their guards see to it, whether or not we hear of it.
         if tokio::time::timeout_at(by, self.agents.stop()).await.is_err() {
-            tracing::warn!("agents take long to end");
+            tracing::warn!("the host leaves before its agents have ended: they take too long");
         }
     }
 
