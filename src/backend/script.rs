@@ -4,6 +4,7 @@
 //! Never: needs a model, a network, or a clock other than the timers that a script asks for.
 
 mod clients;
+mod files;
 mod steps;
 mod terminals;
 
@@ -56,6 +57,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("review", "NAME [JSON]", "Calls a tool whose result must be confirmed"),
     ("fail", "NAME TEXT", "Calls a tool that fails with TEXT"),
     ("terminal", "TEXT", "Shows a terminal in which TEXT is printed"),
+    ("files", "NAME=TEXT ...", "Writes files where it works"),
     ("question", "JSON", "Asks the user, and says the answers back"),
     ("model", "", "Says which model and agent the message chose"),
     ("usage", "INPUT OUTPUT", "Reports token usage"),
@@ -402,6 +404,7 @@ impl ScriptAgent {
             "/review" => self.call(rest, Gate::None, true).await,
             "/fail" => self.fail_call(rest).await,
             "/terminal" => self.show_terminal(rest).await,
+            "/files" => self.write_files(rest).await,
             "/where" => {
                 let directories = self.working_directories.join("\n");
                 self.finish(TurnEvent::Part(TextKind::Markdown, directories)).await

@@ -22,6 +22,7 @@ use super::effects::{
 };
 use super::locale::Language;
 use super::{Host, Step};
+use crate::state::edits::EDITED_AT;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// A tool call of the running turn.
@@ -393,10 +394,11 @@ impl Host {
         }
         let content = self.place_terminals(call.key, outcome.content);
         self.terminals_are_kept(&content);
+        let meta = self.with_edit_time(step, call, besides.meta, &content);
         let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
-            meta: Some(besides.meta).filter(|meta| !meta.is_empty()),
+            meta: Some(meta).filter(|meta| !meta.is_empty()),
             result: ToolCallResult {
                 success: outcome.success,
                 past_tense_message: outcome.message,
@@ -408,6 +410,31 @@ impl Host {
         });
         self.sequence(step, call.key, action, None);
         self.tool_changed(step, call.key, &call.id);
+    }
+
+    /// What is told besides the end of a call, with when it has edited files if it has.
+    fn with_edit_time(
+        &self,
+        step: &Step<'_>,
+        call: &CallRef,
+        mut meta: JsonObject,
+        content: &[ToolResultContent],
+    ) -> JsonObject {
+        let session = self.channels.chats.known(call.key).map(|chat| chat.session);
+        let edits = content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)));
+        if let Some(session) = session.filter(|_| edits) {
+            if meta.is_empty() {
+                // What is told takes the place of what was told before.
+                let before = self.call(call).map(|call| json!(call)["_meta"].take());
+                meta = before
+                    .and_then(|meta| meta.as_object().cloned())
+                    .unwrap_or_default()
+                    .into_iter()
+                    .collect();
+            }
+            meta.insert(EDITED_AT.to_owned(), self.edit_time(session, step.now.unix_ms).into());
+        }
+        meta
     }
 
     /// What follows from any change of a tool call's state.

@@ -147,7 +147,8 @@ impl Host {
         let session = self.channels.sessions.known(key)?;
         let summary =
             summary_of(&session.channel.uri, &session.state, &session.created_at, &session.modified_at);
-        Some(SessionSummary { meta: self.selected_for_summary(key), ..summary })
+        let changes = session.changes.clone();
+        Some(SessionSummary { meta: self.selected_for_summary(key), changes, ..summary })
     }
 
     /// Brings everything that is derived from a chat in line with it. Called after every action on a chat
@@ -435,6 +436,7 @@ fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<Partial
             .as_ref()
             .filter(|chat| Some(*chat) != old.default_chat.as_ref())
             .cloned(),
+        changes: new.changes.clone().filter(|changes| Some(changes) != old.changes.as_ref()),
         meta: (new.meta != old.meta).then(|| new.meta.clone().unwrap_or_default()),
         ..PartialSessionSummary::default()
     })

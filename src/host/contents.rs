@@ -15,17 +15,14 @@ use ahp_types::state::{
 };
 use bytes::Bytes;
 use memchr::memmem;
-use uuid::Uuid;
 
 use super::effects::{ActionLine, ChannelId, ChatKey};
 use super::Host;
+use crate::state::edits::{id_of, may_hold_sides, INLINE};
 use crate::state::history::CompletedTurn;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, named_by_content};
-
-/// What contents of sides begin with in states.
-const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
 
 /// How large data is, in bytes of base64, that is still told where it is. What is larger is called by a URI.
 const TOLD_BYTES_MAX: usize = 64 << 10;
@@ -169,11 +166,6 @@ fn file_name(content_type: &str) -> String {
     format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
 }
 
-/// What a content is called in its chat.
-fn id_of(inline: &str) -> String {
-    Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
-}
-
 /// A state as clients are told it, without its completed turns.
 pub(super) fn tell_state(state: &mut SnapshotState) {
     match state {
@@ -211,8 +203,7 @@ pub(super) fn told_turn(chat: &str, text: &Bytes) -> Bytes {
 
 /// Whether there may be contents in JSON text.
 fn may_hold_contents(text: &[u8]) -> bool {
-    let has = |what| memmem::find(text, what).is_some();
-    has(INLINE.as_bytes()) || text.len() > TOLD_BYTES_MAX && has(EMBEDDED)
+    may_hold_sides(text) || text.len() > TOLD_BYTES_MAX && memmem::find(text, EMBEDDED).is_some()
 }
 
 /// An action on this channel as clients are told it, where that is not how it is kept.

@@ -65,6 +65,7 @@ impl Host {
 
     fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let chats = self.chats_of(key);
+        self.forget_changesets_of(key);
         for &chat in &chats {
             self.close_conversation(step, chat);
             self.forget_terminals_of(chat);
@@ -84,6 +85,7 @@ impl Host {
             && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
             && self.has_idle_terminals(session)
+            && self.has_idle_changesets(session)
             && self.its_chats(session).all(|chat| {
                 chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
             })

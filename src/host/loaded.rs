@@ -215,7 +215,8 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
     let body = SessionBody::read(&row.body)?;
     let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
     let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
-    let told = SessionSummary { meta: kept.and_then(|kept| kept.meta), ..told };
+    let (meta, changes) = kept.map(|kept| (kept.meta, kept.changes)).unwrap_or_default();
+    let told = SessionSummary { meta, changes, ..told };
     Ok(Session {
         channel: Channel::new(row.uri.clone(), body.born_at),
         state: body.state.into_owned(),
@@ -225,6 +226,8 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
         title_by: body.title_by,
         used: 0,
         selected: told.meta.clone(),
+        changes: told.changes.clone(),
+        reviewed: body.reviewed.into_owned(),
         told,
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
@@ -270,6 +273,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         opening: None,
         awaits: false,
         previews: BTreeMap::new(),
+        call_edits: Default::default(),
         sponsor: None,
         tokens_told: Default::default(),
         directories_told: Vec::new(),

@@ -18,7 +18,7 @@
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `relays` (files that clients serve), and [`log`] (the replay window).
+//! (what commands print), `changes` and `changesets` (which files were changed), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -28,6 +28,8 @@ mod ahead;
 mod attached;
 mod calls;
 mod catalogue;
+mod changes;
+mod changesets;
 mod channels;
 mod clients;
 mod config;
@@ -187,6 +189,7 @@ pub struct Host {
     watches_changed: bool,
     /// Who follows terminals may be others than before, or one has ended.
     terminals_changed: bool,
+    changes: changesets::ChangesMemory,
 }
 
 /// What the caller lends to one step.
@@ -249,6 +252,7 @@ impl Host {
             agents,
             watches_changed: false,
             terminals_changed: false,
+            changes: changesets::ChangesMemory::default(),
             config,
         }
     }
@@ -309,6 +313,7 @@ impl Host {
         }
         self.settle_watches(step);
         self.settle_terminals();
+        self.settle_changesets(step);
         self.check_done(step);
         self.check_departures();
     }

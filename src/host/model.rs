@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatOrigin, ChatState, ChatSummary, PendingMessage, ResponsePart, SessionLifecycle, SessionState,
-    SessionStatus, SessionSummary, ToolDefinition,
+    ChangesSummary, ChatOrigin, ChatState, ChatSummary, PendingMessage, ResponsePart, SessionLifecycle,
+    SessionState, SessionStatus, SessionSummary, ToolDefinition,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ use super::locale::Language;
 use super::progress::Opening;
 use super::selection::Waiting;
 use super::settings::SettingsSent;
+use crate::state::edits::CallEdit;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 
@@ -92,6 +93,9 @@ impl Default for Window {
     }
 }
 
+/// Marks of files that were reviewed.
+pub(super) type ReviewMarks = BTreeMap<String, BTreeMap<String, String>>;
+
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) channel: Channel,
@@ -107,6 +111,10 @@ pub(super) struct Session {
     pub(super) told: SessionSummary,
     /// What its summary says of what is selected in it, as it was found last.
     pub(super) selected: Option<JsonObject>,
+    /// How much was changed in it, as its summary says it.
+    pub(super) changes: Option<ChangesSummary>,
+    /// Which files of its changesets were reviewed, and in which version: by what the changes are of, and the file.
+    pub(super) reviewed: ReviewMarks,
     /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.
@@ -180,6 +188,8 @@ pub(super) struct Chat {
     pub(super) attached: Attached,
     /// Contents of the changes that were shown to be approved in the turn that runs, or ran last, by what they are called.
     pub(super) previews: BTreeMap<String, String>,
+    /// The edits of files that the calls of the turn that runs have said, by the ids of the calls.
+    pub(super) call_edits: HashMap<String, Vec<CallEdit>>,
     /// How far the agent had got, as it told, in each turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
     /// What the agent calls the conversation, while what it knows of it is what we know.
@@ -219,6 +229,7 @@ impl Chat {
             following: BTreeSet::new(),
             attached: Attached::default(),
             previews: BTreeMap::new(),
+            call_edits: HashMap::new(),
             progress: Default::default(),
             handle: None,
             saved: Saved { row_due: true, ..Saved::default() },

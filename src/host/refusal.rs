@@ -59,6 +59,8 @@ pub(in crate::host) enum Refusal {
     /// Nobody types into what a command of an agent prints.
     #[error("the terminal shows what a command of an agent prints: it {0}")]
     OutputOfAgent(&'static str),
+    #[error("`files` names none that is in the changeset")]
+    NoSuchFiles,
     #[error("what is watched is changed by `resourceWrite` and the like")]
     WatchesAreNotDispatchedTo,
     #[cfg(test)]

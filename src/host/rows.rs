@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
-use super::model::TitleBy;
+use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
 use crate::wire::rpc::to_sorted_json;
@@ -33,6 +33,9 @@ pub struct SessionBody<'a> {
     /// Where it was shown later than it was born.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shown_at: Option<u64>,
+    /// Which files of its changesets were reviewed.
+    #[serde(default, skip_serializing_if = "has_no_marks")]
+    pub(super) reviewed: Cow<'a, ReviewMarks>,
 }
 
 /// What a chat's row holds.
@@ -121,6 +124,10 @@ pub(super) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Resul
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(count: &usize) -> bool {
     *count == 0
+}
+
+fn has_no_marks(marks: &ReviewMarks) -> bool {
+    marks.is_empty()
 }
 
 fn is_empty(attached: &Attached) -> bool {

@@ -151,6 +151,7 @@ impl Host {
             born_at: session.channel.born_at,
             config: Cow::Borrowed(&session.config),
             title_by: session.title_by,
+            reviewed: Cow::Borrowed(&session.reviewed),
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };
         Some(SessionRow {

@@ -5,13 +5,14 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ahp_types::state::{Message, Turn};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 
+use super::edits::TurnEdits;
 use crate::wire::rpc::to_sorted_json;
 
 /// A turn that is over. To clone it is cheap: its text is shared.
@@ -19,17 +20,19 @@ use crate::wire::rpc::to_sorted_json;
 pub struct CompletedTurn {
     id: Arc<str>,
     text: Bytes,
+    /// The edits of files in it, once somebody has asked.
+    edits: OnceLock<Arc<TurnEdits>>,
 }
 
 impl CompletedTurn {
     /// One that has just ended.
     pub fn of(turn: &Turn) -> Self {
-        Self { id: turn.id.as_str().into(), text: to_sorted_json(turn).into() }
+        Self::new(&turn.id, to_sorted_json(turn).into())
     }
 
     /// One of this id, with this JSON text.
     pub fn new(id: &str, text: Bytes) -> Self {
-        Self { id: id.into(), text }
+        Self { id: id.into(), text, edits: OnceLock::new() }
     }
 
     /// One that was kept as this JSON text.
@@ -42,7 +45,7 @@ impl CompletedTurn {
             id: String,
         }
         match serde_json::from_slice::<Named>(&text) {
-            Ok(Named { id }) => Ok(Self { id: id.into(), text }),
+            Ok(Named { id }) => Ok(Self::new(&id, text)),
             Err(error) => Err(format!("the saved turn cannot be read: {error}")),
         }
     }
@@ -64,7 +67,12 @@ impl CompletedTurn {
 
     /// The same turn, said otherwise.
     pub(crate) fn with_text(&self, text: Bytes) -> Self {
-        Self { id: self.id.clone(), text }
+        Self::new(&self.id, text)
+    }
+
+    /// The edits of files that its calls have said.
+    pub fn edits(&self) -> &TurnEdits {
+        self.edits.get_or_init(|| Arc::new(TurnEdits::of(self)))
     }
 
     /// The whole of it, as a value. None when its text is no turn, which was logged.

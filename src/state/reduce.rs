@@ -12,8 +12,8 @@ use std::collections::{HashMap, HashSet};
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, Message, MessageKind, MessageOrigin, PendingMessage,
-    ResponsePart, SessionStatus, ToolCallState, Turn, TurnState,
+    ActiveTurn, ChangesSummary, ChatState, InputRequestResponsePart, Message, MessageKind, MessageOrigin,
+    PendingMessage, ResponsePart, SessionStatus, ToolCallState, Turn, TurnState,
 };
 use serde_json::Value;
 
@@ -117,6 +117,11 @@ impl Conversation {
     /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.
     pub(crate) fn set_title(&mut self, title: String) {
         self.state.title = title;
+    }
+
+    /// Says how much was changed in the chat. No action of the protocol does; clients learn it from the session's catalogue.
+    pub(crate) fn set_changes(&mut self, changes: Option<ChangesSummary>) {
+        self.state.changes = changes;
     }
 
     /// Whether the active turn has a part or tool call of this id.

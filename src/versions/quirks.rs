@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::node::{text, Object};
 use super::Line;
+use crate::wire::changesets::named_by_changeset;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
 
@@ -141,8 +142,18 @@ const GUESSED_MAX: usize = 1024;
 const REMOVED_MAX: usize = 256;
 
 /// Members that hold URIs of channels, one or several.
-const CHANNELS: [&str; 9] =
-    ["channel", "resource", "session", "chat", "defaultChat", "uri", "missing", "subscriptions", "sessions"];
+const CHANNELS: [&str; 10] = [
+    "channel",
+    "resource",
+    "session",
+    "chat",
+    "defaultChat",
+    "uri",
+    "uriTemplate",
+    "missing",
+    "subscriptions",
+    "sessions",
+];
 
 /// Members that hold URIs of files and folders, one or several.
 const FILES: [&str; 5] = ["uri", "workingDirectory", "workingDirectories", "directory", "replacement"];
@@ -217,6 +228,7 @@ impl Spelling {
             .filter_map(|name| message.get(name)?.as_array());
         let uris = lists.flatten().chain(message.get("channel")).filter_map(Value::as_str);
         for uri in uris {
+            let uri = named_by_changeset(uri).map_or(uri, |(session, _)| session);
             let of_chat = uris::session_of_chat(uri);
             let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
             if let Some((provider, plain)) = uris::plain_session(session) {
@@ -228,6 +240,9 @@ impl Spelling {
     }
 
     fn core_name(&self, uri: &str) -> Option<String> {
+        if let Some((session, _)) = named_by_changeset(uri) {
+            return self.core_name(session).map(|core| format!("{core}{}", &uri[session.len()..]));
+        }
         match uris::session_of_chat(uri) {
             Some((before, session)) => {
                 self.core_name(&session).map(|session| uris::chat_of(before, &session))
@@ -321,6 +336,9 @@ impl Spelling {
     }
 
     fn spelled(&self, uri: &str) -> Option<String> {
+        if let Some((session, _)) = named_by_changeset(uri) {
+            return self.spelled(session).map(|spelled| format!("{spelled}{}", &uri[session.len()..]));
+        }
         if let Some(path) = uri.strip_prefix(SCHEME) {
             let spelled = format!("{}:{path}", self.providers.get(uri).or(self.guessed.get(uri))?);
             return Some(spelled).filter(|spelled| !self.taken.contains(spelled));

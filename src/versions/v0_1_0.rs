@@ -15,6 +15,7 @@ use super::names::Names;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
 use crate::wire::asides::Aside;
+use crate::wire::changesets::named_by_changeset;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -30,6 +31,11 @@ const ALREADY_EXISTS: i32 = -32010;
 
 /// The members of a customization that one who refers to it knows.
 const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
+
+/// Whether a channel is of a kind that is not there yet.
+fn is_unknown(uri: &str) -> bool {
+    is_watch(uri) || named_by_changeset(uri).is_some()
+}
 
 impl VersionStep for V0_1_0 {
     fn dialect(&self) -> Dialect {
@@ -97,12 +103,12 @@ impl VersionStep for V0_1_0 {
         }
         each_claim(&mut call.params, &mut |session| scene.names.up(session));
         if call.method == "subscribe" {
-            if let Some(watch) = node::text(&call.params, "channel").filter(|uri| is_watch(uri)) {
-                return Err(RpcError::resource_not_found(watch));
+            if let Some(uri) = node::text(&call.params, "channel").filter(|uri| is_unknown(uri)) {
+                return Err(RpcError::resource_not_found(uri));
             }
         }
         for member in ["initialSubscriptions", "subscriptions"] {
-            node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_watch));
+            node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_unknown));
             if let Some(Value::Array(uris)) = call.params.get_mut(member) {
                 *uris = uris.iter().flat_map(|uri| candidates(uri, scene.names)).collect();
             }
@@ -137,6 +143,7 @@ impl VersionStep for V0_1_0 {
         match node {
             Node::Agent => references_of_customizations(object),
             Node::Session => {
+                object.remove("changesets");
                 entries_of_customizations(object);
                 if let Some(Value::Object(client)) = object.get_mut("activeClient") {
                     references_of_customizations(client);
@@ -144,6 +151,7 @@ impl VersionStep for V0_1_0 {
             }
             Node::SessionSummary => {
                 object.remove("changesets");
+                object.remove("changes");
             }
             _ => {}
         }

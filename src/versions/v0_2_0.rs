@@ -5,7 +5,8 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Said, Scene, Told, VersionStep};
+use super::step::{Said, Scene, Shot, Told, VersionStep};
+use crate::wire::channels::ChannelKind;
 
 /// See the module.
 pub struct V0_2_0;
@@ -16,7 +17,11 @@ impl VersionStep for V0_2_0 {
     }
 
     fn losses(&self) -> &'static [&'static str] {
-        &["who said a message", "which MCP server a tool belongs to, and the states of MCP servers"]
+        &[
+            "who said a message",
+            "which MCP server a tool belongs to, and the states of MCP servers",
+            "where sessions are listed, their changesets",
+        ]
     }
 
     fn lacks(&self) -> &'static [&'static str] {
@@ -50,6 +55,16 @@ impl VersionStep for V0_2_0 {
             }
             Node::ToolCall => name_owner(object),
             _ => {}
+        }
+    }
+
+    /// A session's summary lists its changesets, and not its state.
+    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
+        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
+            let changesets = shot.state.get("changesets").cloned();
+            if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {
+                summary.extend(changesets.map(|changesets| ("changesets".to_owned(), changesets)));
+            }
         }
     }
 

@@ -70,7 +70,6 @@ impl VersionStep for V0_3_0 {
             "annotations/removed",
             "annotations/entrySet",
             "annotations/entryRemoved",
-            "changeset/contentChanged",
         ]
     }
 
@@ -157,6 +156,9 @@ impl VersionStep for V0_3_0 {
     }
 
     fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        if told.name() == "changeset/contentChanged" {
+            return one_by_one(told);
+        }
         let Some(name) = told.name().strip_prefix("chat/").map(str::to_owned) else { return vec![told] };
         let Some(session) =
             uris::session_of_default_chat(&told.channel).filter(|_| MOVED.contains(&name.as_str()))
@@ -176,9 +178,49 @@ impl VersionStep for V0_3_0 {
     }
 }
 
+/// All files of a changeset, told one by one.
+fn one_by_one(mut told: Told) -> Vec<Told> {
+    let action = |members: Value| match members {
+        Value::Object(action) => action,
+        _ => Object::new(),
+    };
+    let mut actions = vec![action(json!({ "type": "changeset/cleared" }))];
+    if let Some(Value::Array(files)) = told.action.remove("files") {
+        let set = files.into_iter().map(|file| action(json!({ "type": "changeset/fileSet", "file": file })));
+        actions.extend(set);
+    }
+    if let Some(operations) = told.action.remove("operations") {
+        actions.push(action(json!({ "type": "changeset/operationsChanged", "operations": operations })));
+    }
+    let channel = told.channel;
+    actions.into_iter().map(|action| Told { channel: channel.clone(), action }).collect()
+}
+
 /// What goes on in a session is what goes on in its one conversation: so its clients compute it too.
 fn with_activity(object: &mut Object, activity: u64) {
     if let Some(status) = object.get("status").and_then(Value::as_u64) {
         object.insert("status".to_owned(), (status & !ACTIVITY | activity & ACTIVITY).into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_of_a_changeset_are_told_one_by_one() {
+        let changed = json!({ "type": "changeset/contentChanged", "files": [{ "id": "a" }, { "id": "b" }], "operations": [] });
+        let Value::Object(action) = changed else { unreachable!() };
+        let told = one_by_one(Told { channel: "c".to_owned(), action });
+        let actions: Vec<Value> = told.into_iter().map(|told| Value::Object(told.action)).collect();
+        assert_eq!(
+            actions,
+            [
+                json!({ "type": "changeset/cleared" }),
+                json!({ "type": "changeset/fileSet", "file": { "id": "a" } }),
+                json!({ "type": "changeset/fileSet", "file": { "id": "b" } }),
+                json!({ "type": "changeset/operationsChanged", "operations": [] }),
+            ]
+        );
     }
 }

@@ -20,6 +20,8 @@ macro_rules! with_channel_kinds {
             Watch, watches, "watch";
             /// A terminal.
             Terminal, terminals, "terminal";
+            /// What was changed in files, in a session or a turn.
+            Changeset, changesets, "changeset";
             /// What no program has: the kind of the tests.
             #[cfg(test)]
             Sample, samples, "sample";

@@ -89,7 +89,7 @@ methods! {
 pub const NOT_SERVED: &[(&str, &str)] = &[
     ("createTerminal", NO_TERMINALS),
     ("disposeTerminal", NO_TERMINALS),
-    ("invokeChangesetOperation", "no agent offers changesets"),
+    ("invokeChangesetOperation", "changesets offer no operations"),
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
     ("fetchAutomationRuns", NO_AUTOMATIONS),

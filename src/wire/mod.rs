@@ -8,6 +8,7 @@
 
 pub mod action_lines;
 pub mod asides;
+pub mod changesets;
 pub mod channels;
 pub mod errors;
 pub mod escapes;

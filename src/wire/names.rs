@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::value::RawValue;
 
+use super::changesets::named_by_changeset;
 use super::methods::Method;
 use super::rpc::Incoming;
 use super::terminals::named_by_terminal;
@@ -62,6 +63,10 @@ impl Named {
         let chats =
             named.channels.iter().filter_map(|uri| Some(named_by_terminal(uri)?.0)).collect::<Vec<_>>();
         named.channels.extend(chats);
+        // So is what a changeset is made of, in the chats of its session.
+        let sessions = named.channels.iter().filter_map(|uri| Some(named_by_changeset(uri)?.0.to_owned()));
+        let sessions = sessions.collect::<Vec<_>>();
+        named.channels.extend(sessions);
         if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
             named.watches = watches;
         }

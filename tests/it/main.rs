@@ -12,6 +12,7 @@ mod active_clients;
 mod agents;
 mod at_once;
 mod bad_days;
+mod changesets;
 mod chats;
 mod client;
 mod client_files;

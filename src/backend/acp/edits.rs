@@ -15,11 +15,11 @@ use std::thread;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::Diff;
-use ahp_types::state::{ContentRef, FileEdit, FileEditSide};
-use base64::prelude::{Engine, BASE64_STANDARD};
+use ahp_types::state::{FileEdit, FileEditSide};
 use tokio::sync::oneshot;
 
 use crate::files::uris::uri_of;
+use crate::state::edits::inline;
 
 /// The longest file that is shown, in bytes: it is in the state of its chat, twice.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -74,7 +74,7 @@ fn edit(path: &Path, changes: &[EditSides<'_>], moment: Moment) -> Option<FileEd
     if before == after || [&before, &after].iter().any(|side| is_too_long(side.as_deref())) {
         return None;
     }
-    let side = |text: String| FileEditSide { uri: uri_of(path), content: content(&text) };
+    let side = |text: String| FileEditSide { uri: uri_of(path), content: inline(&text) };
     Some(FileEdit { before: before.map(side), after: after.map(side), diff: None })
 }
 
@@ -143,16 +143,6 @@ fn read(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
     Some(text)
-}
-
-/// A text that says where it is found: in its own URI, so that it is there as long as the turn is.
-fn content(text: &str) -> ContentRef {
-    ContentRef {
-        uri: format!("data:text/plain;charset=utf-8;base64,{}", BASE64_STANDARD.encode(text)),
-        size_hint: i64::try_from(text.len()).ok(),
-        content_type: Some("text/plain".to_owned()),
-        nonce: None,
-    }
 }
 
 #[cfg(test)]

@@ -162,6 +162,7 @@ impl Kind for Chat {
         line_bytes: usize,
     ) {
         host.note_contents(key, action);
+        host.note_edits(key, action);
         host.windows_after(key, action);
         host.selection_after(key, action);
         host.note_change(step, key, action, line_bytes);

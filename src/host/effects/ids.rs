@@ -37,6 +37,16 @@ impl From<u64> for TerminalKey {
     }
 }
 
+/// The channel of a changeset: the same for the same URI, so that it need not be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChangesetKey(pub u64);
+
+impl From<u64> for ChangesetKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {
@@ -58,6 +68,11 @@ impl ChannelId {
     /// The terminal that it is, if it is one.
     pub fn terminal(self) -> Option<TerminalKey> {
         (self.kind == ChannelKind::Terminal).then_some(TerminalKey(self.key))
+    }
+
+    /// The changeset that it is, if it is one.
+    pub fn changeset(self) -> Option<ChangesetKey> {
+        (self.kind == ChannelKind::Changeset).then_some(ChangesetKey(self.key))
     }
 
     /// The chat that it is, if it is one.

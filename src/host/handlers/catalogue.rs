@@ -124,6 +124,8 @@ impl Host {
             Session {
                 told: summary_of(&uri, &state, &now, &now),
                 selected: None,
+                changes: None,
+                reviewed: Default::default(),
                 channel: Channel::new(uri, born_at),
                 state,
                 created_at: now.clone(),
@@ -192,6 +194,7 @@ impl Host {
             self.close_conversation(step, chat);
             self.remove_chat(chat);
         }
+        self.clear_changesets_of(step, key);
         self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
@@ -295,6 +298,9 @@ impl Host {
     /// Takes a chat out of memory, with its terminals.
     pub(in crate::host) fn remove_chat(&mut self, chat: ChatKey) {
         self.forget_terminals_of(chat);
+        if let Some(session) = self.channels.chats.known(chat).map(|chat| chat.session) {
+            self.files_may_have_changed(session, true);
+        }
         self.remove_channel(chat.into());
         self.channels.chats.remove(&chat);
     }

@@ -240,6 +240,7 @@ impl Host {
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
         self.sequence(step, key, added, None);
         self.sync_session(step, key);
+        self.files_may_have_changed(key, true);
         chat
     }
 

@@ -21,6 +21,7 @@ use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::Aside;
+use crate::wire::changesets::named_by_changeset;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
@@ -50,6 +51,11 @@ impl From<LargeStates> for Subscribed {
     }
 }
 
+/// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that there is nothing.
+fn is_no_conversation(uri: &str) -> bool {
+    is_watch(uri) || named_by_terminal(uri).is_some() || named_by_changeset(uri).is_some()
+}
+
 impl Host {
     /// Opens a connection. The negotiated version is put into the result by `versions`.
     pub(in crate::host) fn initialize(
@@ -59,6 +65,7 @@ impl Host {
     ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.bring_back_terminals(wanted);
+        self.bring_back_changesets(wanted);
         self.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
         if let Some(client) = self.connections.get_mut(&connection) {
@@ -106,6 +113,7 @@ impl Host {
         aside: Option<&Aside>,
     ) -> Result<(Subscribed, Missed), RpcError> {
         self.bring_back_terminals(&params.subscriptions);
+        self.bring_back_changesets(&params.subscriptions);
         self.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -220,11 +228,10 @@ impl Host {
     ) -> Result<Subscribed, RpcError> {
         self.check_watches_have_room(connection, &params.channel)?;
         self.bring_back_terminals([&params.channel]);
+        self.bring_back_changesets([&params.channel]);
         let not_found = || match step.refused_watches.remove(&params.channel) {
             Some(refused) => refused,
-            None if is_watch(&params.channel) || named_by_terminal(&params.channel).is_some() => {
-                RpcError::resource_not_found(&params.channel)
-            }
+            None if is_no_conversation(&params.channel) => RpcError::resource_not_found(&params.channel),
             None => self.not_found(&params.channel),
         };
         let target = self.find(&params.channel).ok_or_else(not_found)?;

@@ -127,6 +127,8 @@ impl Host {
         }
         self.keep_notes(step, to, &uri, notes);
         self.hand_terminals_over(step, key);
+        self.files_may_have_changed(from, true);
+        self.files_may_have_changed(to, true);
         self.sync_session(step, to);
         // Now, and not at the end of the step: by then the session may be gone, and the chat with it.
         self.save_moved(step, key);
@@ -172,6 +174,8 @@ impl Host {
         let session = Session {
             told: summary_of(&uri, &state, &now, &now),
             selected: None,
+            changes: None,
+            reviewed: Default::default(),
             // The next number is that of the count of sessions, which is told with the session itself.
             channel: Channel::new(uri.clone(), self.head + 1),
             state,

@@ -9,6 +9,9 @@ use tempfile::TempDir;
 /// What stands for the folder.
 const FOLDER: &str = "file:///FOLDER";
 
+/// What stands for its path where that is in another URI.
+const PATH: &str = "/FOLDER";
+
 /// What stands for the token of a file.
 const ETAG: &str = "ETAG";
 
@@ -37,7 +40,10 @@ impl Shown {
     /// What a line means that is written.
     pub fn meant(&self, line: &str) -> String {
         match &self.folder {
-            Some((_, uri)) => line.replace(WATCH, &self.watch).replace(FOLDER, uri).replace(ETAG, &self.etag),
+            Some((_, uri)) => {
+                let line = line.replace(WATCH, &self.watch).replace(FOLDER, uri);
+                line.replace(PATH, &uri["file://".len()..]).replace(ETAG, &self.etag)
+            }
             None => line.to_owned(),
         }
     }
@@ -45,7 +51,7 @@ impl Shown {
     /// What is written of a line that was heard.
     pub fn shown(&mut self, line: String) -> String {
         let Some((_, uri)) = &self.folder else { return line };
-        let mut line = line.replace(uri, FOLDER);
+        let mut line = line.replace(uri, FOLDER).replace(&uri["file://".len()..], PATH);
         if let Some(etag) = replace_value(&mut line, "etag", ETAG) {
             self.etag = etag;
         }

@@ -1,0 +1,119 @@
+//! The step that edits files.
+//!
+//! Owns: what is written, and that the call says what was there before and what is there now.
+//! Never: touches a file outside of the directories that the agent works in.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{FileEditSide, ToolResultContent, ToolResultFileEditContent};
+
+use super::steps::text_content;
+use super::{ScriptAgent, Stop};
+use crate::files::folders::Folders;
+use crate::files::uris::{path_of, uri_of};
+use crate::host::effects::{Besides, ToolGate, ToolOutcome, TurnEvent};
+use crate::state::edits::inline;
+
+/// The tool that writes files.
+const TOOL: &str = "files";
+
+/// The longest file whose edit is shown, in bytes.
+const SHOWN_BYTES_MAX: u64 = 64 << 10;
+
+/// A file, and what is to be in it; nothing when it is to be removed.
+type WantedFile = (String, Option<String>);
+
+impl ScriptAgent {
+    /// A call that writes and removes files.
+    pub(super) async fn write_files(&mut self, rest: &str) -> Result<(), Stop> {
+        let wanted = wanted_by(rest)?;
+        let directories: Vec<PathBuf> =
+            self.working_directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
+        let Some(first) = directories.first().cloned() else {
+            return Err(Stop::mistake("/files: the session has no directory to work in"));
+        };
+        self.turn.calls += 1;
+        let id = format!("call-{}", self.turn.calls);
+        let (name, display_name) = (TOOL.to_owned(), "Files".to_owned());
+        let started = TurnEvent::ToolStarted { id: id.clone(), name, display_name };
+        let meta = JsonObject::from_iter([("acp.kind".to_owned(), "edit".into())]);
+        self.tell(TurnEvent::With(Box::new(started), Besides { meta, ..Besides::default() })).await?;
+        let ready = TurnEvent::ToolReady {
+            id: id.clone(),
+            input: rest.to_owned(),
+            message: "Write files".into(),
+            gate: ToolGate::Open,
+        };
+        self.tell(ready).await?;
+        // At once, so that what follows from a script is the same each time.
+        let outcome = match write_all(&Folders::new(directories), &first, &wanted) {
+            Ok(content) => ToolOutcome { success: true, message: "Wrote files".into(), content, error: None },
+            Err(error) => ToolOutcome {
+                success: false,
+                message: "Could not write files".into(),
+                content: text_content(&error),
+                error: Some(error),
+            },
+        };
+        self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
+    }
+}
+
+fn wanted_by(rest: &str) -> Result<Vec<WantedFile>, Stop> {
+    let words = shell_words::split(rest).map_err(|error| Stop::mistake(format!("/files: {error}")))?;
+    let wanted = words.into_iter().map(|word| match word.split_once('=') {
+        Some((name, text)) if !name.is_empty() => {
+            Ok((name.to_owned(), (!text.is_empty()).then(|| format!("{text}\n"))))
+        }
+        _ => Err(Stop::mistake(format!("/files: `{word}` is not NAME=TEXT"))),
+    });
+    wanted.collect()
+}
+
+/// Writes all of them, in order.
+fn write_all(
+    folders: &Folders,
+    first: &Path,
+    wanted: &[WantedFile],
+) -> Result<Vec<ToolResultContent>, String> {
+    let mut content = Vec::new();
+    for (name, text) in wanted {
+        let path = first.join(name);
+        let failed = |why: &dyn std::fmt::Display| format!("{name}: {why}");
+        let before = match folders.open(&path) {
+            Ok(file) => Some(text_in(file).map_err(|error| failed(&error))?),
+            Err(refusal) if refusal.is_missing() => None,
+            Err(refusal) => return Err(failed(&refusal)),
+        };
+        let done = match text {
+            Some(text) => folders.write(&path, text.as_bytes()),
+            None if before.is_some() => folders.remove(&path, false),
+            None => Ok(()),
+        };
+        done.map_err(|refusal| failed(&refusal))?;
+        // What is too long, or no text, is not shown.
+        let known = match before {
+            None => Some(None),
+            Some(known) => known.map(Some),
+        };
+        if let Some(before) = known.filter(|before| before != text) {
+            let side = |text: &String| FileEditSide { uri: uri_of(&path), content: inline(text) };
+            content.push(ToolResultContent::FileEdit(ToolResultFileEditContent {
+                before: before.as_ref().map(side),
+                after: text.as_ref().map(side),
+                diff: None,
+            }));
+        }
+    }
+    Ok(content)
+}
+
+/// What is in a file; none when it is too long to be shown, or no text.
+fn text_in(file: File) -> std::io::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    file.take(SHOWN_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8(bytes).ok().filter(|text| text.len() as u64 <= SHOWN_BYTES_MAX))
+}

@@ -1,0 +1,423 @@
+//! Changesets: which files a turn has changed, and which a session, as far as the calls of their chats have said it.
+//!
+//! Owns: the rows by which sessions and chats offer changesets, how much was
+//! changed as summaries say it, which files were reviewed, and when the channel of a changeset is in memory.
+//! Never: looks at a file. What was changed is what `changes` finds in the calls of chats; so a changeset needs no place in the
+//! store, and is there as long as the turns are.
+//!
+//! A channel that somebody has followed stays in memory, and is told each change, while there is room; so who comes back
+//! is told what was missed. One that is made again is given as a state.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use ahp_types::actions::{
+    ActionOrigin, ChangesetClearedAction, ChangesetContentChangedAction, ChangesetFileRemovedAction,
+    ChangesetFileSetAction, ChangesetStatusChangedAction, ChatChangesetsChangedAction,
+    SessionChangesetsChangedAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ChangesSummary, Changeset as ChangesetRow, ChangesetCapabilities, ChangesetFile, ChangesetState,
+    ChangesetStatus, ErrorInfo, ResponsePart, ToolCallState,
+};
+use uuid::Uuid;
+
+use super::actions::Verdict;
+use super::changes::{edits_of_calls, net_of, ChangedFile, CountedLines};
+use super::channels::Changeset;
+use super::effects::{ChangesetKey, ChatKey};
+use super::model::{Channel, Chat, Session, SessionKey};
+use super::refusal::Refusal;
+use super::turns::error_info;
+use super::{Host, Step};
+use crate::state::edits::{edited_at, CallEdit, LineCounts};
+use crate::wire::changesets::{changeset_uri, named_by_changeset, turn_template, ChangesetScope};
+
+/// So many changesets that nobody follows stay in memory.
+const UNFOLLOWED_MAX: usize = 200;
+
+/// More files are not told at once.
+const FILES_MAX: usize = 5000;
+
+/// The kinds of tools, as agents say them, that change no file.
+const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
+
+/// Where the kind of a tool is said.
+const KIND: &str = "acp.kind";
+
+/// What is remembered of the changes of all sessions.
+#[derive(Debug, Default)]
+pub(super) struct ChangesMemory {
+    /// Sessions of which something may have changed; with whether files may have.
+    due: BTreeMap<SessionKey, bool>,
+    pub(super) counted: CountedLines,
+}
+
+/// How much was changed, in numbers.
+fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
+    let sum = |of: fn(&LineCounts) -> i64| Some(files.iter().map(|file| of(&file.lines)).sum());
+    ChangesSummary {
+        additions: sum(|lines| lines.added),
+        deletions: sum(|lines| lines.removed),
+        files: i64::try_from(files.len()).ok(),
+    }
+}
+
+/// What is told of how much was changed: nothing before anything was, and zeros when all of it is gone, since nobody can
+/// be told that there is nothing to say any more.
+fn told_summary(files: &[ChangedFile], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
+    (!files.is_empty() || before.is_some()).then(|| summary_of(files))
+}
+
+/// What a changeset is called in the log: the same for the same URI.
+fn key_of(uri: &str) -> ChangesetKey {
+    let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, uri.as_bytes()).as_u64_pair().0;
+    // The store keeps signed numbers.
+    ChangesetKey(hash >> 2)
+}
+
+/// The row that offers the changesets of turns.
+fn row_of_turns(session: &str) -> ChangesetRow {
+    ChangesetRow {
+        label: "This Turn".to_owned(),
+        uri_template: turn_template(session),
+        description: Some(
+            "What the agent says that it has changed in this turn, without what its commands have".to_owned(),
+        ),
+        change_kind: "turn".to_owned(),
+        capabilities: Some(ChangesetCapabilities { review: Some(JsonObject::default()) }),
+    }
+}
+
+/// The row that offers the changeset of a session.
+fn row_of_session(session: &str) -> ChangesetRow {
+    ChangesetRow {
+        label: "Session Changes".to_owned(),
+        uri_template: changeset_uri(session, &ChangesetScope::Session),
+        description: Some(
+            "What the agent says that it has changed in this session, without what its commands have"
+                .to_owned(),
+        ),
+        change_kind: "session".to_owned(),
+        capabilities: Some(ChangesetCapabilities { review: Some(JsonObject::default()) }),
+    }
+}
+
+/// Whether a call may have changed files without saying so.
+fn may_have_changed(call: &ToolCallState) -> bool {
+    let ToolCallState::Completed(call) = call else { return false };
+    let kind = call.meta.as_ref().and_then(|meta| meta.get(KIND)).and_then(|kind| kind.as_str());
+    !kind.is_some_and(|kind| LOOKING_KINDS.contains(&kind))
+}
+
+impl Host {
+    /// Takes note of an action on a chat that may change which files were changed.
+    pub(super) fn note_edits(&mut self, key: ChatKey, action: &StateAction) {
+        let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else { return };
+        let is_offered =
+            self.channels.sessions.known(session).is_some_and(|session| session.state.changesets.is_some());
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let has_edits = match action {
+            StateAction::ChatToolCallComplete(done) => {
+                let at = edited_at(done.meta.as_ref());
+                let content = done.result.content.as_deref().unwrap_or_default();
+                let edits = CallEdit::all_in(content, at);
+                if edits.is_empty() || !done.result.success {
+                    return;
+                }
+                chat.call_edits.insert(done.tool_call_id.clone(), edits);
+                true
+            }
+            StateAction::ChatToolCallResultConfirmed(done) if !done.approved => {
+                chat.call_edits.remove(&done.tool_call_id).is_some()
+            }
+            StateAction::ChatTurnResume(_) => {
+                chat.call_edits = edits_of_calls(chat);
+                false
+            }
+            StateAction::ChatTurnStarted(_) => false,
+            StateAction::ChatTurnComplete(_)
+            | StateAction::ChatTurnCancelled(_)
+            | StateAction::ChatError(_) => {
+                chat.call_edits.clear();
+                is_offered
+            }
+            StateAction::ChatTruncated(_) => is_offered,
+            _ => return,
+        };
+        self.files_may_have_changed(session, has_edits);
+    }
+
+    /// Something may be otherwise about the changes of a session: which files they are, or whether a turn runs.
+    pub(super) fn files_may_have_changed(&mut self, session: SessionKey, have_files: bool) {
+        *self.changes.due.entry(session).or_default() |= have_files;
+    }
+
+    /// Tells what has changed about changesets, and lets those out of memory that are too many.
+    pub(super) fn settle_changesets(&mut self, step: &mut Step<'_>) {
+        while let Some((session, have_files)) = self.changes.due.pop_first() {
+            if self.channels.sessions.get(&session).is_none() {
+                continue;
+            }
+            if have_files {
+                self.sync_changes(step, session);
+            }
+            for key in self.changesets_of(session) {
+                self.sync_changeset(step, key);
+            }
+        }
+        if self.channels.changesets.len() > UNFOLLOWED_MAX {
+            let unfollowed =
+                self.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
+            let unfollowed: Vec<ChangesetKey> = unfollowed.map(|(key, _)| *key).collect();
+            for key in unfollowed {
+                self.forget_changeset(key);
+            }
+        }
+    }
+
+    /// Brings what a session and its chats say of their changes in line with these.
+    fn sync_changes(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let chats = self.chats_of(key);
+        let is_offered =
+            self.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
+        if !is_offered && chats.iter().all(|chat| self.turns_with_edits(*chat).is_empty()) {
+            return;
+        }
+        let Some(uri) = self.channels.sessions.known(key).map(|session| session.channel.uri.clone()) else {
+            return;
+        };
+        for chat in chats {
+            let files = self.net_files(|host| net_of(host.turns_with_edits(chat)));
+            let Some(of_chat) = self.channels.chats.known_mut(chat) else { continue };
+            let state = of_chat.conversation.state();
+            let changes = told_summary(&files, state.changes.as_ref());
+            if changes != state.changes {
+                of_chat.conversation.set_changes(changes);
+                self.sync_chat(step, chat);
+            }
+            let offers = self.channels.chats.known(chat).map(|chat| chat.conversation.state());
+            if !files.is_empty() && offers.is_some_and(|state| state.changesets.is_none()) {
+                let changesets = Some(vec![row_of_turns(&uri)]);
+                let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
+                self.sequence(step, chat, offered, None);
+            }
+        }
+        let files = self.net_files(|host| net_of(host.turns_of_session(key)));
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let changes = told_summary(&files, session.changes.as_ref());
+        if changes != session.changes {
+            session.changes = changes;
+            self.session_changed(key);
+        }
+        if !is_offered {
+            let changesets = Some(vec![row_of_session(&uri), row_of_turns(&uri)]);
+            let offered =
+                StateAction::SessionChangesetsChanged(SessionChangesetsChangedAction { changesets });
+            self.sequence(step, key, offered, None);
+        }
+    }
+
+    /// What a changeset shows now; none when its turn is not there.
+    fn changeset_state(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<ChangesetState> {
+        let files = self.changed_files(session, scope)?;
+        let (trouble, is_running) = match scope {
+            ChangesetScope::Session => (None, false),
+            ChangesetScope::Turn(id) => {
+                let chat = self.channels.chats.known(self.chat_of_turn(session, id)?)?;
+                let is_running = chat.conversation.history().get(id).is_none();
+                let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
+                (is_unknown.then(unknown_changes), is_running)
+            }
+        };
+        if files.len() > FILES_MAX {
+            let message = format!("{} files were changed, and at most {FILES_MAX} are shown", files.len());
+            return Some(state_of(Vec::new(), Some(error_info("tooManyFiles".to_owned(), &message)), false));
+        }
+        let reviewed = &self.channels.sessions.known(session)?.reviewed;
+        let of_scope = reviewed.get(&mark_of(scope));
+        let shown = files.iter().map(|file| {
+            let mark = of_scope.and_then(|marks| marks.get(&file.file));
+            file.shown(mark == Some(&file.version()))
+        });
+        Some(state_of(shown.collect(), trouble, is_running))
+    }
+
+    /// The changesets of a session that are in memory.
+    fn changesets_of(&self, session: SessionKey) -> Vec<ChangesetKey> {
+        let all = self.channels.changesets.iter();
+        all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
+    }
+
+    /// Tells those who follow a changeset what is otherwise about it.
+    fn sync_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
+        let Some(changeset) = self.channels.changesets.known(key) else { return };
+        let (session, scope) = (changeset.session, changeset.scope.clone());
+        let Some(wanted) = self.changeset_state(session, &scope) else {
+            return self.clear_changeset(step, key);
+        };
+        let Some(changeset) = self.channels.changesets.known(key) else { return };
+        let ChangesetState { status, error, files, .. } = wanted;
+        let mut actions = changes_between(&changeset.state.files, &files);
+        if (&changeset.state.status, &changeset.state.error) != (&status, &error) {
+            actions.push(StateAction::ChangesetStatusChanged(ChangesetStatusChangedAction { status, error }));
+        }
+        for action in actions {
+            self.sequence(step, key, action, None);
+        }
+    }
+
+    /// There is no such changeset any more.
+    fn clear_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
+        if self.channels.changesets.known(key).is_some_and(|changeset| !changeset.state.files.is_empty()) {
+            let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
+            self.sequence(step, key, cleared, None);
+        }
+        self.forget_changeset(key);
+    }
+
+    /// A session is gone for good.
+    pub(super) fn clear_changesets_of(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        for key in self.changesets_of(session) {
+            self.clear_changeset(step, key);
+        }
+    }
+
+    /// A session is let out of memory.
+    pub(super) fn forget_changesets_of(&mut self, session: SessionKey) {
+        for key in self.changesets_of(session) {
+            self.forget_changeset(key);
+        }
+    }
+
+    fn forget_changeset(&mut self, key: ChangesetKey) {
+        self.remove_channel(key.into());
+        self.channels.changesets.remove(&key);
+    }
+
+    /// Whether nobody would notice that the changesets of a session are not in memory.
+    pub(super) fn has_idle_changesets(&self, session: &Session) -> bool {
+        let key = self.find_session(&session.channel.uri);
+        let mut followed =
+            self.channels.changesets.values().filter(|changeset| !changeset.channel.subscribers.is_empty());
+        followed.all(|changeset| Some(changeset.session) != key)
+    }
+
+    /// Makes the changesets that are asked for, of sessions in memory.
+    pub(super) fn bring_back_changesets<'a>(&mut self, uris: impl IntoIterator<Item = &'a String>) {
+        for uri in uris {
+            let Some((session, scope)) = named_by_changeset(uri) else { continue };
+            let Some(session) = self.find_session(session).filter(|_| self.find(uri).is_none()) else {
+                continue;
+            };
+            let Some(state) = self.changeset_state(session, &scope) else { continue };
+            let Some(of_session) = self.channels.sessions.known(session) else { continue };
+            let uri = changeset_uri(&of_session.channel.uri, &scope);
+            let key = key_of(&uri);
+            // What was told of it before now, if anything was, does not lead to this.
+            let channel = Channel::new(uri.clone(), self.head);
+            self.channels.by_uri.insert(uri, key.into());
+            self.channels.changesets.insert(key, Changeset { channel, state, session, scope });
+        }
+    }
+
+    /// Marks files as reviewed, or takes the marks away.
+    ///
+    /// # Errors
+    /// When it names none of the changeset's files.
+    pub(super) fn review_files(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChangesetKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let StateAction::ChangesetFilesReviewChanged(review) = &action else {
+            return Ok(Verdict::Unchanged);
+        };
+        let Some(changeset) = self.channels.changesets.known(key) else { return Ok(Verdict::Unchanged) };
+        let (session, scope) = (changeset.session, changeset.scope.clone());
+        let named = changeset.state.files.iter().filter(|file| review.files.contains(&file.id));
+        let named: Vec<(String, bool)> =
+            named.map(|file| (file.id.clone(), file.reviewed == Some(true))).collect();
+        if named.is_empty() {
+            return Err(Refusal::NoSuchFiles);
+        }
+        let is_reviewed = review.reviewed;
+        if named.iter().all(|(_, was_reviewed)| *was_reviewed == is_reviewed) {
+            return Ok(Verdict::Unchanged);
+        }
+        let files = self.changed_files(session, &scope).unwrap_or_default();
+        let versions: BTreeMap<String, String> =
+            files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
+        if let Some(of_session) = self.channels.sessions.known_mut(session) {
+            let marks = of_session.reviewed.entry(mark_of(&scope)).or_default();
+            for (file, _) in named {
+                match versions.get(&file).filter(|_| is_reviewed) {
+                    Some(version) => marks.insert(file, version.clone()),
+                    None => marks.remove(&file),
+                };
+            }
+            of_session.reviewed.retain(|_, marks| !marks.is_empty());
+        }
+        self.unsaved.insert(session.into());
+        self.sequence(step, key, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+}
+
+/// Whether a completed turn of a chat may have changed files that nobody has been told of.
+fn hides_changes(chat: &Chat, id: &str) -> bool {
+    let turn = chat.conversation.history().get(id).and_then(|turn| turn.read());
+    turn.is_some_and(|turn| {
+        turn.response_parts.iter().any(|part| match part {
+            ResponsePart::ToolCall(part) => may_have_changed(&part.tool_call),
+            _ => false,
+        })
+    })
+}
+
+fn unknown_changes() -> ErrorInfo {
+    let message = "the agent says of no file that it has changed it; what its commands and tools have changed is not known";
+    error_info("changesUnknown".to_owned(), message)
+}
+
+fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: bool) -> ChangesetState {
+    let status = match &error {
+        Some(_) => ChangesetStatus::Error,
+        // More may come.
+        None if is_running => ChangesetStatus::Computing,
+        None => ChangesetStatus::Ready,
+    };
+    ChangesetState { status, error, files, operations: None }
+}
+
+/// What the marks of a changeset are kept under.
+fn mark_of(scope: &ChangesetScope) -> String {
+    changeset_uri("", scope)
+}
+
+/// The actions that make one list of files the other. A mark that was taken away is as good as one that never was.
+fn changes_between(before: &[ChangesetFile], after: &[ChangesetFile]) -> Vec<StateAction> {
+    let ids: BTreeSet<&str> = after.iter().map(|file| file.id.as_str()).collect();
+    let removed = before.iter().filter(|file| !ids.contains(file.id.as_str()));
+    let known: HashMap<&str, &ChangesetFile> = before.iter().map(|file| (file.id.as_str(), file)).collect();
+    let is_same = |one: &ChangesetFile, other: &ChangesetFile| {
+        one.edit == other.edit
+            && one.reviewed.unwrap_or(false) == other.reviewed.unwrap_or(false)
+            && one.meta == other.meta
+    };
+    let set = after.iter().filter(|file| known.get(file.id.as_str()).is_none_or(|it| !is_same(it, file)));
+    let stay = before.iter().map(|file| file.id.as_str()).filter(|id| ids.contains(id));
+    let added = after.iter().map(|file| file.id.as_str()).filter(|id| !known.contains_key(id));
+    if !stay.chain(added).eq(after.iter().map(|file| file.id.as_str())) {
+        let (files, operations) = (after.to_vec(), None);
+        let changed = ChangesetContentChangedAction { files, operations };
+        return vec![StateAction::ChangesetContentChanged(Box::new(changed))];
+    }
+    let removed = removed.map(|file| {
+        StateAction::ChangesetFileRemoved(ChangesetFileRemovedAction { file_id: file.id.clone() })
+    });
+    let set = set.map(|file| StateAction::ChangesetFileSet(ChangesetFileSetAction { file: file.clone() }));
+    removed.chain(set).collect()
+}

@@ -1,0 +1,91 @@
+//! The channel of a changeset.
+//!
+//! Owns: what such a channel is: the files that were changed in a session or a turn, and whose session that is.
+//! Never: keeps any of it. All of it follows from what the calls of the session's chats have said, and from the marks that
+//! the session keeps: the channel is made again from that when somebody asks for it.
+
+use ahp::reducers::{apply_action_to_changeset, ReduceOutcome};
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::{ChangesetState, SnapshotState};
+
+use super::{Channels, Kind, Table};
+use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::effects::{ChangesetKey, ChannelId, SessionKey};
+use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
+use crate::host::{Config, Host, Step};
+use crate::state::history::CompletedTurn;
+use crate::wire::asides::Aside;
+use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
+use crate::wire::channels::ChannelKind;
+
+/// The channel of a changeset.
+#[derive(Debug)]
+pub(in crate::host) struct Changeset {
+    pub(in crate::host) channel: Channel,
+    pub(in crate::host) state: ChangesetState,
+    pub(in crate::host) session: SessionKey,
+    /// What the changes are of.
+    pub(in crate::host) scope: ChangesetScope,
+}
+
+impl Kind for Changeset {
+    const KIND: ChannelKind = ChannelKind::Changeset;
+    const CALLED: &'static str = "a changeset's channel";
+    const ACTIONS: &'static [ClientAction] = actions_of! {
+        Changeset;
+        "changeset/filesReviewChanged" => ChangesetFilesReviewChangedAction;
+    };
+    type Key = ChangesetKey;
+    type All = Table<ChangesetKey, Self>;
+
+    fn at_start(_: &Config) -> Self::All {
+        Table::default()
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn channel_mut(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
+        apply_action_to_changeset(&mut self.state, action)
+    }
+
+    fn snapshot(&self, _: ChangesetKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::Changeset(Box::new(self.state.clone())), &[]))
+    }
+
+    /// Behind whatever its session is called, and with the id of a turn encoded or not.
+    fn called_otherwise(channels: &Channels, uri: &str) -> Option<ChangesetKey> {
+        let (session, scope) = named_by_changeset(uri)?;
+        let session = channels.sessions.known(channels.find(session)?.session()?)?;
+        channels.by_uri.get(&changeset_uri(&session.channel.uri, &scope))?.changeset()
+    }
+
+    fn session_of(channels: &Channels, key: ChangesetKey) -> Option<SessionKey> {
+        channels.changesets.get(&key).map(|changeset| changeset.session)
+    }
+
+    fn change(
+        host: &mut Host,
+        step: &mut Step<'_>,
+        key: ChangesetKey,
+        action: StateAction,
+        origin: ActionOrigin,
+        _: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        host.review_files(step, key, action, origin)
+    }
+
+    fn after_action(_: &mut Host, _: &mut Step<'_>, _: ChangesetKey, _: &StateAction, _: usize) {}
+}
+
+impl From<ChangesetKey> for ChannelId {
+    fn from(ChangesetKey(key): ChangesetKey) -> Self {
+        Self { kind: Changeset::KIND, key }
+    }
+}

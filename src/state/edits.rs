@@ -1,0 +1,205 @@
+//! The edits of files that the calls of turns have said: what was in a file before a call, and behind it.
+//!
+//! Owns: finding them in what calls have produced, what a content is called, and how many lines were added and removed.
+//! Never: looks at a file. What a command has changed is not known here.
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{ContentRef, FileEditSide, ResponsePart, ToolCallState, ToolResultContent};
+use base64::prelude::{Engine, BASE64_STANDARD};
+use imara_diff::{Algorithm, Diff, InternedInput};
+use memchr::memmem;
+use uuid::Uuid;
+
+use super::history::CompletedTurn;
+
+/// What contents of sides begin with in states.
+pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
+
+/// A text that says where it is found: in its own URI, so that it is there as long as the turn is.
+pub fn inline(text: &str) -> ContentRef {
+    ContentRef {
+        uri: format!("{INLINE}{}", BASE64_STANDARD.encode(text)),
+        size_hint: i64::try_from(text.len()).ok(),
+        content_type: Some("text/plain".to_owned()),
+        nonce: None,
+    }
+}
+
+/// What a content is called in its chat.
+pub fn id_of(inline: &str) -> String {
+    Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
+}
+
+/// Whether there may be sides of changes in JSON text.
+pub fn may_hold_sides(text: &[u8]) -> bool {
+    memmem::find(text, INLINE.as_bytes()).is_some()
+}
+
+/// A whole file, as a call has said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EditContent {
+    /// What it is called in its chat: the same for the same content.
+    pub id: String,
+    /// Its size.
+    pub bytes: i64,
+}
+
+/// How many lines an edit has added and removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LineCounts {
+    /// Added ones.
+    pub added: i64,
+    /// Removed ones.
+    pub removed: i64,
+}
+
+impl LineCounts {
+    /// Between two texts.
+    pub fn between(before: &str, after: &str) -> Self {
+        let diff = Diff::compute(Algorithm::Myers, &InternedInput::new(before, after));
+        Self { added: diff.count_additions().into(), removed: diff.count_removals().into() }
+    }
+}
+
+/// An edit of a file by a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallEdit {
+    /// The `file:` URI.
+    pub file: String,
+    /// What was in it; none when it was not there.
+    pub before: Option<EditContent>,
+    /// What is in it; none when it is not there any more.
+    pub after: Option<EditContent>,
+    /// What it has done to its lines.
+    pub lines: LineCounts,
+    /// When its call was over, in milliseconds since 1970, as [`EDITED_AT`] says it; 0 where it does not.
+    pub at: i64,
+}
+
+/// The member of `_meta` that says when a call was over that has edited files. Of the edits of a session each has
+/// another time, in the order in which they were made, so that those of several chats can be told in that order.
+pub const EDITED_AT: &str = "editedAt";
+
+/// When a call was over that says this.
+pub fn edited_at(meta: Option<&JsonObject>) -> i64 {
+    meta.and_then(|meta| meta.get(EDITED_AT)?.as_i64()).unwrap_or(0)
+}
+
+impl CallEdit {
+    /// What one change of a file that a call shows is, where it shows both sides whole.
+    fn of(before: Option<&FileEditSide>, after: Option<&FileEditSide>, at: i64) -> Option<Self> {
+        let file = &after.or(before)?.uri;
+        let sides = [before, after].into_iter().flatten();
+        // The host knows what is in it, and what it is called.
+        if !sides.clone().all(|side| side.content.uri.starts_with(INLINE) && side.uri == *file) {
+            return None;
+        }
+        let text =
+            |side: Option<&FileEditSide>| side.map_or(Some(String::new()), |side| text_of(&side.content.uri));
+        let (old, new) = (text(before)?, text(after)?);
+        let content = |side: &FileEditSide, text: &str| EditContent {
+            id: id_of(&side.content.uri),
+            bytes: i64::try_from(text.len()).unwrap_or(i64::MAX),
+        };
+        Some(Self {
+            file: file.clone(),
+            before: before.map(|side| content(side, &old)),
+            after: after.map(|side| content(side, &new)),
+            lines: LineCounts::between(&old, &new),
+            at,
+        })
+    }
+
+    /// Those in what a call has produced that was over then.
+    pub fn all_in(content: &[ToolResultContent], at: i64) -> Vec<Self> {
+        let edits = content.iter().filter_map(|content| match content {
+            ToolResultContent::FileEdit(edit) => Self::of(edit.before.as_ref(), edit.after.as_ref(), at),
+            _ => None,
+        });
+        edits.collect()
+    }
+
+    /// The content of this id in what the calls of a turn have produced.
+    pub fn text_in(parts: &[ResponsePart], id: &str) -> Option<String> {
+        let calls = parts.iter().filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => produced_by(&part.tool_call),
+            _ => None,
+        });
+        let edits = calls.flatten().filter_map(|content| match content {
+            ToolResultContent::FileEdit(edit) => Some([&edit.before, &edit.after]),
+            _ => None,
+        });
+        let mut sides = edits.flatten().flatten();
+        let side = sides.find(|side| side.content.uri.starts_with(INLINE) && id_of(&side.content.uri) == id);
+        text_of(&side?.content.uri)
+    }
+}
+
+/// What stands in a content that is in its own URI, which is text.
+pub fn text_of(inline: &str) -> Option<String> {
+    String::from_utf8(BASE64_STANDARD.decode(inline.strip_prefix(INLINE)?).ok()?).ok()
+}
+
+/// The edits of a call that did what it was to do.
+pub fn edits_of(call: &ToolCallState) -> Vec<CallEdit> {
+    let meta = match call {
+        ToolCallState::PendingResultConfirmation(call) => call.meta.as_ref(),
+        ToolCallState::Completed(call) => call.meta.as_ref(),
+        _ => None,
+    };
+    produced_by(call).map(|content| CallEdit::all_in(content, edited_at(meta))).unwrap_or_default()
+}
+
+/// What a call has produced that did what it was to do.
+pub fn produced_by(call: &ToolCallState) -> Option<&[ToolResultContent]> {
+    let (success, content) = match call {
+        ToolCallState::PendingResultConfirmation(call) => (call.success, &call.content),
+        ToolCallState::Completed(call) => (call.success, &call.content),
+        _ => return None,
+    };
+    content.as_deref().filter(|_| success)
+}
+
+/// The edits of files in a turn.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TurnEdits {
+    /// When it began.
+    pub started_at: String,
+    /// In the order of the calls.
+    pub edits: Vec<CallEdit>,
+}
+
+impl TurnEdits {
+    /// Those of a turn that is over.
+    pub fn of(turn: &CompletedTurn) -> Self {
+        if !may_hold_sides(turn.text()) {
+            return Self::default();
+        }
+        let Some(turn) = turn.read() else { return Self::default() };
+        let calls = turn.response_parts.iter().filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(&part.tool_call),
+            _ => None,
+        });
+        let edits = calls.flat_map(edits_of).collect();
+        Self { started_at: turn.started_at.unwrap_or_default(), edits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_as_git_counts_them() {
+        let counts = |before, after| {
+            let counted = LineCounts::between(before, after);
+            (counted.added, counted.removed)
+        };
+        assert_eq!(counts("", ""), (0, 0));
+        assert_eq!(counts("", "a\nb\n"), (2, 0));
+        assert_eq!(counts("a\nb\n", ""), (0, 2));
+        assert_eq!(counts("a\nb\nc\n", "a\n2\nc\n"), (1, 1));
+        // A line without an end is another one.
+        assert_eq!(counts("a\nb", "a\nb\n"), (1, 1));
+    }
+}
