@@ -18,7 +18,8 @@
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `changes` and `changesets` (which files were changed), `relays` (files that clients serve), and [`log`] (the replay window).
+//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -52,6 +53,7 @@ mod notes;
 mod origins;
 mod pending;
 mod progress;
+mod ptys;
 mod refusal;
 mod relays;
 mod reports;
@@ -288,6 +290,10 @@ impl Host {
             }
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
+            Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
+            Input::Timer(Timer::Terminal(terminal, number)) => {
+                self.time_of_terminal_is_up(step, terminal, number);
+            }
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
             Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
@@ -312,7 +318,7 @@ impl Host {
             }
         }
         self.settle_watches(step);
-        self.settle_terminals();
+        self.settle_terminals(step);
         self.settle_changesets(step);
         self.check_done(step);
         self.check_departures();
@@ -339,6 +345,7 @@ impl Host {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.sequence(step, ChannelId::ROOT, changed, None);
         }
+        self.tell_that_terminals_have_ended(step);
     }
 
     /// How many turns run now.

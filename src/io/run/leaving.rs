@@ -95,8 +95,9 @@ impl Sidecar {
         }
         let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
         // Their guards see to it, whether or not we hear of it.
-        if tokio::time::timeout_at(by, self.agents.stop()).await.is_err() {
-            tracing::warn!("the host leaves before its agents have ended: they take too long");
+        let all = async { tokio::join!(self.agents.stop(), self.ptys.stop()) };
+        if tokio::time::timeout_at(by, all).await.is_err() {
+            tracing::warn!("the host leaves before its agents and terminals have ended: they take too long");
         }
     }
 
