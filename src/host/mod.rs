@@ -18,7 +18,7 @@
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `changes` and `changesets` (which files were changed), `relays` (files that clients serve), and [`log`] (the replay window).
+//! (what commands print), `changes` and `changesets` (which files were changed), `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -38,6 +38,7 @@ mod credentials;
 mod departures;
 mod described;
 mod directories;
+mod discards;
 mod dispatch;
 pub mod effects;
 mod handlers;
@@ -289,6 +290,9 @@ impl Host {
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
+            Input::TakenBack { connection, id, taken, outcomes } => {
+                self.files_were_taken_back(step, connection, id, *taken, outcomes);
+            }
             Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),

@@ -8,6 +8,7 @@ use ahp_types::state::{ContentRef, FileEditSide, ResponsePart, ToolCallState, To
 use base64::prelude::{Engine, BASE64_STANDARD};
 use imara_diff::{Algorithm, Diff, InternedInput};
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::history::CompletedTurn;
@@ -36,7 +37,7 @@ pub fn may_hold_sides(text: &[u8]) -> bool {
 }
 
 /// A whole file, as a call has said it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditContent {
     /// What it is called in its chat: the same for the same content.
     pub id: String,
@@ -45,7 +46,7 @@ pub struct EditContent {
 }
 
 /// How many lines an edit has added and removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineCounts {
     /// Added ones.
     pub added: i64,
@@ -62,7 +63,7 @@ impl LineCounts {
 }
 
 /// An edit of a file by a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallEdit {
     /// The `file:` URI.
     pub file: String,

@@ -82,6 +82,7 @@ methods! {
     ResourceCopy = "resourceCopy", Request, "Copies a file or a folder.";
     ResourceDelete = "resourceDelete", Request, "Removes a file or a folder.";
     CreateResourceWatch = "createResourceWatch", Request, "Answers the channel on which changes of files are told.";
+    InvokeChangesetOperation = "invokeChangesetOperation", Request, "Takes changes of files back, or takes that back.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
@@ -89,7 +90,6 @@ methods! {
 pub const NOT_SERVED: &[(&str, &str)] = &[
     ("createTerminal", NO_TERMINALS),
     ("disposeTerminal", NO_TERMINALS),
-    ("invokeChangesetOperation", "changesets offer no operations"),
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
     ("fetchAutomationRuns", NO_AUTOMATIONS),
