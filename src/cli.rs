@@ -105,6 +105,10 @@ pub struct ServeOptions {
     #[arg(long, value_name = "DIR")]
     write_root: Vec<PathBuf>,
 
+    /// Start no shells for clients: nobody can have a terminal of their own
+    #[arg(long)]
+    no_terminals: bool,
+
     /// The folder that clients start browsing at [default: the current one]
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
@@ -231,6 +235,12 @@ pub enum CliCommand {
         /// It is no agent, but a command that an agent has started
         #[arg(long)]
         terminal: bool,
+        /// It is a program that has the terminal which is stdout
+        #[arg(long, conflicts_with_all = ["terminal", "leader"])]
+        pty: bool,
+        /// Do not guard the program, but turn into it, as the leader of a session whose terminal is stdin
+        #[arg(long, conflicts_with = "terminal")]
+        leader: bool,
         /// The agent's command
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
@@ -331,6 +341,7 @@ impl ServeOptions {
             ("--store-patience", self.store_patience.to_string()),
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
             ("--memory-budget", self.memory_budget.to_string()),
+            ("--no-terminals", self.no_terminals.to_string()),
             ("--write-root", format!("{write_roots:?}")),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
@@ -404,7 +415,12 @@ impl ServeOptions {
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
-            limits: Limits { turn_bytes: self.max_turn_bytes, ..Limits::default() },
+            limits: Limits {
+                turn_bytes: self.max_turn_bytes,
+                ptys: if self.no_terminals { 0 } else { Limits::default().ptys },
+                ..Limits::default()
+            },
+            guard: None,
             write_roots,
             own_files: self.own_files(),
             memory_budget: self.memory_budget,

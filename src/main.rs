@@ -34,8 +34,13 @@ const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(CliCommand::Guard { terminal, command }) = &cli.command {
-        return ExitCode::from(if *terminal { terminals::guard::run(command) } else { guard::run(command) });
+    if let Some(CliCommand::Guard { terminal, pty, leader, command }) = &cli.command {
+        return ExitCode::from(match (terminal, pty, leader) {
+            (true, ..) => terminals::guard::run(command),
+            (_, true, _) => terminals::guard::run_in_terminal(session_leader(), command),
+            (.., true) => terminals::leader::run(command),
+            _ => guard::run(command),
+        });
     }
     if let Some(CliCommand::RelayClientTools) = &cli.command {
         return match relay::run() {
@@ -170,7 +175,8 @@ fn serve_here(serving: &ServeOptions, options: RunOptions, agents: Vec<AgentSpec
         }
         _ => (None, None),
     };
-    status_of(serve(options, backends(serving, agents), held, place))
+    let (options, backends) = equipped(serving, options, agents);
+    status_of(serve(options, backends, held, place))
 }
 
 /// Has the host of the state folder serve our client, where there can be one.
@@ -183,7 +189,8 @@ fn join(
 ) -> u8 {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
-        return status_of(serve(options, backends(serving, agents), None, None));
+        let (options, backends) = equipped(serving, options, agents);
+        return status_of(serve(options, backends, None, None));
     };
     let folder = match folder::chosen(asked.as_deref()) {
         Ok(folder) => folder,
@@ -205,7 +212,8 @@ fn join(
         },
         Ok(Joined::Alone(folder, why)) => {
             tracing::warn!("{why:#}: this client is served alone");
-            status_of(serve(options, backends(serving, agents), Some(folder), None))
+            let (options, backends) = equipped(serving, options, agents);
+            status_of(serve(options, backends, Some(folder), None))
         }
         Err(refusal) => failed(&refusal, refusal.status()),
     }
@@ -248,13 +256,19 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
             return ExitCode::from(EXIT_FAILURE);
         }
     };
-    let status = status_of(serve_fronts(options, backends(serving, agents), held, place));
+    let (options, backends) = equipped(serving, options, agents);
+    let status = status_of(serve_fronts(options, backends, held, place));
     log.flush_briefly();
     ExitCode::from(status)
 }
 
-/// The agents that there are: the first one is the default.
-fn backends(serving: &ServeOptions, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backend>> {
+/// A host with what starts programs, and with the agents that there are: the first one is the default. All programs have
+/// guards of one kind, which know of each other.
+fn equipped(
+    serving: &ServeOptions,
+    options: RunOptions,
+    agents: Vec<AgentSpec>,
+) -> (RunOptions, Vec<Box<dyn Backend>>) {
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
     let guard = this_program();
     for agent in agents {
@@ -265,7 +279,7 @@ fn backends(serving: &ServeOptions, agents: Vec<AgentSpec>) -> Vec<Box<dyn Backe
         Some(resource) => backends.push(Box::new(GuardedScript { resource: resource.clone() })),
         None => backends.push(Box::new(Script)),
     }
-    backends
+    (RunOptions { guard: Some(guard), ..options }, backends)
 }
 
 fn status_of(served: anyhow::Result<Exit>) -> u8 {
@@ -307,6 +321,13 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
 fn own_path() -> PathBuf {
     let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
+}
+
+/// This program as the leader of a session.
+fn session_leader() -> std::process::Command {
+    let mut command = std::process::Command::new(own_path());
+    command.args([GUARD, "--leader"]);
+    command
 }
 
 /// This program as a guard.

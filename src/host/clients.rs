@@ -44,6 +44,7 @@ impl Host {
         if self.can_speak(client_id) {
             return;
         }
+        self.terminals_changed = true;
         for session in self.sessions_with(client_id) {
             self.await_client(step, session, client_id);
         }

@@ -11,6 +11,7 @@ use super::handlers::completions::Meant;
 use super::handlers::connection::Subscribed;
 use super::missed::Missed;
 use super::model::Connection;
+use super::ptys::NewPty;
 use super::relays::Relay;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
@@ -55,6 +56,7 @@ impl Host {
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.ask_client(step, connection, id, relay),
+                    Ok((_, Answer::Terminal(new))) => self.create_terminal(step, connection, id, *new),
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
                     }
@@ -176,6 +178,11 @@ impl Host {
                 Some(relay) => Ok(Answer::Relay(relay)),
                 None => self.resource(method, params).map(Answer::Resource),
             },
+            Method::DisposeTerminal => self.dispose_terminal(step, connection, &params.read()?).map(nothing),
+            // Answered when it has started, which needs the request's id.
+            Method::CreateTerminal => {
+                Ok(Answer::Terminal(self.new_terminal(step, connection, params.read()?)?))
+            }
             Method::DispatchAction => {
                 self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
             }
@@ -233,6 +240,8 @@ enum Answer {
     Page(Page),
     /// What a client is asked for that serves it, which is answered when that has.
     Relay(Relay),
+    /// A terminal that is to be made, which is answered when its program has started.
+    Terminal(Box<NewPty>),
     /// What is in a file or folder, which is answered when it has been read.
     Resource(Resource),
 }

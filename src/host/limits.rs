@@ -26,18 +26,20 @@ pub(super) const ID_BYTES_MAX: usize = 1024;
 /// How long the URI of a session or chat may be, in bytes: it is sent with each action.
 pub(super) const URI_BYTES_MAX: usize = 4096;
 
-/// How large things may get, in bytes of JSON text.
+/// How large things may get, in bytes of JSON text unless it says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The parts of a turn, all together. One that has more ends.
     pub turn_bytes: usize,
     /// The state of a session, and that of a chat without its turns. A client cannot make it larger.
     pub state_bytes: usize,
+    /// How many programs run at once in terminals that clients type into; 0: clients have no such terminals.
+    pub ptys: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn_bytes: 64 << 20, state_bytes: 64 << 20 }
+        Self { turn_bytes: 64 << 20, state_bytes: 64 << 20, ptys: 32 }
     }
 }
 

@@ -18,7 +18,8 @@
 //! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `changes` and `changesets` (which files were changed), `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
+//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -53,6 +54,7 @@ mod notes;
 mod origins;
 mod pending;
 mod progress;
+mod ptys;
 mod refusal;
 mod relays;
 mod reports;
@@ -289,6 +291,10 @@ impl Host {
             }
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
+            Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
+            Input::Timer(Timer::Terminal(terminal, number)) => {
+                self.time_of_terminal_is_up(step, terminal, number);
+            }
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
             Input::TakenBack { connection, id, taken, outcomes } => {
                 self.files_were_taken_back(step, connection, id, *taken, outcomes);
@@ -316,7 +322,7 @@ impl Host {
             }
         }
         self.settle_watches(step);
-        self.settle_terminals();
+        self.settle_terminals(step);
         self.settle_changesets(step);
         self.check_done(step);
         self.check_departures();
@@ -343,6 +349,7 @@ impl Host {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.sequence(step, ChannelId::ROOT, changed, None);
         }
+        self.tell_that_terminals_have_ended(step);
     }
 
     /// How many turns run now.

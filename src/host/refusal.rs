@@ -59,6 +59,24 @@ pub(in crate::host) enum Refusal {
     /// Nobody types into what a command of an agent prints.
     #[error("the terminal shows what a command of an agent prints: it {0}")]
     OutputOfAgent(&'static str),
+    #[error("another client has the terminal")]
+    HeldByOther,
+    #[error("a session has the terminal: subscribe to it first")]
+    NotFollowed,
+    #[error("the program in the terminal has ended")]
+    ProgramEnded,
+    #[error("at most {0} bytes are typed at once")]
+    InputTooLarge(usize),
+    #[error("the program in the terminal has not read what was typed: {0} bytes may wait")]
+    InputUntaken(usize),
+    #[error("a terminal has between 1 and {0} columns, and as many rows")]
+    ScreenSize(i64),
+    #[error("a terminal's title has at most {0} bytes, and no control characters")]
+    TerminalTitle(usize),
+    #[error("a client claims a terminal for itself or for a session, not for the client `{0}`")]
+    ClaimOfOther(String),
+    #[error("`{0}`, for which the terminal is claimed, is not there")]
+    ClaimUnknown(String),
     #[error("`files` names none that is in the changeset")]
     NoSuchFiles,
     #[error("what is watched is changed by `resourceWrite` and the like")]

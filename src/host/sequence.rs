@@ -5,7 +5,7 @@
 //! Never: decides whether an action should happen.
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction};
+use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction, TerminalDataAction};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
@@ -49,6 +49,7 @@ impl Host {
         delta: Option<PartKey>,
     ) {
         self.before_action(step, target, &action);
+        let is_written_down = self.channels.is_written_down(target);
         let Some((outcome, channel)) = self.channels.reduce(target, &action) else {
             tracing::error!(
                 ?target,
@@ -68,8 +69,10 @@ impl Host {
             let line = envelope_line(&channel.uri, &action_json(action), self.head, origin.as_ref(), None);
             ActionLine { line, server_seq: self.head, delta }
         };
-        let kept = line_of(&action);
-        let line = told_action(&channel.uri, &action).map_or_else(|| kept.clone(), |told| line_of(&told));
+        let whole = line_of(&action);
+        let line = told_action(&channel.uri, &action).map_or_else(|| whole.clone(), |told| line_of(&told));
+        // The number is kept in any case: it is given once, also when this process ends.
+        let kept = if is_written_down { whole } else { line_of(&nothing()) };
         self.log.push(target, line.clone());
         step.say(Output::Record(Record::Action(target, kept)));
         for &connection in &channel.subscribers {
@@ -193,6 +196,11 @@ impl Host {
             step.say(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
         }
     }
+}
+
+/// What is written down in the place of what is not to be.
+fn nothing() -> StateAction {
+    StateAction::TerminalData(TerminalDataAction { data: String::new() })
 }
 
 /// The line that tells a client alone of turns that are loaded, and where more are.

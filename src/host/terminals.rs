@@ -36,7 +36,7 @@ use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
 /// How long a title of a terminal is at most, in bytes.
-const TITLE_BYTES_MAX: usize = 1024;
+pub(super) const TITLE_BYTES_MAX: usize = 1024;
 
 /// A terminal that its agent has opened.
 struct NewTerminal {
@@ -172,8 +172,8 @@ impl Host {
     /// The terminal that the agent of a chat calls by this name.
     fn terminal_called(&self, chat: ChatKey, name: &str) -> Option<TerminalKey> {
         let mut terminals = self.channels.terminals.iter();
-        let found =
-            terminals.find(|(_, terminal)| terminal.chat == chat && terminal.name.as_deref() == Some(name));
+        let found = terminals
+            .find(|(_, terminal)| terminal.chat == Some(chat) && terminal.name.as_deref() == Some(name));
         found.map(|(key, _)| *key)
     }
 
@@ -197,12 +197,21 @@ impl Host {
         // It has no past: nobody knows its URI.
         let channel = Channel::new(terminal_uri(&chat.channel.uri, number), self.head);
         let name = Some(name);
-        let terminal =
-            Terminal { channel, state, chat: key, name, since, detaches, is_kept: false, is_cut: false };
+        let terminal = Terminal {
+            channel,
+            state,
+            chat: Some(key),
+            pty: None,
+            name,
+            since,
+            detaches,
+            is_kept: false,
+            is_cut: false,
+        };
         self.add_terminal(TerminalKey(number), terminal);
     }
 
-    fn add_terminal(&mut self, key: TerminalKey, terminal: Terminal) {
+    pub(super) fn add_terminal(&mut self, key: TerminalKey, terminal: Terminal) {
         self.channels.by_uri.insert(terminal.channel.uri.clone(), key.into());
         self.channels.terminals.insert(key, terminal);
     }
@@ -284,7 +293,7 @@ impl Host {
 
     fn terminals_of(&self, chat: ChatKey) -> Vec<TerminalKey> {
         let terminals = self.channels.terminals.iter();
-        terminals.filter(|(_, terminal)| terminal.chat == chat).map(|(key, _)| *key).collect()
+        terminals.filter(|(_, terminal)| terminal.chat == Some(chat)).map(|(key, _)| *key).collect()
     }
 
     /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the same names.
@@ -313,6 +322,7 @@ impl Host {
             let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
             self.sequence(step, key, claimed, None);
         }
+        self.hand_ptys_over(step, chat);
     }
 
     /// A chat is gone, or is let out of memory.
@@ -326,23 +336,25 @@ impl Host {
     /// Whether nobody would notice that the terminals of a session are not in memory.
     pub(super) fn has_idle_terminals(&self, session: &Session) -> bool {
         let chats: Vec<ChatKey> = self.channels.chats_of(session).collect();
-        let mut terminals = self.channels.terminals.values().filter(|it| chats.contains(&it.chat));
+        let mut terminals =
+            self.channels.terminals.values().filter(|it| it.chat.is_some_and(|chat| chats.contains(&chat)));
         terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
     }
 
     /// Lets those out of memory that have ended and that nobody follows, if they can be made again, or if no call shows them
     /// or will.
-    pub(super) fn settle_terminals(&mut self) {
+    pub(super) fn settle_terminals(&mut self, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.terminals_changed) {
             return;
         }
-        let over =
-            self.channels.terminals.iter().filter(|(_, it)| !it.runs() && it.channel.subscribers.is_empty());
+        self.settle_ptys(step);
+        let is_over = |it: &Terminal| it.pty.is_none() && !it.runs() && it.channel.subscribers.is_empty();
+        let over = self.channels.terminals.iter().filter(|(_, it)| is_over(it));
         let going = over.filter(|(_, it)| it.is_kept || !self.may_be_shown(it));
         for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
             let Some(terminal) = self.channels.terminals.remove(&key) else { continue };
             self.channels.by_uri.remove(&terminal.channel.uri);
-            let chat = self.channels.chats.known_mut(terminal.chat);
+            let chat = terminal.chat.and_then(|chat| self.channels.chats.known_mut(chat));
             if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
                 chat.kept_terminals.insert(name, key);
             }
@@ -351,7 +363,7 @@ impl Host {
 
     /// Whether a call shows a terminal, or its agent may still have one of the turn that runs show it.
     fn may_be_shown(&self, terminal: &Terminal) -> bool {
-        let Some(chat) = self.channels.chats.known(terminal.chat) else { return false };
+        let Some(chat) = terminal.chat.and_then(|chat| self.channels.chats.known(chat)) else { return false };
         (terminal.name.is_some() && chat.run.is_some())
             || turn_showing(&chat.conversation, &terminal.channel.uri).is_some()
     }
@@ -396,7 +408,17 @@ impl Host {
         let channel = Channel::new(uri, born_at);
         let is_cut = result.is_some_and(|result| result.truncated == Some(true));
         let (since, detaches, is_kept) = (String::new(), false, true);
-        let terminal = Terminal { channel, state, chat: key, name: None, since, detaches, is_kept, is_cut };
+        let terminal = Terminal {
+            channel,
+            state,
+            chat: Some(key),
+            pty: None,
+            name: None,
+            since,
+            detaches,
+            is_kept,
+            is_cut,
+        };
         Some((TerminalKey(number), terminal))
     }
 
@@ -434,8 +456,9 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        if self.channels.terminals.known(key).is_none() {
-            return Ok(Verdict::Unchanged);
+        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        if terminal.pty.is_some() {
+            return self.client_uses_pty(step, key, action, origin);
         }
         Err(Refusal::OutputOfAgent(match action {
             StateAction::TerminalInput(_) => "reads nothing",
@@ -458,7 +481,8 @@ impl Host {
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
-        let (chat, name) = (terminal.chat, terminal.name.clone());
+        let Some(chat) = terminal.chat else { return Ok(Verdict::Unchanged) };
+        let name = terminal.name.clone();
         if claimed.claim != self.claim_of(chat, None, None) {
             return Err(Refusal::OutputOfAgent("belongs to its agent, and can be claimed for its chat"));
         }
@@ -489,7 +513,8 @@ impl Host {
     /// A command has ended, which may have gone on behind its call.
     fn background_work_is_over(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         let Some(terminal) = self.channels.terminals.known(key) else { return };
-        let (chat, id) = (terminal.chat, terminal.channel.uri.clone());
+        let Some(chat) = terminal.chat else { return };
+        let id = terminal.channel.uri.clone();
         self.remove_background_work(step, chat, |work| *work == id);
     }
 

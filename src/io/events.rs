@@ -11,6 +11,7 @@ use tokio::time::{sleep_until, Instant};
 use super::fronts::Knock;
 use super::keeper::CommitEvent;
 use super::link;
+use super::ptys::PtyReport;
 use super::readers::Read;
 use super::resources::ResourceAnswer;
 use super::states::Made;
@@ -46,6 +47,8 @@ pub enum LoopEvent {
     Begun(ConnectionId, BegunWatches),
     /// Files have changed that are watched.
     Changed(WatchReport),
+    /// Something was heard of the program in a terminal.
+    Pty(PtyReport),
     /// A large state was made text.
     State(Made),
     /// A front has said hello.
@@ -63,6 +66,8 @@ pub enum LoopEvent {
 pub struct Wants {
     /// What agents report, and what changes of watched files.
     pub reports: bool,
+    /// What programs in terminals report.
+    pub ptys: bool,
     /// This time.
     pub due: Option<Instant>,
     /// That clients have said more than was heard.
@@ -88,6 +93,8 @@ pub struct Events {
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
     /// What comes of watching files.
     pub watches: News,
+    /// What is heard of programs in terminals.
+    pub ptys: mpsc::UnboundedReceiver<PtyReport>,
     /// Answers with large states.
     pub states: mpsc::UnboundedReceiver<Made>,
     /// Fronts that have said hello.
@@ -109,6 +116,7 @@ impl Events {
             Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::Begun(connection, begun),
             Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
+            Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(made) = self.states.recv() => LoopEvent::State(made),
             Some(knock) = self.knocks.recv() => LoopEvent::Knock(knock),
             Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),

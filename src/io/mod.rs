@@ -23,6 +23,7 @@ pub mod link;
 pub mod listen;
 pub mod log;
 pub mod outbox;
+pub mod ptys;
 pub mod readers;
 pub mod resources;
 pub mod run;

@@ -32,6 +32,7 @@ use super::listen::announce::Announced;
 use super::listen::notice::{ListenNotice, PutUp};
 use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
+use super::ptys::Ptys;
 use super::readers::Readers;
 use super::resources::{Answered, Ground, Resources};
 use super::signals::catch_signals;
@@ -40,6 +41,7 @@ use super::states::StateWriters;
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use super::watches::Watches;
+use crate::backend::acp::guards::GuardProgram;
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{Ids, Input, Output, Timer};
@@ -80,6 +82,8 @@ pub struct RunOptions {
     pub state: StatePlace,
     /// How much is kept there of what is over.
     pub store: StoreOptions,
+    /// How programs in terminals are started; none where none can be.
+    pub guard: Option<GuardProgram>,
 }
 
 /// Why the process ends.
@@ -254,6 +258,7 @@ struct Sidecar {
     changes: ChangedSince,
     resources: Resources,
     watches: Watches,
+    ptys: Ptys,
     states: StateWriters,
     directories: Directories,
     /// Where connections come in.
@@ -316,6 +321,7 @@ impl Sidecar {
         let ground = Ground::new(&options.write_roots, &options.own_files);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
+        let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), options.deterministic);
         let (states, made) = StateWriters::new();
         let sidecar = Self {
             edges: Edges::new(providers),
@@ -334,6 +340,7 @@ impl Sidecar {
             changes: ChangedSince::default(),
             resources,
             watches,
+            ptys,
             states,
             directories,
             door,
@@ -359,6 +366,7 @@ impl Sidecar {
                 looked,
                 resources: answered,
                 watches: watched,
+                ptys: heard_of_ptys,
                 states: made,
                 knocks,
                 lost,
@@ -425,6 +433,7 @@ impl Sidecar {
         let timers = self.timers.iter().map(|&(at, _)| at);
         Wants {
             reports: self.has_room_for_agents(),
+            ptys: self.has_room_for_agents(),
             due: timers
                 .chain(self.leave_by)
                 .chain(over)
@@ -467,6 +476,11 @@ impl Sidecar {
             LoopEvent::Begun(connection, begun) => self.hear_watches(connection, begun),
             LoopEvent::Changed(Watched { watch, changes }) => {
                 self.feed(Input::FilesChanged { watch, changes })
+            }
+            LoopEvent::Pty(report) => {
+                if let Some((terminal, event)) = self.ptys.hear(report) {
+                    self.feed(Input::Pty(terminal, event));
+                }
             }
             LoopEvent::State(made) => self.hear_state(made),
             LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
@@ -536,11 +550,11 @@ impl Sidecar {
             self.end_step();
             self.start_resources();
             let event = if self.waits_for_others() {
-                Some(events.next(Wants::default()).await)
+                Some(events.next(Wants { ptys: self.has_room_for_agents(), ..Wants::default() }).await)
             } else {
                 tokio::task::yield_now().await;
                 quiet += 1;
-                events.now(Wants { reports: true, ..Wants::default() }).await
+                events.now(Wants { reports: true, ptys: true, ..Wants::default() }).await
             };
             let Some(event) = event else { continue };
             quiet = 0;
@@ -562,6 +576,7 @@ impl Sidecar {
         let holds = self.links.iter().any(|link| link.held.is_some());
         !self.keeper.is_settled()
             || !self.resources.is_idle()
+            || !self.ptys.are_settled()
             || !self.has_room_for_agents()
             || reads
             || holds

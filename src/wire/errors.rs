@@ -114,6 +114,11 @@ impl RpcError {
         }
     }
 
+    /// A terminal is not for this client to have or to end.
+    pub fn terminal_denied(why: impl std::fmt::Display) -> Self {
+        Self { data: Some(json!({})), ..Self::new(ahp::PERMISSION_DENIED, why.to_string()) }
+    }
+
     /// The file or folder is the host's own.
     pub fn own_file(uri: &str) -> Self {
         Self {

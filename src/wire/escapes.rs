@@ -1,12 +1,15 @@
 //! What programs say to their terminals: text with escape sequences in it.
 //!
-//! Owns: where such text may be cut.
+//! Owns: where such text may be cut, and which of its bytes are whole characters.
 //! Never: obeys a sequence, or says what one means.
 
 /// How far behind the place where it must be cut at the earliest the end of a line is looked for, in bytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
 const ESCAPE: u8 = 0x1b;
+
+/// A character has no more bytes.
+const CHARACTER_BYTES_MAX: usize = 4;
 
 /// Where a program is in what it says to its terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,20 @@ pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
     }
     let boundary = || (excess..text.len()).find(|at| begins_a_character(text, *at)).unwrap_or(text.len());
     found.unwrap_or_else(boundary)
+}
+
+/// Takes the text that these bytes are, but for a character that has no end yet, unless nothing follows them. What is no text
+/// is shown as such.
+pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
+    let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
+    let begins = |at: &usize| {
+        let no_text = std::str::from_utf8(&bytes[*at..]).err();
+        no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    let end = (tail..bytes.len()).find(begins).filter(|_| !is_all).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    bytes.drain(..end);
+    text
 }
 
 /// Whether no character of UTF-8 goes on here. Text that is none may be cut anywhere after some bytes.

@@ -82,20 +82,19 @@ methods! {
     ResourceCopy = "resourceCopy", Request, "Copies a file or a folder.";
     ResourceDelete = "resourceDelete", Request, "Removes a file or a folder.";
     CreateResourceWatch = "createResourceWatch", Request, "Answers the channel on which changes of files are told.";
+    CreateTerminal = "createTerminal", Request, "Starts a shell in a terminal under the client's URI.";
+    DisposeTerminal = "disposeTerminal", Request, "Ends a terminal and what runs in it.";
     InvokeChangesetOperation = "invokeChangesetOperation", Request, "Takes changes of files back, or takes that back.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
 /// The other methods of the protocol that a client may call, and why this host does not serve them.
 pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("createTerminal", NO_TERMINALS),
-    ("disposeTerminal", NO_TERMINALS),
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
     ("fetchAutomationRuns", NO_AUTOMATIONS),
 ];
 
-const NO_TERMINALS: &str = "this host has no terminals for clients to type in";
 const NO_AUTOMATIONS: &str = "this host has no automations";
 
 /// `initialize`, as the core reads it: the version has been negotiated before.

@@ -85,11 +85,16 @@ impl Named {
                 let content = members.read::<String>("uri").and_then(|uri| named_by_content(&uri));
                 named.channels.extend(content.map(|(chat, _)| chat));
             }
+            Some(Method::CreateTerminal) => {
+                named.add_directories(members.read("cwd").into_iter());
+                named.read_claim(&members);
+            }
             Some(Method::CreateChat) => named.read_attached(&members.inside("initialMessage")),
             Some(Method::DispatchAction) => {
                 let action = members.inside("action");
                 named.channels.extend(action.read::<String>("session"));
                 named.read_attached(&action.inside("message"));
+                named.read_claim(&action);
                 let member = match action.read::<String>("type").as_deref() {
                     Some("session/workingDirectorySet") => "directory",
                     Some("session/workingDirectoryReplaced") => "replacement",
@@ -113,6 +118,12 @@ impl Named {
         }
         // Of a chat that is moved; other things have destinations of other shapes.
         self.channels.extend(members.inside("destination").read::<String>("session"));
+    }
+
+    /// Whose a terminal is to be.
+    fn read_claim(&mut self, members: &Members<'_>) {
+        let claim = members.inside("claim");
+        self.channels.extend(["session", "chat"].iter().filter_map(|member| claim.read::<String>(member)));
     }
 
     fn read_attached(&mut self, message: &Members<'_>) {

@@ -37,6 +37,7 @@ mod missed;
 mod models;
 mod pending;
 mod process;
+mod ptys;
 mod quarantine;
 mod relays;
 mod resources;

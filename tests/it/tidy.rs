@@ -131,6 +131,7 @@ fn every_error_code_is_listed() {
         RpcError::resource_not_found(""),
         RpcError::client_not_known(),
         RpcError::permission_denied(""),
+        RpcError::terminal_denied(""),
         RpcError::own_file(""),
         RpcError::change_denied("", true),
         RpcError::there_already(""),

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -102,11 +102,21 @@ pub(super) fn lifeline_to_host() -> io::Result<UnixStream> {
 pub(super) fn start(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
-    // Its output ends when it and its children say so.
+    let_go_of_output()?;
+    number_of(&started)
+}
+
+/// Lets go of our stdout and stderr: they end when those say so to whom they were given.
+pub(super) fn let_go_of_output() -> io::Result<()> {
     let nothing = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
-    Ok(i32::try_from(started.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
+    Ok(())
+}
+
+/// The number of a process that we have started.
+pub(super) fn number_of(child: &Child) -> io::Result<Pid> {
+    Ok(i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
 }
 
 /// What a family is ended for.

@@ -1,7 +1,8 @@
 //! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and `release`.
 //!
 //! In reading order: this file (which there are, and who waits for what), `command` (what runs in them), `screen`
-//! (what they show), `feed` (what is to be told of that), `guard` (nothing of them outlives us).
+//! (what they show), `feed` (what is to be told of that), `guard` (nothing of them outlives us),
+//! `leader` (how a program that is typed into gets a terminal of the system's).
 //!
 //! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and with us.
 //! Never: answers the agent, or decides whether a command may run: that is the agent's own question to the user.
@@ -9,6 +10,7 @@
 pub mod command;
 pub mod feed;
 pub mod guard;
+pub mod leader;
 pub mod screen;
 
 use std::collections::BTreeMap;

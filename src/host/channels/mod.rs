@@ -41,7 +41,7 @@ pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]
 use sample::Sample;
-pub(super) use terminal::Terminal;
+pub(super) use terminal::{Pty, Terminal};
 pub(super) use watch::Watch;
 
 /// What a kind of channels is to everything that is the same for all kinds. What a kind does not answer itself is as it
@@ -145,6 +145,12 @@ pub(super) trait Kind: Sized {
 
     /// Leaves the channel to be kept as it is now.
     fn save(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key) {}
+
+    /// Whether what happens on it is written to the store. Whoever has missed something of a channel of which nothing is
+    /// gets its state, unless memory has all of it.
+    fn is_written_down(&self) -> bool {
+        true
+    }
 
     /// A client follows the channel.
     fn is_followed(_host: &mut Host, _key: Self::Key, _client_id: &str) {}
@@ -363,6 +369,11 @@ impl Channels {
     /// What all channels have, of this one; none when it is not in memory.
     pub(super) fn get(&self, id: ChannelId) -> Option<&Channel> {
         by_kind!(id.kind, K => K::all(self).at(id.key).map(K::channel))
+    }
+
+    /// Whether what happens on a channel is written to the store.
+    pub(super) fn is_written_down(&self, id: ChannelId) -> bool {
+        by_kind!(id.kind, K => K::all(self).at(id.key).is_none_or(K::is_written_down))
     }
 
     pub(super) fn get_mut(&mut self, id: ChannelId) -> Option<&mut Channel> {

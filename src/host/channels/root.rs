@@ -35,6 +35,8 @@ pub(in crate::host) struct Root {
     pub(in crate::host) state: RootState,
     /// The store had it when the host started.
     pub(in crate::host) was_kept: bool,
+    /// The process before this one has told of terminals, which have ended with it.
+    pub(in crate::host) told_of_terminals: bool,
 }
 
 /// What is kept of it.
@@ -45,6 +47,9 @@ struct RootBody {
     born_at: u64,
     /// The values of the configuration.
     values: JsonObject,
+    /// Clients were told of terminals that are there as long as the process is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_terminals: bool,
 }
 
 impl RootBody {
@@ -105,7 +110,11 @@ impl Kind for Root {
     fn at_start(config: &Config) -> Self {
         let kept = RootBody::kept(config);
         let was_kept = kept.is_some();
-        let body = kept.unwrap_or(RootBody { born_at: config.start.head, values: JsonObject::new() });
+        let body = kept.unwrap_or(RootBody {
+            born_at: config.start.head,
+            values: JsonObject::new(),
+            has_terminals: false,
+        });
         let state = RootState {
             // The host says who they are, once it knows what they have said of themselves.
             agents: Vec::new(),
@@ -114,7 +123,8 @@ impl Kind for Root {
             config: Some(RootConfigState { schema: config.root_schema.clone(), values: body.values }),
             meta: None,
         };
-        Self { channel: Channel::new(uris::ROOT.to_owned(), body.born_at), state, was_kept }
+        let channel = Channel::new(uris::ROOT.to_owned(), body.born_at);
+        Self { channel, state, was_kept, told_of_terminals: body.has_terminals }
     }
 
     fn channel(&self) -> &Channel {
@@ -166,7 +176,7 @@ impl Kind for Root {
     }
 
     fn after_action(host: &mut Host, _: &mut Step<'_>, _: TheOne, action: &StateAction, _: usize) {
-        if matches!(action, StateAction::RootConfigChanged(_)) {
+        if matches!(action, StateAction::RootConfigChanged(_) | StateAction::RootTerminalsChanged(_)) {
             host.unsaved.insert(ChannelId::ROOT);
         }
     }
@@ -174,7 +184,9 @@ impl Kind for Root {
     fn save(host: &mut Host, step: &mut Step<'_>, _: TheOne) {
         let root = &host.channels.root;
         let values = root.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
-        let body = to_sorted_json(&RootBody { born_at: root.channel.born_at, values }).into();
+        let has_terminals = root.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
+        let body = RootBody { born_at: root.channel.born_at, values, has_terminals };
+        let body = to_sorted_json(&body).into();
         step.say(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
     }
 }

@@ -13,7 +13,7 @@ use ahp_types::state::{
 
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
-use crate::host::effects::{ChannelId, ChatKey, SessionKey, TerminalKey};
+use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::scrollback::{cut, text_of};
@@ -21,6 +21,7 @@ use crate::host::{Config, Host, Step};
 use crate::state::history::CompletedTurn;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
+use crate::wire::rpc::RequestId;
 use crate::wire::terminals::{
     named_by_terminal, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
 };
@@ -30,8 +31,10 @@ use crate::wire::terminals::{
 pub(in crate::host) struct Terminal {
     pub(in crate::host) channel: Channel,
     pub(in crate::host) state: TerminalState,
-    /// The chat whose agent has the command run.
-    pub(in crate::host) chat: ChatKey,
+    /// The chat whose agent has the command run; none when clients have it for themselves.
+    pub(in crate::host) chat: Option<ChatKey>,
+    /// The program in it that can be typed into; none when it shows what a command of an agent prints.
+    pub(in crate::host) pty: Option<Pty>,
     /// What its agent calls it, while that may say something of it.
     pub(in crate::host) name: Option<String>,
     /// When it was opened.
@@ -42,6 +45,21 @@ pub(in crate::host) struct Terminal {
     pub(in crate::host) is_kept: bool,
     /// There was more before what is kept.
     pub(in crate::host) is_cut: bool,
+}
+
+/// A program that runs in a terminal and can be typed into.
+#[derive(Debug)]
+pub(in crate::host) struct Pty {
+    /// The request that is answered when it has started.
+    pub(in crate::host) asked: Option<(ConnectionId, RequestId)>,
+    /// The client that has asked for it.
+    pub(in crate::host) made_by: String,
+    /// How many bytes were typed that it has not been given yet.
+    pub(in crate::host) untaken_bytes: usize,
+    /// Somebody has followed it, or has had the time to.
+    pub(in crate::host) was_followed: bool,
+    /// The number of the time for which it stays although nobody follows it yet, or its holder is gone, while that runs.
+    pub(in crate::host) time: Option<u64>,
 }
 
 impl Terminal {
@@ -67,7 +85,7 @@ impl Terminal {
 
     /// Cuts what is too much. No action says that: a mirror may hold more, and ends like this.
     fn cut(&mut self) {
-        let (max, left) = if self.runs() {
+        let (max, left) = if self.runs() || self.pty.is_some() {
             (SCROLLBACK_BYTES_MAX, SCROLLBACK_BYTES_CUT)
         } else {
             (OUTPUT_BYTES_KEPT, OUTPUT_BYTES_KEPT)
@@ -119,7 +137,7 @@ impl Kind for Terminal {
     }
 
     fn session_of(channels: &Channels, key: TerminalKey) -> Option<SessionKey> {
-        let chat = channels.terminals.get(&key)?.chat;
+        let chat = channels.terminals.get(&key)?.chat?;
         channels.chats.get(&chat).map(|chat| chat.session)
     }
 
@@ -135,6 +153,17 @@ impl Kind for Terminal {
     }
 
     fn after_action(_: &mut Host, _: &mut Step<'_>, _: TerminalKey, _: &StateAction, _: usize) {}
+
+    /// What a program shows that is typed into may be secret: that is never written down.
+    fn is_written_down(&self) -> bool {
+        self.pty.is_none()
+    }
+
+    fn is_followed(host: &mut Host, key: TerminalKey, _: &str) {
+        if let Some(pty) = host.channels.terminals.get_mut(&key).and_then(|terminal| terminal.pty.as_mut()) {
+            pty.was_followed = true;
+        }
+    }
 }
 
 impl From<TerminalKey> for ChannelId {

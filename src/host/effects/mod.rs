@@ -8,6 +8,7 @@ mod agents;
 mod events;
 mod ids;
 mod kept;
+mod ptys;
 mod states;
 
 use std::time::Duration;
@@ -32,6 +33,7 @@ pub use agents::*;
 pub use events::*;
 pub use ids::*;
 pub use kept::*;
+pub use ptys::*;
 pub use states::*;
 
 /// The time, as the caller of the core sees it.
@@ -122,6 +124,8 @@ pub enum Input {
     },
     /// Watches that must begin before a message of this connection is handled have no room.
     WatchesLackRoom(ConnectionId),
+    /// Something is heard of the program in a terminal.
+    Pty(TerminalKey, PtyEvent),
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -205,6 +209,8 @@ pub enum Timer {
     Asked(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
     Watch(WatchKey, u64),
+    /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with the number of that time.
+    Terminal(TerminalKey, u64),
     /// The time of an active client to come back, counted among all such times, is up.
     Absence(u64),
     /// The time of a session that was made ahead of use, and that nobody follows, to be followed again is up; with the
@@ -246,6 +252,8 @@ pub enum Output {
     List(ConnectionId, RequestId, Page),
     /// Answer a request about a file or folder.
     Resource(ConnectionId, RequestId, Resource),
+    /// Do this with the program in a terminal.
+    Pty(TerminalKey, PtyCommand),
     /// Watch no more for this channel.
     Unwatch(String),
     /// Have those watches begun that had no room, for the message of this connection: there is as much as there can be.

@@ -193,7 +193,7 @@ impl Host {
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.sequence(step, key, removed, None);
             self.close_conversation(step, chat);
-            self.remove_chat(chat);
+            self.remove_chat(step, chat);
         }
         self.clear_changesets_of(step, key);
         self.remove_channel(key.into());
@@ -297,7 +297,8 @@ impl Host {
     }
 
     /// Takes a chat out of memory, with its terminals.
-    pub(in crate::host) fn remove_chat(&mut self, chat: ChatKey) {
+    pub(in crate::host) fn remove_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        self.end_ptys_of(step, chat);
         self.forget_terminals_of(chat);
         if let Some(session) = self.channels.chats.known(chat).map(|chat| chat.session) {
             self.files_may_have_changed(session, true);

@@ -305,7 +305,7 @@ impl Host {
         }
         self.take_from_catalogue(step, key, &params.channel);
         self.close_conversation(step, chat);
-        self.remove_chat(chat);
+        self.remove_chat(step, chat);
         self.unsaved.remove(&chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));

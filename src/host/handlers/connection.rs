@@ -183,7 +183,8 @@ impl Host {
         let floor = self.log.floor();
         let past = if cursor < floor {
             let past = past?;
-            if !self.reaches_memory(&past) {
+            let all_written = wanted.iter().all(|target| self.channels.is_written_down(**target));
+            if !all_written || !self.reaches_memory(&past) {
                 return None;
             }
             past.actions
@@ -286,6 +287,8 @@ impl Host {
         let before = client.client_id.replace(client_id.to_owned());
         self.clients.retain(|known| known != client_id);
         self.clients.push_back(client_id.to_owned());
+        // Whose terminals were to end may be here again.
+        self.terminals_changed = true;
         if self.clients.len() > CLIENTS_MAX {
             self.clients.pop_front();
         }

@@ -95,7 +95,8 @@ impl Sidecar {
         }
         let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
         // Their guards see to it, whether or not we hear of it.
-        if tokio::time::timeout_at(by, self.agents.stop()).await.is_err() {
+        let all = async { tokio::join!(self.agents.stop(), self.ptys.stop()) };
+        if tokio::time::timeout_at(by, all).await.is_err() {
             tracing::warn!("agents take long to end");
         }
     }

@@ -164,6 +164,7 @@ impl Sidecar {
             }
             Output::Unwatch(channel) => self.watches.release(channel),
             Output::BeginWatches(connection) => self.watches.try_again(connection),
+            Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
             // A time that no clock reaches never comes.

@@ -147,6 +147,7 @@ impl World {
             limits: Default::default(),
             state: StatePlace::Memory,
             store: StoreOptions::default(),
+            guard: None,
         };
         let ((_, lost), (_, knocks)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let (sidecar, events) = Sidecar::new(options, vec![agent], opened, lost, knocks);

@@ -895,6 +895,7 @@ impl World {
                 ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
             }
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
+            Output::Pty(..) => ensure!(false, "no client has a terminal"),
             Output::Unwatch(_) | Output::BeginWatches(_) => ensure!(false, "no client watches files"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();

@@ -13,6 +13,8 @@ mod descriptors;
 mod end_of_input;
 mod parent;
 mod reader;
+#[cfg(target_os = "linux")]
+mod shells;
 mod signals;
 
 use std::fs;

@@ -152,8 +152,8 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         {
             Ok(())
         }
-        "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "unsubscribe"
-        | "dispatchAction"
+        "ping" | "createSession" | "disposeSession" | "createChat" | "disposeChat" | "createTerminal"
+        | "disposeTerminal" | "unsubscribe" | "dispatchAction"
             if result.is_null() =>
         {
             Ok(())

@@ -4,16 +4,13 @@
 //! Never: knows where they come from, or when it is time to tell them.
 
 use crate::host::effects::{Event, TerminalEvent};
-use crate::wire::escapes::place_to_cut;
+use crate::wire::escapes::{place_to_cut, take_text};
 
 /// So much waits to be told at most, in bytes: of more, the latest.
 const UNTOLD_BYTES_MAX: usize = 64 << 10;
 
 /// From so many bytes on a terminal is told of less often.
 const CHATTY_BYTES: u64 = 1 << 20;
-
-/// A character has no more bytes.
-const CHARACTER_BYTES_MAX: usize = 4;
 
 /// What is to be told of a terminal.
 #[derive(Debug, Default)]
@@ -85,7 +82,7 @@ impl Feed {
         }
         let mut events = Vec::new();
         self.leave_out();
-        let text = self.take_text(end.is_some());
+        let text = take_text(&mut self.untold, end.is_some());
         if std::mem::take(&mut self.is_torn) {
             events.push(TerminalEvent::Cleared);
         }
@@ -96,18 +93,6 @@ impl Feed {
             events.push(TerminalEvent::Exited(code));
         }
         events.into_iter().map(|event| Event::Terminal { name: name.to_owned(), event }).collect()
-    }
-
-    /// What waits, but for a character that has no end yet: unless nothing follows, it will have it.
-    fn take_text(&mut self, is_all: bool) -> String {
-        let tail = self.untold.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
-        let begins = |at: &usize| {
-            let no_text = std::str::from_utf8(&self.untold[*at..]).err();
-            no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
-        };
-        let end = (tail..self.untold.len()).find(begins).filter(|_| !is_all).unwrap_or(self.untold.len());
-        let bytes: Vec<u8> = self.untold.drain(..end).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 

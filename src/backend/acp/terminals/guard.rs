@@ -4,18 +4,22 @@
 //! nothing more can come in, by the host's will or with its death, all that descends from the command is asked to
 //! leave and then killed. The command reads nothing.
 //!
+//! A program that is typed into has a terminal of the system's, which is our stdout: it leads a session of its own there,
+//! whose members descend from it as all others do.
+//!
 //! Owns: that nothing of a command outlives its terminal, and telling how it ended by itself. What it has left
 //! running goes on until then.
 //! Never: reads or writes a byte of the command's.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use rustix::process::WaitStatus;
+use rustix::process::{Pid, WaitStatus};
 
+use super::leader;
 use crate::backend::acp::guard::{lead, lifeline_to_host, start, wait_for};
 use crate::backend::acp::lifeline;
 
@@ -59,10 +63,16 @@ impl CommandNews {
 ///
 /// Its stdin must be the socket to the host.
 pub fn run(command: &[OsString]) -> u8 {
-    u8::from(guard(command).is_err())
+    u8::from(guard(|| start(command, Stdio::null())).is_err())
 }
 
-fn guard(command: &[OsString]) -> io::Result<()> {
+/// The same for a program that has the terminal which is our stdout. `leader` is how this program is started as its
+/// [leader], before the command.
+pub fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
+    u8::from(guard(|| leader::start(leader, command)).is_err())
+}
+
+fn guard(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<()> {
     let mut host = lifeline_to_host()?;
     // The thread is there before the command is: nothing runs that nobody could end.
     let (has_begun, begins) = channel();
@@ -75,7 +85,7 @@ fn guard(command: &[OsString]) -> io::Result<()> {
                 std::process::exit(0);
             }
         })?;
-        Ok((family, ending, start(command, Stdio::null())?))
+        Ok((family, ending, start()?))
     });
     let (family, ending, command) = match begun {
         Ok(begun) => begun,

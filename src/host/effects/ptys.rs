@@ -1,0 +1,79 @@
+//! Programs in terminals of their own, into which clients type: what the core has done with one, and what it hears of it.
+//!
+//! Owns: [`PtyCommand`] and [`PtyEvent`].
+//! Never: runs anything.
+
+use std::fmt;
+
+/// What is to be done with the program in a terminal.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PtyCommand {
+    /// Start it. Answered by [`PtyEvent::Started`] or [`PtyEvent::NotStarted`].
+    Start(PtyLaunch),
+    /// It is typed this. Answered by [`PtyEvent::Took`], in one piece or in several.
+    Type(TypedText),
+    /// Its screen has this size now.
+    Resize(ScreenSize),
+    /// End it, with all that it has started. Nothing more is heard of it.
+    End,
+}
+
+/// What is typed. It may be a password: nothing prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TypedText(pub String);
+
+impl fmt::Debug for TypedText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes", self.0.len())
+    }
+}
+
+/// How many characters a screen has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScreenSize {
+    /// In a row.
+    pub cols: u16,
+    /// Below each other.
+    pub rows: u16,
+}
+
+/// A program that is to be started in a terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PtyLaunch {
+    /// A line for the user's shell to run; none for the shell itself, in which its user types.
+    pub command: Option<String>,
+    /// The `file:` URI of the folder that it starts in; that of the host when there is none.
+    pub directory: Option<String>,
+    /// The size of its screen.
+    pub size: ScreenSize,
+}
+
+/// What is heard of the program in a terminal.
+#[derive(Clone, PartialEq, Eq)]
+pub enum PtyEvent {
+    /// It runs.
+    Started {
+        /// The name of the program, for people.
+        program: String,
+    },
+    /// It cannot be started; nothing more is heard of it.
+    NotStarted(String),
+    /// It has printed this.
+    Data(String),
+    /// It was given so many bytes of what was typed.
+    Took(usize),
+    /// It has ended, with this exit code unless a signal has ended it; nothing more is heard of it.
+    Exited(Option<i64>),
+}
+
+impl fmt::Debug for PtyEvent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started { program } => write!(formatter, "started {program}"),
+            Self::NotStarted(why) => write!(formatter, "not started: {why}"),
+            Self::Data(data) => write!(formatter, "{} bytes printed", data.len()),
+            Self::Took(bytes) => write!(formatter, "{bytes} bytes taken"),
+            Self::Exited(code) => write!(formatter, "exited: {code:?}"),
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! Terminals with a program in them that is typed into: shells that clients ask for.
+//!
+//! Owns: when such a terminal comes into being and goes, who has it and what others may do with it, the list of them in
+//! the root state, and how much may wait to be typed.
+//! Never: starts a program or reads what it prints, which happens outside; writes down what is typed or shown, which may be
+//! secret.
+//!
+//! A terminal is somebody's: a client's, or a session's, in which each client may type that follows it. One that no client
+//! has followed, or whose client is gone, ends after a while: nobody would know of it. It has no past behind the end of this
+//! process.
+
+use std::time::Duration;
+
+use ahp_types::actions::{
+    ActionOrigin, RootTerminalsChangedAction, StateAction, TerminalClaimedAction, TerminalDataAction,
+    TerminalExitedAction, TerminalResizedAction, TerminalTitleChangedAction,
+};
+use ahp_types::commands::{CreateTerminalParams, DisposeTerminalParams};
+use ahp_types::state::{
+    TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
+};
+
+use super::actions::Verdict;
+use super::channels::{Pty, Terminal};
+use super::directories::usable_directory;
+use super::effects::{
+    ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, ScreenSize,
+    TerminalKey, Timer, TypedText,
+};
+use super::limits::URI_BYTES_MAX;
+use super::model::Channel;
+use super::refusal::Refusal;
+use super::terminals::TITLE_BYTES_MAX;
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::RequestId;
+use crate::wire::terminals::{named_by_terminal, SCHEME};
+use crate::wire::text;
+use crate::wire::uris::is_root;
+use crate::wire::watches::is_watch;
+
+/// So many programs run at once in terminals that one client has asked for.
+const PTYS_PER_CLIENT_MAX: usize = 8;
+
+/// So many terminals stay whose program has ended; past it the oldest goes.
+const ENDED_MAX: usize = 64;
+
+/// So many bytes are typed at once.
+const INPUT_BYTES_MAX: usize = 64 << 10;
+
+/// So many bytes wait to be taken by a program.
+const UNTAKEN_BYTES_MAX: usize = 1 << 20;
+
+/// So many columns and rows a screen has at most.
+const SCREEN_MAX: i64 = 1000;
+
+/// The size of a screen of which its client does not say how large it is.
+const SCREEN_COLS: i64 = 80;
+const SCREEN_ROWS: i64 = 24;
+
+/// Within this time somebody must follow a new terminal.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Within this time a client must be back that has a terminal.
+const BACK_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// A terminal that is to be made.
+pub(super) struct NewPty {
+    state: TerminalState,
+    uri: String,
+    made_by: String,
+    size: ScreenSize,
+}
+
+/// The size of a screen.
+///
+/// # Errors
+/// When no screen has it.
+fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
+    let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
+    let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
+    match (read(cols), read(rows)) {
+        (Some(cols), Some(rows)) => Ok(ScreenSize { cols, rows }),
+        _ => Err(Refusal::ScreenSize(SCREEN_MAX)),
+    }
+}
+
+/// A title as clients may give one.
+///
+/// # Errors
+/// When it is too long, or not what people read.
+fn title_of(title: &str) -> Result<(), Refusal> {
+    if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
+        return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
+    }
+    Ok(())
+}
+
+/// Whether a client may call a terminal so. What the host calls its own is not for them.
+fn may_name_a_terminal(uri: &str) -> bool {
+    let Some((scheme, path)) = uri.split_once(':') else { return false };
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    let is_free = !scheme.to_ascii_lowercase().starts_with("ahp-") || uri.starts_with(SCHEME);
+    is_scheme && is_free && !path.is_empty() && uri.len() <= URI_BYTES_MAX && named_by_terminal(uri).is_none()
+}
+
+impl Host {
+    /// Whether a client may have a terminal with a shell, as it asks for it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn new_terminal(
+        &mut self,
+        step: &Step<'_>,
+        connection: ConnectionId,
+        params: CreateTerminalParams,
+    ) -> Result<Box<NewPty>, RpcError> {
+        self.check_keeping()?;
+        if self.config.limits.ptys == 0 {
+            return Err(RpcError::terminal_denied(
+                "this host starts no shells for clients: it runs with `--no-terminals`",
+            ));
+        }
+        let client = self.connections.get(&connection);
+        let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
+        self.check_ptys_have_room(&made_by)?;
+        let uri = params.channel;
+        if self.find(&uri).is_some() || self.unreadable.contains_key(&uri) || is_root(&uri) || is_watch(&uri)
+        {
+            return Err(RpcError::already_exists(&uri));
+        }
+        if !may_name_a_terminal(&uri) {
+            return Err(RpcError::invalid_params(
+                "`channel`: a terminal's URI is `ahp-terminal:/<id>` or one of a scheme that does not begin with `ahp-`, of at most 4,096 bytes",
+            ));
+        }
+        self.check_claim(&made_by, &params.claim).map_err(|refusal| match &refusal {
+            Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
+            Refusal::ClaimUnknown(uri) => self.not_found(uri),
+            _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
+        })?;
+        let name = params.name.unwrap_or_default();
+        title_of(&name).map_err(|refusal| RpcError::invalid_params(format_args!("`name`: {refusal}")))?;
+        let (cols, rows) = (params.cols.unwrap_or(SCREEN_COLS), params.rows.unwrap_or(SCREEN_ROWS));
+        let size = screen_size(cols, rows).map_err(RpcError::invalid_params)?;
+        let cwd = match params.cwd {
+            Some(uri) => Some(
+                usable_directory(&step.findings, &uri)
+                    .map_err(|why| RpcError::invalid_params(format_args!("`cwd`: {why}")))?,
+            ),
+            None => self.directory_for(connection, &params.claim),
+        };
+        let state = TerminalState {
+            title: name,
+            cwd,
+            cols: Some(cols),
+            rows: Some(rows),
+            content: Vec::new(),
+            lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+            claim: params.claim,
+            supports_command_detection: None,
+            is_pty: Some(true),
+        };
+        Ok(Box::new(NewPty { state, uri, made_by, size }))
+    }
+
+    /// Where a shell starts when its client does not say so: where the session works that has it, else where the client
+    /// starts browsing.
+    fn directory_for(&self, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
+        let of_session = match claim {
+            TerminalClaim::Session(claim) => self.find_chat(&claim.chat),
+            _ => None,
+        };
+        let of_session = of_session.and_then(|chat| self.effective_directories(chat).into_iter().next());
+        of_session.or_else(|| self.connections.get(&connection)?.default_directory.clone())
+    }
+
+    fn check_ptys_have_room(&self, client: &str) -> Result<(), RpcError> {
+        let max = self.config.limits.ptys;
+        let (mut all, mut of_client) = (0, 0);
+        for terminal in self.channels.terminals.values().filter(|terminal| terminal.runs()) {
+            let Some(pty) = &terminal.pty else { continue };
+            all += 1;
+            of_client += usize::from(pty.made_by == client);
+        }
+        if all >= max {
+            return Err(RpcError::invalid_params(format_args!(
+                "{max} terminals run, which is all that this host has"
+            )));
+        }
+        if of_client >= PTYS_PER_CLIENT_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "{PTYS_PER_CLIENT_MAX} terminals of this client run, which is all that it may have"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes a terminal. Its client is answered when its shell has started.
+    pub(super) fn create_terminal(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        id: RequestId,
+        new: NewPty,
+    ) {
+        let key = TerminalKey(self.fresh_key());
+        let number = self.fresh_key();
+        let launch = PtyLaunch { command: None, directory: new.state.cwd.clone(), size: new.size };
+        let pty = Pty {
+            asked: Some((connection, id)),
+            made_by: new.made_by,
+            untaken_bytes: 0,
+            was_followed: false,
+            time: Some(number),
+        };
+        // It has no past: whoever knew something under this URI knew something else.
+        let channel = Channel::new(new.uri, self.head + 1);
+        let terminal = Terminal {
+            channel,
+            state: new.state,
+            chat: None,
+            pty: Some(pty),
+            name: None,
+            since: step.timestamp(),
+            detaches: false,
+            is_kept: false,
+            is_cut: false,
+        };
+        self.add_terminal(key, terminal);
+        step.say(Output::Pty(key, PtyCommand::Start(launch)));
+        step.say(Output::Timer(Timer::Terminal(key, number), FOLLOWED_WITHIN));
+    }
+
+    /// Takes in what is heard of the program in a terminal.
+    pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
+        let terminal = self.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
+        let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
+            tracing::debug!(?key, ?event, "what is heard of a terminal that has ended was ignored");
+            return;
+        };
+        match event {
+            PtyEvent::Started { program } => {
+                let asked = pty.asked.take();
+                if state.title.is_empty() {
+                    let title = text::first_bytes(&text::message(&program), TITLE_BYTES_MAX).to_owned();
+                    let changed = TerminalTitleChangedAction { title };
+                    self.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
+                }
+                self.list_terminals(step);
+                if let Some((connection, id)) = asked {
+                    let null = bytes::Bytes::from_static(b"null");
+                    let answer = Frame::result(id, Method::CreateTerminal, null);
+                    step.say(Output::Frame(connection, answer));
+                }
+            }
+            PtyEvent::NotStarted(why) => {
+                if let Some((connection, id)) = pty.asked.take() {
+                    let error = RpcError::unavailable(why);
+                    step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+                }
+                self.remove_pty(step, key);
+            }
+            PtyEvent::Data(data) => {
+                self.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
+            }
+            PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
+            PtyEvent::Exited(exit_code) => {
+                let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
+                self.sequence(step, key, exited, None);
+                self.terminals_changed = true;
+                self.forget_ended_ptys(step);
+                self.list_terminals(step);
+            }
+        }
+    }
+
+    /// Of many terminals whose program has ended the oldest go.
+    fn forget_ended_ptys(&mut self, step: &mut Step<'_>) {
+        let ptys = self.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
+        let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
+        for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
+            self.remove_pty(step, *key);
+        }
+    }
+
+    /// Tells which terminals there are, if that is not what was told last.
+    fn list_terminals(&mut self, step: &mut Step<'_>) {
+        let is_listed =
+            |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
+        let listed = self.channels.terminals.values().filter(is_listed);
+        let terminals: Vec<TerminalInfo> = listed
+            .map(|terminal| TerminalInfo {
+                resource: terminal.channel.uri.clone(),
+                title: terminal.state.title.clone(),
+                claim: terminal.state.claim.clone(),
+                lifecycle: terminal.state.lifecycle.clone(),
+            })
+            .collect();
+        if self.channels.root.state.terminals.as_deref().unwrap_or_default() != terminals {
+            let changed = StateAction::RootTerminalsChanged(RootTerminalsChangedAction { terminals });
+            self.sequence(step, ChannelId::ROOT, changed, None);
+        }
+    }
+
+    /// Tells that the terminals are gone which the process before this one has told of: its clients may come back with
+    /// what they know, and be told only what they missed.
+    pub(super) fn tell_that_terminals_have_ended(&mut self, step: &mut Step<'_>) {
+        if std::mem::take(&mut self.channels.root.told_of_terminals) && self.config.start.continues {
+            let none = RootTerminalsChangedAction { terminals: Vec::new() };
+            self.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
+        }
+    }
+
+    /// Ends a terminal, and what runs in it, for a client.
+    ///
+    /// # Errors
+    /// When there is none, or another client has it.
+    pub(super) fn dispose_terminal(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        params: &DisposeTerminalParams,
+    ) -> Result<(), RpcError> {
+        let key = self.find(&params.channel).and_then(ChannelId::terminal);
+        let found = key.and_then(|key| Some((key, self.channels.terminals.get(&key)?)));
+        let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
+        if terminal.pty.is_none() || terminal.chat.is_some() {
+            return Err(RpcError::terminal_denied(
+                "the terminal shows what a command prints, and goes with the call that shows it",
+            ));
+        }
+        let client = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        if terminal.runs() && !self.holder_is_gone(key) {
+            let may = self.check_use(key, &client.unwrap_or_default());
+            may.map_err(RpcError::terminal_denied)?;
+        }
+        self.remove_pty(step, key);
+        Ok(())
+    }
+
+    /// Ends a terminal, with what runs in it.
+    fn remove_pty(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        let Some(terminal) = self.channels.terminals.get_mut(&key) else { return };
+        let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
+        if terminal.runs() {
+            step.say(Output::Pty(key, PtyCommand::End));
+            let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
+            self.sequence(step, key, exited, None);
+        }
+        if let Some((connection, id)) = asked {
+            let error = RpcError::unavailable("the terminal was ended before its shell had started");
+            step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+        }
+        self.remove_channel(key.into());
+        self.channels.terminals.remove(&key);
+        self.list_terminals(step);
+    }
+
+    /// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
+    pub(super) fn end_ptys_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        for key in self.ptys_held_by(chat) {
+            self.remove_pty(step, key);
+        }
+    }
+
+    fn ptys_held_by(&self, chat: ChatKey) -> Vec<TerminalKey> {
+        let Some(uri) = self.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
+            return Vec::new();
+        };
+        let is_held = |it: &Terminal| {
+            let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
+            it.pty.is_some() && holds
+        };
+        let terminals = self.channels.terminals.iter();
+        terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
+    }
+
+    /// A chat is one of another session now: so are the terminals that clients have given it.
+    pub(super) fn hand_ptys_over(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        let session = self.channels.chats.known(chat).map(|chat| chat.session);
+        let session = session.and_then(|key| self.channels.sessions.known(key));
+        let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
+        for key in self.ptys_held_by(chat) {
+            let claim = self.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+            let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
+            claim.session.clone_from(&session);
+            let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };
+            self.sequence(step, key, StateAction::TerminalClaimed(claimed), None);
+        }
+        self.list_terminals(step);
+    }
+
+    /// Whether a client may be said to have a terminal in this way.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_claim(&self, client: &str, claim: &TerminalClaim) -> Result<(), Refusal> {
+        match claim {
+            TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
+            TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
+            TerminalClaim::Session(claim) => {
+                let unknown = |uri: &String| Refusal::ClaimUnknown(uri.clone());
+                let session = self.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
+                let chat = self.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
+                let is_in = self.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
+                if is_in {
+                    Ok(())
+                } else {
+                    Err(Refusal::NoChatOfSession(claim.chat.clone()))
+                }
+            }
+        }
+    }
+
+    /// Whether the client is gone that has a terminal.
+    fn holder_is_gone(&self, key: TerminalKey) -> bool {
+        match self.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
+            Some(TerminalClaim::Client(claim)) => !self.can_speak(&claim.client_id),
+            _ => false,
+        }
+    }
+
+    /// Whether a client may type into a terminal, and do all else with it that its holder does.
+    ///
+    /// # Errors
+    /// When another client has it, or a session has and the client does not follow it.
+    fn check_use(&self, key: TerminalKey, client: &str) -> Result<(), Refusal> {
+        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(()) };
+        let is_clients = |connection: &ConnectionId| {
+            self.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
+        };
+        match &terminal.state.claim {
+            TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
+            TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
+            _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
+            _ => Err(Refusal::NotFollowed),
+        }
+    }
+
+    /// What a client asks to be done with the program in a terminal.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(super) fn client_uses_pty(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        if let StateAction::TerminalClaimed(claimed) = action {
+            return self.claim_pty(step, key, claimed, origin);
+        }
+        self.check_use(key, &origin.client_id)?;
+        let Some(terminal) = self.channels.terminals.known_mut(key) else { return Ok(Verdict::Unchanged) };
+        let runs = terminal.runs();
+        let Some(pty) = terminal.pty.as_mut() else { return Ok(Verdict::Unchanged) };
+        match &action {
+            StateAction::TerminalInput(_) | StateAction::TerminalResized(_) if !runs => {
+                return Err(Refusal::ProgramEnded);
+            }
+            StateAction::TerminalInput(input) => {
+                let bytes = input.data.len();
+                if bytes > INPUT_BYTES_MAX {
+                    return Err(Refusal::InputTooLarge(INPUT_BYTES_MAX));
+                }
+                if pty.untaken_bytes + bytes > UNTAKEN_BYTES_MAX {
+                    return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
+                }
+                pty.untaken_bytes += bytes;
+                step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
+                // It changes no state, and what it says is for nobody else.
+                return Ok(Verdict::Unchanged);
+            }
+            StateAction::TerminalResized(TerminalResizedAction { cols, rows }) => {
+                let size = screen_size(*cols, *rows)?;
+                if (terminal.state.cols, terminal.state.rows) == (Some(*cols), Some(*rows)) {
+                    return Ok(Verdict::Unchanged);
+                }
+                step.say(Output::Pty(key, PtyCommand::Resize(size)));
+            }
+            StateAction::TerminalTitleChanged(changed) => {
+                title_of(&changed.title)?;
+                if terminal.state.title == changed.title {
+                    return Ok(Verdict::Unchanged);
+                }
+            }
+            StateAction::TerminalCleared(_) if terminal.state.content.is_empty() => {
+                return Ok(Verdict::Unchanged);
+            }
+            _ => {}
+        }
+        self.sequence(step, key, action, Some(origin));
+        self.list_terminals(step);
+        Ok(Verdict::Done)
+    }
+
+    /// A client takes a terminal, or gives it away.
+    fn claim_pty(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        claimed: TerminalClaimedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        self.check_claim(&origin.client_id, &claimed.claim)?;
+        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        if terminal.chat.is_some() {
+            return Err(Refusal::OutputOfAgent("belongs to its call"));
+        }
+        if !self.holder_is_gone(key) {
+            self.check_use(key, &origin.client_id)?;
+        }
+        if terminal.state.claim == claimed.claim {
+            return Ok(Verdict::Unchanged);
+        }
+        self.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+        self.terminals_changed = true;
+        self.list_terminals(step);
+        Ok(Verdict::Done)
+    }
+
+    /// The clients that have terminals may be gone, or here again.
+    pub(super) fn settle_ptys(&mut self, step: &mut Step<'_>) {
+        let keys: Vec<TerminalKey> = self.channels.terminals.keys().copied().collect();
+        for key in keys {
+            let is_gone = self.holder_is_gone(key);
+            let number = self.last_key + 1;
+            let terminal = self.channels.terminals.get_mut(&key);
+            let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { continue };
+            match (is_gone, pty.time) {
+                (false, Some(_)) if pty.was_followed => pty.time = None,
+                (true, None) => {
+                    pty.time = Some(number);
+                    self.last_key = number;
+                    step.say(Output::Timer(Timer::Terminal(key, number), BACK_WITHIN));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The time is up within which somebody should have followed a terminal, or come back for it.
+    pub(super) fn time_of_terminal_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey, number: u64) {
+        let terminal = self.channels.terminals.get(&key);
+        let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
+        if time == Some(number) {
+            self.remove_pty(step, key);
+        }
+    }
+}
