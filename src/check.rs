@@ -87,7 +87,7 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     let mut out = io::stdout().lock();
     for agent in &met {
         if let Err(error) = show(agent, &mut out) {
-            tracing::debug!(%error, "nobody reads what agents are");
+            tracing::debug!(%error, "the list of agents cannot be written: nobody reads stdout");
             break;
         }
     }

@@ -209,7 +209,7 @@ fn start_host(
     // When it ends before us, nothing is left of it.
     let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
     if let Err(error) = waits {
-        tracing::debug!(%error, "the end of the host is not waited for");
+        tracing::debug!(%error, "the host's end cannot be waited for");
     }
     Ok(say_hello(stream, hello, begin)?.map(|host| Joined::Host(Box::new(host))))
 }
@@ -232,7 +232,7 @@ fn bind(place: &Path) -> io::Result<UnixListener> {
     // Whoever has listened there is gone: we hold the folder.
     match fs::remove_file(place) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(%error, "a socket that nobody listens on cannot be removed");
+            tracing::debug!(%error, "the socket of a host that is gone cannot be removed");
         }
         _ => {}
     }
@@ -343,10 +343,10 @@ impl Ears {
 pub fn stay(host: HostProcess, ears: Ears, log: &Log) -> anyhow::Result<u8> {
     let HostProcess { stream, process, version, differs } = host;
     if version != env!("CARGO_PKG_VERSION") {
-        tracing::info!(host = version, "the host is of another version");
+        tracing::info!(host = version, "the host is another version of this program");
     }
     for name in differs {
-        tracing::warn!(name, "a variable of the environment is another one for the host and its agents");
+        tracing::warn!(name, "an environment variable differs: the host and its agents have that of the front that started the host");
     }
     // The host has them: when it closes them, nobody holds them open.
     drop(stdio::take()?);
@@ -390,7 +390,7 @@ async fn hear(
                         }
                         status = Some(how);
                     }
-                    _ => tracing::warn!("the host cannot be understood"),
+                    _ => tracing::warn!("the host has said something that this program does not understand"),
                 },
                 Ok(None) | Err(_) => return status,
             },

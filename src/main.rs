@@ -211,7 +211,7 @@ fn join(
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },
         Ok(Joined::Alone(folder, why)) => {
-            tracing::warn!("{why:#}: this client is served alone");
+            tracing::warn!("this client gets a host of its own: {why:#}");
             let (options, backends) = equipped(serving, options, agents);
             status_of(serve(options, backends, Some(folder), None))
         }

@@ -64,7 +64,7 @@ pub async fn meet(conversation: MeetingConversation) -> Meeting {
             met.failure = Some((OpenFailure::Unavailable, format!("{error:#}")));
         }
         Ok(_) => {}
-        Err(error) => tracing::error!(%error, "an agent could not be met"),
+        Err(error) => tracing::error!(%error, "the task that asks an agent what it is has failed"),
     }
     met
 }

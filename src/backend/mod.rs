@@ -96,7 +96,7 @@ impl Reports {
     pub async fn report(&self, event: Event) {
         match self.room().await {
             Some(room) => room.report(event),
-            None => tracing::debug!("nobody listens to agents any more"),
+            None => tracing::debug!("an event of an agent was dropped: the host has left"),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Agents {
         let (begun, met) = (meeting::begin(backend, tokens), self.met.clone());
         tokio::spawn(async move {
             if met.send((provider, meeting::meet(begun).await)).is_err() {
-                tracing::debug!("an agent was met when the host had left");
+                tracing::debug!("what an agent said of itself was dropped: the host has left");
             }
         });
     }
@@ -189,7 +189,10 @@ impl Agents {
             command => {
                 if let Some(open) = self.open.get(&chat) {
                     if open.commands.send(command).is_err() {
-                        tracing::debug!(?chat, "a command came too late for its conversation");
+                        tracing::debug!(
+                            ?chat,
+                            "a command for an agent was dropped: its conversation has ended"
+                        );
                     }
                 }
             }

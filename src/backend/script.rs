@@ -501,7 +501,10 @@ impl ScriptAgent {
                 Ok(())
             }
             Some(command) => {
-                tracing::debug!(?command, "a command that does not fit the turn was ignored");
+                tracing::debug!(
+                    ?command,
+                    "a command of the host was ignored: it does not fit the state of the turn"
+                );
                 Ok(())
             }
         }

@@ -233,7 +233,7 @@ impl Folders {
         let there = folders.into_iter().filter_map(|named| match WorkFolder::find(named.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) => {
-                tracing::warn!(%error, "no files are served in `{}`", named.display());
+                tracing::warn!(%error, "no files below `{}` are served: it cannot be opened", named.display());
                 None
             }
         });

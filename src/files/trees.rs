@@ -293,7 +293,7 @@ impl Folders {
             Err(refusal) => {
                 let is_folder = matches!(source, CopySource::Folder(_));
                 if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
-                    tracing::warn!(%error, "`{}` is left beside `{}`", new.display(), to.path.display());
+                    tracing::warn!(%error, "what was copied in part cannot be removed: `{}` is left beside `{}`", new.display(), to.path.display());
                 }
                 Err(refusal)
             }
@@ -764,7 +764,7 @@ fn put_back(
         Ok(()) => Err(why),
         Err(error) => {
             let left = place.path.with_file_name(aside);
-            tracing::warn!(%error, "`{}` is left at `{}`", place.path.display(), left.display());
+            tracing::warn!(%error, "what was to be removed cannot be put back: `{}` is left at `{}`", place.path.display(), left.display());
             Err(PathRefusal::Partly(
                 format!("what is left of it was put at `{}`", left.display()),
                 why.into(),

@@ -208,7 +208,7 @@ fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result
     let written = file.write_all(content).and_then(|()| file.sync_data());
     if written.is_err() {
         if let Err(error) = unlinkat(&place.folder, name, AtFlags::empty()) {
-            tracing::warn!(%error, "half a file is left at `{}`", place.path.display());
+            tracing::warn!(%error, "a file that was written in part cannot be removed: it is left at `{}`", place.path.display());
         }
     }
     Ok(written?)
@@ -288,7 +288,7 @@ fn change_in_place(file: File, content: &[u8], kept: KeptRanges) -> Result<(), P
     match restored {
         Ok(()) => Err(error.into()),
         Err(why) => {
-            tracing::warn!(error = %why, "a file that was changed in part could not be restored");
+            tracing::warn!(error = %why, "a file was changed in part and cannot be restored");
             let done = format!("a part of it was changed, which could not be undone ({why})");
             Err(PathRefusal::Partly(done, Box::new(error.into())))
         }
@@ -413,7 +413,7 @@ impl Drop for Beside<'_> {
         let Some(name) = &self.name else { return };
         if let Err(error) = unlinkat(&self.place.folder, name, AtFlags::empty()) {
             let beside = self.place.path.display();
-            tracing::warn!(%error, "`{}` is left beside `{beside}`", name.display());
+            tracing::warn!(%error, "a temporary file cannot be removed: `{}` is left beside `{beside}`", name.display());
         }
     }
 }

@@ -125,7 +125,7 @@ impl KnownAgent {
             match serde_json::from_slice::<KeptAgent<SelfDescription>>(json) {
                 Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
                 Err(error) => {
-                    tracing::warn!(provider, %error, "what an agent said of itself cannot be read");
+                    tracing::warn!(provider, %error, "the stored description of an agent cannot be read");
                     None
                 }
             }

@@ -71,9 +71,12 @@ impl Host {
         // It may be gone since.
         let Some(session) = self.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
-        tracing::info!(session = channel, "a session is disposed of in which nothing has begun");
+        tracing::info!(
+            session = channel,
+            "a session is disposed of: its client has gone before its first turn"
+        );
         if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
-            tracing::warn!(%error, "a session in which nothing has begun stays");
+            tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
         }
     }
 }

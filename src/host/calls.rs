@@ -103,7 +103,10 @@ impl Host {
     /// More of a call's input has come.
     pub(super) fn append_input(&mut self, step: &mut Step<'_>, call: CallRef, delta: String) {
         if !matches!(self.call(&call), Some(ToolCallState::Streaming(_))) {
-            tracing::debug!(?call, "input for a tool call that takes none was ignored");
+            tracing::debug!(
+                ?call,
+                "input for a tool call was ignored: its input is complete, or the call is unknown"
+            );
             return;
         }
         let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
@@ -134,7 +137,7 @@ impl Host {
         meta: Option<JsonObject>,
     ) {
         if !matches!(self.call(&call), Some(ToolCallState::Running(_))) {
-            tracing::debug!(?call, "content for a tool call that does not run was ignored");
+            tracing::debug!(?call, "content for a tool call was ignored: the call does not run");
             return;
         }
         let content = self.place_terminals(call.key, content);
@@ -299,7 +302,7 @@ impl Host {
     fn ready_call(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
         use ToolCallState::{PendingConfirmation, Running, Streaming};
         if !matches!(self.call(&call), Some(Streaming(_) | Running(_) | PendingConfirmation(_))) {
-            tracing::debug!(?call, "a tool call that is unknown or over cannot be ready");
+            tracing::debug!(?call, "a tool call was not made ready: it is unknown or over");
             return self.refuse_unshown(step, call, ready.gate);
         }
         let CallRef { key, turn_id, id } = call;
@@ -385,7 +388,7 @@ impl Host {
                 }
             }
             _ => {
-                tracing::debug!(?call, "a tool call that is unknown or over cannot end");
+                tracing::debug!(?call, "the end of a tool call was ignored: the call is unknown or over");
                 return;
             }
         }

@@ -46,7 +46,7 @@ pub(super) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> J
             None => Some(Refusal::NoSettingOfAgent(format!("config.{name}"))),
         };
         if let Some(why) = &dropped {
-            tracing::info!(agent = agent.info.provider, %why, "a setting was dropped");
+            tracing::info!(agent = agent.info.provider, %why, "a setting was dropped: it does not fit the agent's schema");
         }
         dropped.is_none()
     });

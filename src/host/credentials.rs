@@ -252,7 +252,7 @@ impl Host {
         let metadata =
             self.agent_of(key).into_iter().flat_map(declared).find(|known| known.resource == resource);
         let (Some(chat), Some(metadata)) = (self.channels.chats.known(key), metadata.cloned()) else {
-            tracing::warn!(?key, resource, "an agent asks for a resource that it does not declare");
+            tracing::warn!(?key, resource, "an agent needs a login for a resource that it does not declare");
             return;
         };
         let Some(client_id) = chat.sponsor.clone() else { return };

@@ -76,7 +76,7 @@ impl Host {
                 }
             }
             Incoming::Malformed { id, error } => {
-                tracing::debug!(%error, "a line was no message");
+                tracing::debug!(%error, "a line was refused: it is no JSON-RPC message");
                 step.say(Output::Frame(connection, Frame::Error { id, error }));
             }
             Incoming::Response(reply) => self.client_replies(step, connection, reply),

@@ -50,7 +50,7 @@ impl Host {
             chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
         });
         if is_too_large {
-            tracing::warn!(?key, "a turn has become too large and was ended");
+            tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
             self.end_turn(step, key, self.too_large(), None);
         }
     }

@@ -111,7 +111,7 @@ impl Host {
         let newer = chat.conversation.state().steering_message.is_some();
         let lost = handed_over.len() + usize::from(newer);
         if lost > 0 {
-            tracing::warn!(chat = chat.channel.uri, lost, "steering messages that no agent took in");
+            tracing::warn!(chat = chat.channel.uri, lost, "steering messages were lost: no agent took them");
         }
         if newer {
             return;

@@ -225,7 +225,7 @@ impl Host {
         let is_asked =
             |number: &u64| self.awaited.get(number).is_some_and(|awaited| awaited.relay.asked == connection);
         let Some(number) = number.filter(is_asked) else {
-            return tracing::debug!("an answer to nothing was ignored");
+            return tracing::debug!("a client's answer was ignored: no request of its id is open");
         };
         let Some(Awaited { relay, by, id }) = self.awaited.remove(&number) else { return };
         step.say(Output::Frame(by, answer(relay, id, reply)));

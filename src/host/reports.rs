@@ -35,7 +35,7 @@ impl Host {
     pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
         // What its agent had said before it heard of that may still arrive.
         let Some(chat) = self.channels.chats.get_mut(&key) else {
-            tracing::debug!(?key, "an event for a chat that is gone was ignored");
+            tracing::debug!(?key, "an event of an agent was ignored: its chat is gone");
             return;
         };
         match event {
@@ -101,7 +101,7 @@ impl Host {
                     self.turn_reports(step, key, run, event, Besides::default());
                     self.end_if_too_large(step, key);
                 }
-                _ => tracing::debug!(?key, ?run, "an event of a finished run was ignored"),
+                _ => tracing::debug!(?key, ?run, "an event of an agent was ignored: its turn is over"),
             },
         }
     }
@@ -134,7 +134,7 @@ impl Host {
         let session = chat.session;
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
-        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent is gone");
+        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
         self.end_terminals_of(step, key);
         self.nothing_is_awaited(step, key);
         self.opening_is_over(step, key);

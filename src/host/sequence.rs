@@ -60,7 +60,7 @@ impl Host {
         if outcome != ReduceOutcome::Applied {
             // Its name only: what people and agents say does not belong in the log.
             let name = serde_json::to_value(&action).unwrap_or_default()["type"].take();
-            tracing::error!(?outcome, %name, "an action of ours was not taken by the reducer");
+            tracing::error!(?outcome, %name, "a mistake of this program: the reducer has ignored an action of the host");
             return;
         }
         self.head += 1;

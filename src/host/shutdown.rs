@@ -155,7 +155,7 @@ impl Host {
         }
         tracing::warn!(
             chat = chat.channel.uri,
-            "a question was declined that no client of its version is shown"
+            "a question was declined: no connected client speaks a version that has such questions"
         );
         let response = ChatInputResponseKind::Decline;
         self.settle_question(step, key, id.to_owned(), response);

@@ -143,7 +143,11 @@ impl Host {
         }
         let runs = |key: &TerminalKey| self.channels.terminals.get(key).is_some_and(Terminal::runs);
         let Some(key) = known.filter(runs) else {
-            tracing::debug!(?chat, name, "a report of a terminal that is unknown or has ended was ignored");
+            tracing::debug!(
+                ?chat,
+                name,
+                "a report of a terminal was ignored: the terminal is unknown or has ended"
+            );
             return;
         };
         let action = match event {

@@ -50,13 +50,15 @@ impl Directories {
             let findings = uris.into_iter().map(|uri| (uri.clone(), find_out(&uri))).collect();
             looking.fetch_sub(1, Ordering::Relaxed);
             if tell.send(findings).is_err() {
-                tracing::warn!("a file system has answered too late");
+                tracing::warn!(
+                    "an answer about a working directory was dropped: the file system took too long"
+                );
             }
         };
         if !has_room {
             self.looking.fetch_sub(1, Ordering::Relaxed);
         } else if let Err(error) = thread::Builder::new().name("directories".to_owned()).spawn(work) {
-            tracing::error!(%error, "no thread to look at directories with");
+            tracing::error!(%error, "no thread can be started to look at working directories");
             self.looking.fetch_sub(1, Ordering::Relaxed);
         }
         let found = self.findings.clone();
@@ -64,7 +66,9 @@ impl Directories {
             let answer = tokio::time::timeout(WITHIN, told).await;
             let findings = answer.ok().and_then(Result::ok).unwrap_or(silent);
             if found.send((connection, findings)).is_err() {
-                tracing::debug!("nobody asks for directories any more");
+                tracing::debug!(
+                    "what was found out about working directories was dropped: the host has left"
+                );
             }
         });
     }

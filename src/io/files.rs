@@ -95,7 +95,7 @@ fn look_in(directory: &Path, entries_max: usize, until: Instant, mut show: impl 
         .build();
     for entry in walk.take(entries_max) {
         if Instant::now() > until {
-            tracing::debug!(directory = %directory.display(), "not all files were looked at: it took too long");
+            tracing::debug!(directory = %directory.display(), "a completion names only some of the files: to look at all took too long");
             return;
         }
         match entry {

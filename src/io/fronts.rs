@@ -54,12 +54,12 @@ impl HostPlace {
     pub fn refuse(self, why: &str, status: u8) {
         let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
         if let Err(error) = self.listener.set_nonblocking(true) {
-            tracing::debug!(%error, "fronts are not told why they are refused");
+            tracing::debug!(%error, "fronts that wait cannot be told why they are refused");
             return;
         }
         while let Ok((mut front, _)) = self.listener.accept() {
             if let Err(error) = io::Write::write_all(&mut front, &answer) {
-                tracing::debug!(%error, "a front that is refused is gone");
+                tracing::debug!(%error, "a front that is refused has gone before it was told why");
             }
         }
     }
@@ -147,7 +147,7 @@ impl Fronts {
         let differ = differences(&hello.settings, &self.settings);
         if differ.is_empty() {
             if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, door) {
-                tracing::error!(%error, "a client cannot be served");
+                tracing::error!(%error, "a client that has joined cannot be served");
                 refuse(
                     &stream,
                     format!("the host of this state folder cannot serve one more client: {error}"),
@@ -192,7 +192,11 @@ impl Fronts {
         stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         tell(stream, &HelloLine::Welcome { version, process: std::process::id(), differs });
-        tracing::info!(connection = connection.0, version = hello.version, "a front has joined");
+        tracing::info!(
+            connection = connection.0,
+            version = hello.version,
+            "a client has joined through a front"
+        );
         let filter: Targets = hello.log.parse().unwrap_or_default();
         let reads = Arc::clone(stream);
         self.audience
@@ -277,12 +281,14 @@ async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>
             match tokio::time::timeout(HELLO_WITHIN, greet(stream)).await {
                 Ok(Ok(Some(knock))) => {
                     if knocks.send(knock).is_err() {
-                        tracing::debug!("a front comes too late");
+                        tracing::debug!("a front was refused: the host is leaving");
                     }
                 }
                 Ok(Ok(None)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "a front cannot be understood"),
-                Err(_) => tracing::warn!("a front has said nothing"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "a front was refused: its first line cannot be understood")
+                }
+                Err(_) => tracing::warn!("a front was refused: it said nothing"),
             }
         });
     }

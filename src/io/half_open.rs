@@ -21,7 +21,7 @@ impl HalfOpen {
         self.0.retain(|handshake| !handshake.is_finished());
         while self.0.len() >= HALF_OPEN_MAX {
             if let Some(oldest) = self.0.pop_front() {
-                tracing::debug!("too many clients are about to be let in: the first one has to go");
+                tracing::debug!("the oldest unfinished handshake was ended: too many others have begun");
                 oldest.abort();
             }
         }

@@ -313,7 +313,7 @@ impl Keeper {
             let Disk { steps, closed, folder, writer, .. } = *disk;
             drop(steps);
             if closed.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
-                tracing::debug!("the store takes long to close");
+                tracing::debug!("the host leaves before the store is closed: that takes too long");
             }
             drop(writer);
             drop(folder);

@@ -158,7 +158,7 @@ impl Door {
 fn tell(to: &mpsc::UnboundedSender<LinkNews>, news: LinkNews) -> bool {
     let heard = to.send(news).is_ok();
     if !heard {
-        tracing::debug!("nobody hears of connections any more");
+        tracing::debug!("news of a connection was dropped: the host has left");
     }
     heard
 }

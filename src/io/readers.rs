@@ -253,7 +253,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
     let version = wanted.client.map(|client| match reader.client_version(&client) {
         Ok(version) => version.as_deref().and_then(Dialect::from_name),
         Err(error) => {
-            tracing::error!(%error, "the version of a client cannot be looked up");
+            tracing::error!(%error, "the stored version of a client cannot be read");
             None
         }
     });
@@ -265,7 +265,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
     });
     let kept = wanted.kept.then(|| {
         reader.providers().unwrap_or_else(|error| {
-            tracing::error!(%error, "it is not known which sessions there are");
+            tracing::error!(%error, "the URIs of the stored sessions cannot be read");
             Vec::new()
         })
     });

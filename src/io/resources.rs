@@ -290,7 +290,7 @@ fn bytes_of(resource: &Resource) -> usize {
 
 fn send(answers: &mpsc::UnboundedSender<ResourceAnswer>, answered: ResourceAnswer) {
     if answers.send(answered).is_err() {
-        tracing::debug!("nobody waits for a resource any more");
+        tracing::debug!("the answer to a request for files was dropped: nobody waits for it any more");
     }
 }
 

@@ -517,11 +517,7 @@ impl Sidecar {
 
     fn hear_meeting(&mut self, provider: String, met: Meeting) {
         if let Some((_, why)) = &met.failure {
-            tracing::info!(
-                agent = provider,
-                why,
-                "what an agent's sessions can be configured by is not known"
-            );
+            tracing::info!(agent = provider, why, "an agent cannot be asked for its settings");
         }
         self.feed(Input::Met { provider, said: Box::new(met.said) });
     }

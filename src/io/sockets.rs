@@ -136,7 +136,7 @@ impl StreamWriter {
 impl LineSink for StreamWriter {
     fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         if self.chunks.send(chunk).is_err() {
-            tracing::debug!("the task that writes has ended");
+            tracing::debug!("bytes were dropped: the task that writes to this client has ended");
         }
         0
     }
@@ -187,7 +187,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         }
         if self.is_open {
             let ended = self.end().await;
-            ended.unwrap_or_else(|error| tracing::debug!(%error, "a stream cannot be shut down"));
+            ended.unwrap_or_else(|error| tracing::debug!(%error, "a client's stream cannot be shut down"));
         }
     }
 

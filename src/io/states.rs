@@ -43,7 +43,7 @@ impl StateWriters {
         let (made, id, expected) = (self.made.clone(), answer.id.clone(), answer.bytes);
         let tell = move |made: &mpsc::UnboundedSender<Made>, line| {
             if made.send(Made { connection, id, line, expected }).is_err() {
-                tracing::debug!("nobody waits for a state any more");
+                tracing::debug!("a large state was dropped: nobody waits for it any more");
             }
         };
         let tell_made = tell.clone();
@@ -53,7 +53,7 @@ impl StateWriters {
             tell_made(&made, line.ok());
         };
         if let Err(error) = thread::Builder::new().name("state".to_owned()).spawn(work) {
-            tracing::error!(%error, "no thread to write a state with");
+            tracing::error!(%error, "no thread can be started to write a large state");
             tell(&self.made, None);
         }
     }

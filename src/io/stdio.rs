@@ -150,7 +150,7 @@ impl LineSink for Stdout {
             chunk = if rest.is_empty() { Vec::new() } else { vec![rest] };
         }
         if !chunk.is_empty() && self.chunks.send(chunk).is_err() {
-            tracing::debug!("the thread that writes has ended");
+            tracing::debug!("bytes were dropped: the thread that writes to stdout has ended");
         }
         written
     }
@@ -231,6 +231,6 @@ fn write_patiently(stdout: &mut File, mut bytes: &[u8]) -> io::Result<()> {
 /// Waits until a file that does not block can go on.
 fn wait_for(file: &File, what: PollFlags) {
     if let Err(error) = poll(&mut [PollFd::new(file, what)], None) {
-        tracing::debug!(%error, "a wait was cut short");
+        tracing::debug!(%error, "waiting for a pipe has failed");
     }
 }

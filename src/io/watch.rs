@@ -60,7 +60,7 @@ fn look_for(parent: &mut Option<Pid>, tell: &impl Fn(Loss) -> bool) -> bool {
 
 fn tell_that_the_reader_is_gone(tell: &impl Fn(Loss) -> bool) {
     if !tell(Loss::Reader) {
-        tracing::debug!("the process ends already");
+        tracing::debug!("the end of the parent or the reader was ignored: the process is leaving");
     }
 }
 
@@ -152,7 +152,7 @@ fn watch_by_events(
                     ready.clear_ready();
                 },
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "stdout is nothing that somebody reads");
+                    tracing::debug!(%error, "the reader of stdout is not watched: stdout is no pipe or socket");
                     std::future::pending().await
                 }
             }

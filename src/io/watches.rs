@@ -91,7 +91,7 @@ impl Post {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         // When it is full, it rings already.
         if let Err(error) = (&self.bell).write(&[0]) {
-            tracing::trace!(%error, "who watches files is awake");
+            tracing::trace!(%error, "the thread that watches files need not be woken");
         }
     }
 
@@ -145,7 +145,7 @@ impl Watches {
         let begun = self.begun.clone();
         let send = move |watches| {
             if begun.send((connection, watches)).is_err() {
-                tracing::debug!("nobody asks for watches any more");
+                tracing::debug!("watches that have begun were dropped: the host has left");
             }
         };
         let (reply, replied) = oneshot::channel();
@@ -156,7 +156,7 @@ impl Watches {
         if let (Some(post), Some(engine)) = (&self.post, &mut self.engine) {
             obey(engine, post);
         } else if let Err(error) = self.start() {
-            tracing::error!(%error, "no thread to watch files with");
+            tracing::error!(%error, "no thread can be started to watch files");
             return send(failed(&channels, "files cannot be watched"));
         }
         let silent = failed(&channels, "the file system does not answer");
@@ -169,7 +169,7 @@ impl Watches {
     /// There is more room than there was when watches were to begin for the message of a connection.
     pub fn try_again(&self, connection: ConnectionId) {
         if self.begun.send((connection, BegunWatches::new())).is_err() {
-            tracing::debug!("nobody asks for watches any more");
+            tracing::debug!("watches that have begun were dropped: the host has left");
         }
     }
 
@@ -212,7 +212,7 @@ fn engine(own: Arc<[Own]>) -> Engine {
     match crate::watches::system::Inotify::new() {
         Ok(system) => Engine::new(Box::new(system), own, LOOKED_AT_MAX),
         Err(trouble) => {
-            tracing::warn!(?trouble, "the system says nothing of files: small folders are looked at");
+            tracing::warn!(?trouble, "the system cannot watch files: small folders are polled");
             Engine::without_system(trouble, own, LOOKED_AT_MAX)
         }
     }
@@ -302,7 +302,7 @@ fn wait(engine: &Engine, post: &Post, until: Option<Instant>) {
     match poll(&mut heard, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => {
-            tracing::error!(%error, "it cannot be waited for what is done with files");
+            tracing::error!(%error, "the system's news of files cannot be waited for");
             thread::sleep(LOOKED_AROUND);
         }
     }

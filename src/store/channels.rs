@@ -41,7 +41,11 @@ pub(super) fn all(connection: &Connection) -> Vec<ChannelRow> {
             match name.id() {
                 Some(id) => Some(ChannelRow { id, body }),
                 None => {
-                    tracing::warn!(kind, key, "a channel is kept of a kind that this program does not know");
+                    tracing::warn!(
+                        kind,
+                        key,
+                        "the store has a channel of a kind that this program does not know"
+                    );
                     None
                 }
             }

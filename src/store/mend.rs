@@ -92,7 +92,10 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                 plan.tables.push((table, Vec::new()));
             }
             name if !is_there => {
-                tracing::error!(table = name, "a table is gone: what was in it is missed by its sessions");
+                tracing::error!(
+                    table = name,
+                    "a table is gone from the store, and with it what sessions had in it"
+                );
                 plan.tables.push((table, Vec::new()));
             }
             _ => {}
@@ -141,7 +144,7 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
 
 fn last_key_in(connection: &Connection) -> u64 {
     last_key(connection).unwrap_or_else(|error| {
-        tracing::debug!(%error, "the last key is not known");
+        tracing::debug!(%error, "the last key that was given cannot be read");
         0
     })
 }

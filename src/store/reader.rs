@@ -248,7 +248,7 @@ impl Reader {
             let read = rows::session(&snapshot, key).and_then(|row| Ok((row, trash::has(&snapshot, key)?)));
             match read {
                 Ok((row, is_removed)) => sessions.push(Whereabouts { key, row, is_removed }),
-                Err(StoreError::Damaged(what)) => tracing::error!(what, "a row is damaged"),
+                Err(StoreError::Damaged(what)) => tracing::error!(what, "a row of the store is damaged"),
                 Err(error) => return Err(error),
             }
         }

@@ -163,12 +163,12 @@ impl Writer {
         if written.is_err() {
             // Where no file may grow, the next attempt has the room that the log takes now.
             space::empty_log(&self.connection)
-                .unwrap_or_else(|error| tracing::debug!(%error, "the log cannot be emptied either"));
+                .unwrap_or_else(|error| tracing::debug!(%error, "SQLite's log cannot be emptied either"));
         }
         if sync {
             // What is synced too often is safe too.
             self.connection.pragma_update(None, "synchronous", "normal").unwrap_or_else(
-                |error| tracing::warn!(%error, "every commit is synced until the next one that must be"),
+                |error| tracing::warn!(%error, "commits cannot be left unsynced: each is synced until the next one that has to be"),
             );
         }
         written?;
@@ -202,7 +202,7 @@ impl Writer {
     /// Empties the log, when nothing more will be kept.
     pub fn finish(&self) {
         if let Err(error) = space::cut_log(&self.connection) {
-            tracing::debug!(%error, "the log cannot be emptied");
+            tracing::debug!(%error, "SQLite's log cannot be emptied");
         }
     }
 
@@ -220,7 +220,7 @@ impl Writer {
             return false;
         }
         let is_kept = self.write_without_waiting(records).unwrap_or_else(|error| {
-            tracing::debug!(%error, "a commit is left to the thread that can wait");
+            tracing::debug!(%error, "a commit is handed to the thread that may wait for the disk");
             false
         });
         let took = begin.elapsed();
@@ -241,7 +241,7 @@ impl Writer {
         }
         self.log_may_begin = true;
         if let Err(error) = space::empty_log(&self.connection) {
-            tracing::warn!(%error, "the log cannot be written into the database");
+            tracing::warn!(%error, "SQLite's log cannot be written into its database");
         }
     }
 
@@ -316,7 +316,7 @@ fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
     match schema::look_into(path).and_then(|(connection, _)| ways::named(&connection)) {
         Ok(_) => StoreError::BeyondMending(Box::new(error)),
         Err(other) => {
-            tracing::debug!(error = %other, "its sessions cannot be listed either");
+            tracing::debug!(error = %other, "the sessions of the damaged store cannot be listed either");
             StoreError::BeyondReading(Box::new(error))
         }
     }

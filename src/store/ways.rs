@@ -41,7 +41,7 @@ pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> 
                 }
                 Ok(false) => break,
                 Err(error) if error.is_damage() => {
-                    tracing::debug!(%error, index = index.name, "not every row can be looked at");
+                    tracing::debug!(%error, index = index.name, "an index cannot be checked");
                 }
                 Err(error) => return Err(error),
             }
@@ -91,7 +91,7 @@ pub(super) fn named(connection: &Connection) -> Result<Vec<NamedSession>, StoreE
         match follow(connection, way, &mut all) {
             Ok(()) => led = true,
             Err(error) => {
-                tracing::debug!(%error, way, "a way to the sessions is damaged");
+                tracing::debug!(%error, way, "a table or index that sessions are found by is damaged");
                 failure = Some(error);
             }
         }

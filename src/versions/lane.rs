@@ -246,7 +246,9 @@ impl Lane {
                 (ChannelKind::Chat, State::Said(state)) => {
                     match serde_json::from_value(Value::Object(state.clone())) {
                         Ok(state) => self.learn_chat(channel, Conversation::new(state, History::default())),
-                        Err(error) => tracing::error!(%error, channel, "a state cannot be read back"),
+                        Err(error) => {
+                            tracing::error!(%error, channel, "a state that the host has written cannot be read")
+                        }
                     }
                 }
                 (ChannelKind::Session, state) => {
@@ -402,7 +404,7 @@ impl Lane {
                 Some(change.channel)
             }
             Err(error) => {
-                tracing::error!(%error, "an action cannot be read back");
+                tracing::error!(%error, "an action that the host has written cannot be read");
                 None
             }
         }

@@ -124,7 +124,10 @@ impl Engine {
                     error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
                     lacks_room: true,
                 })?;
-                tracing::warn!(setting, "the system watches no more folders: one is looked at instead");
+                tracing::warn!(
+                    setting,
+                    "a folder is polled: the system watches no more folders (raise the setting)"
+                );
                 (tree, true)
             }
             Err(trouble) => {
@@ -161,7 +164,7 @@ impl Engine {
     /// Hears what the system has to say; returns whether there is anything to be looked at.
     pub fn hear(&mut self) -> bool {
         if let Err(error) = self.system.hear(&mut self.said) {
-            tracing::error!(%error, "the system cannot be heard: files are looked at instead");
+            tracing::error!(%error, "the system's news of files cannot be read: everything that is watched is compared anew");
             self.said.forgot = true;
         }
         !self.said.is_nothing()
@@ -178,7 +181,9 @@ impl Engine {
     pub fn look(&mut self) {
         let said = std::mem::take(&mut self.said);
         if said.forgot {
-            tracing::info!("the system has forgotten what was done: all that is watched is looked at");
+            tracing::info!(
+                "the system has dropped news of files: everything that is watched is compared anew"
+            );
         }
         for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_looked_at) {
             if said.forgot {

@@ -62,7 +62,7 @@ fn set<'a>(patterns: impl Iterator<Item = &'a str>) -> GlobSet {
         set.add(glob);
     });
     set.build().unwrap_or_else(|error| {
-        tracing::error!(%error, "the patterns of a watch cannot be put together");
+        tracing::error!(%error, "the patterns of a watch cannot be compiled");
         GlobSet::empty()
     })
 }

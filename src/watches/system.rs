@@ -326,7 +326,10 @@ mod linux {
                 let is_there = asked.number.is_some();
                 let only = MASK_OF_STEP.difference(WatchFlags::MASK_ADD);
                 if let Some(Err(trouble)) = is_there.then(|| self.add(folder, only).map(drop)) {
-                    tracing::debug!(?trouble, "a folder on somebody's way is not watched any more");
+                    tracing::debug!(
+                        ?trouble,
+                        "the watch of a folder on the path to a watched one cannot be narrowed"
+                    );
                 }
             }
             self.settle(folder);
@@ -369,7 +372,7 @@ mod linux {
     /// It may have gone by itself, which is as well.
     fn forget(queue: &OwnedFd, number: i32) {
         if let Err(error) = remove_watch(queue, number) {
-            tracing::debug!(%error, "a folder was not watched any more");
+            tracing::debug!(%error, "a folder's watch cannot be removed");
         }
     }
 

@@ -78,7 +78,7 @@ impl RpcError {
     /// We failed inside. The client is told no more than that; the reason is logged here, with the place that found it.
     #[track_caller]
     pub fn internal(reason: impl std::fmt::Display) -> Self {
-        tracing::error!(%reason, at = %Location::caller(), "a request cannot be answered: a defect");
+        tracing::error!(%reason, at = %Location::caller(), "a mistake of this program: a request cannot be answered");
         Self::new(rpc::INTERNAL_ERROR, "internal error; the log has the details")
     }
 

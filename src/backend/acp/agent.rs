@@ -377,7 +377,10 @@ impl Agent {
         if offers(&self.spec, is) == offers(&self.spec, expected) {
             return Ok(running);
         }
-        tracing::info!(agent = name, "it is started once more, because it has to be offered something else");
+        tracing::info!(
+            agent = name,
+            "the agent is started once more: it is one that is offered other capabilities"
+        );
         running.connection.stop();
         running.connection.ended().await;
         self.start_anew(tokens, is).await

@@ -16,7 +16,7 @@ pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
     let (tell, told) = oneshot::channel();
     let work = move || {
         if tell.send(work()).is_err() {
-            tracing::debug!("nobody waits any more for what was done on another thread");
+            tracing::debug!("the result of blocking work was dropped: nobody waits for it any more");
         }
     };
     thread::Builder::new().name("blocking".to_owned()).spawn(work)?;

@@ -196,7 +196,7 @@ impl Calls {
     pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
         if self.past.contains(id) {
-            tracing::debug!(id, "an update of a call of a turn that is over was ignored");
+            tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
             return Vec::new();
         }
         let id = self.name_anew(&said);

@@ -45,7 +45,7 @@ impl OfferedTools {
                 schema.as_object().is_some_and(|it| it.get("type").is_none_or(|kind| kind == "object"))
             });
             if !takes_an_object || offers.iter().any(|offer| offer.name == name) {
-                tracing::warn!(tool = tool.name, "a client's tool cannot be offered to agents");
+                tracing::warn!(tool = tool.name, "a client's tool is not offered to agents: its input is no object, or another tool has its name");
                 continue;
             }
             offers.push(ToolOffer { name, tool });

@@ -135,7 +135,7 @@ fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentB
         // Refused before an agent is told.
         MessageAttachment::Chat(_) => None,
         MessageAttachment::Unknown(attachment) => {
-            tracing::warn!("an attachment that nobody knows was not given to the agent: {attachment}");
+            tracing::warn!("an attachment of an unknown kind was not given to the agent: {attachment}");
             None
         }
     }

@@ -314,7 +314,10 @@ impl AcpConversation {
                 self.moved = true;
                 self.work_in(&directories);
             }
-            command => tracing::debug!(?command, "a command that does not fit the turn was ignored"),
+            command => tracing::debug!(
+                ?command,
+                "a command of the host was ignored: it does not fit the state of the turn"
+            ),
         }
         Next::Hear
     }
@@ -414,7 +417,10 @@ impl AcpConversation {
         let more = run.patience.more(&self.running.connection, limit, true);
         run.cancelled = Some(Instant::now() + more.unwrap_or(limit));
         if more.is_none() {
-            tracing::warn!(agent = self.agent.spec.name, "an agent that did not cancel its turn is stopped");
+            tracing::warn!(
+                agent = self.agent.spec.name,
+                "the agent is stopped: it did not cancel its turn in time"
+            );
             self.running.end("it did not give up a turn that was cancelled, and was stopped");
         }
         Next::Hear

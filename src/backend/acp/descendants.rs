@@ -60,7 +60,7 @@ impl FoundProcess {
             Err(_) => kill_process(pid, signal),
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "a descendant has ended meanwhile, or is another user's");
+            tracing::debug!(%error, "a process that an agent started cannot be killed: it has ended meanwhile, or is another user's");
         }
     }
 }

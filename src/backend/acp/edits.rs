@@ -53,11 +53,13 @@ pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
         let files = files.into_iter().take(FILES_MAX);
         let edits = files.filter_map(|(path, changes)| edit(path, &changes, moment)).collect::<Vec<_>>();
         if sender.send(edits).is_err() {
-            tracing::debug!("a file system took too long for a change to be shown");
+            tracing::debug!(
+                "a change of a file is shown without its contents: the file system took too long"
+            );
         }
     };
     if let Err(error) = thread::Builder::new().name("edits".to_owned()).spawn(look) {
-        tracing::error!(%error, "no thread to look at changes with");
+        tracing::error!(%error, "no thread can be started to read the contents of changed files");
         return Vec::new();
     }
     match tokio::time::timeout(PATIENCE, found).await {

@@ -125,7 +125,7 @@ impl Files {
 
     fn queue(&self, work: Work, room: Option<OwnedSemaphorePermit>) {
         if self.jobs.send(FileJob { work, _room: room }).is_err() {
-            tracing::error!("nobody is left to work with files");
+            tracing::error!("the thread that reads and writes files for agents has ended");
         }
     }
 

@@ -129,14 +129,14 @@ impl Guard {
         }
         let started = Arc::clone(&self.started);
         if let Err(error) = on_a_thread(move || started.end_the_rest()).await {
-            tracing::warn!(%error, "what a guard may have left behind is not looked for");
+            tracing::warn!(%error, "processes that a guard may have left behind cannot be looked for");
         }
         status
     }
 
     fn kill_group(&self) {
         if let Some(Err(error)) = self.pid.map(|pid| kill_process_group(pid, Signal::KILL)) {
-            tracing::debug!(%error, "nothing of a guard's group is left to be killed");
+            tracing::debug!(%error, "the process group of a guard cannot be killed: nothing is left of it");
         }
     }
 }
@@ -169,7 +169,7 @@ impl Started {
             }
         };
         if !descendants::kill(left_behind, reap, guard::PATIENCE) {
-            tracing::warn!("something that an agent has started cannot be killed");
+            tracing::warn!("a process that an agent started cannot be killed");
         }
     }
 

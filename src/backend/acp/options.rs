@@ -162,7 +162,7 @@ impl OfferedOptions {
     /// has any, and a model that is among them is not shown twice.
     pub fn take_list(&mut self, list: &RawValue) {
         let Some(raw) = read::<Vec<&RawValue>>(list.get()) else {
-            tracing::debug!("a list of options that cannot be read");
+            tracing::debug!("an agent's list of options cannot be read");
             return;
         };
         let read = raw.into_iter().filter_map(|option| setting(read(option.get())?));
@@ -329,7 +329,7 @@ impl Setting {
 
 fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
     serde_json::from_str(json)
-        .inspect_err(|error| tracing::debug!(%error, "settings of a session that cannot be read"))
+        .inspect_err(|error| tracing::debug!(%error, "what an agent says of its settings cannot be read"))
         .ok()
 }
 

@@ -290,7 +290,10 @@ impl Shared {
         line.push('\n');
         self.waiting_bytes.fetch_add(line.len(), Ordering::AcqRel);
         if self.outgoing.send(line.into()).is_err() {
-            tracing::debug!(agent = self.agent, "a message came too late for the agent");
+            tracing::debug!(
+                agent = self.agent,
+                "a message to the agent was dropped: its connection is closed"
+            );
         }
     }
 
@@ -320,7 +323,10 @@ impl Shared {
         };
         self.taken.fetch_add(1, Ordering::AcqRel);
         if !is_taken {
-            tracing::debug!(agent = self.agent, "a message came too late for its listener");
+            tracing::debug!(
+                agent = self.agent,
+                "a message of the agent was dropped: nobody listens for it any more"
+            );
         }
     }
 
@@ -328,7 +334,11 @@ impl Shared {
     fn keep(&self, session: &str, update: &RawValue) {
         let mut routes = self.routes();
         if routes.left.contains(session) {
-            tracing::debug!(agent = self.agent, session, "an update of a session that was left was ignored");
+            tracing::debug!(
+                agent = self.agent,
+                session,
+                "an update was ignored: the host has left its session"
+            );
             return;
         }
         routes.unclaimed_bytes += session.len() + update.get().len();
@@ -337,11 +347,7 @@ impl Shared {
             let Some((session, lost)) = routes.unclaimed.pop_front() else { return };
             routes.unclaimed_bytes -= session.len() + lost.get().len();
             let session = text::message(&session);
-            tracing::warn!(
-                agent = self.agent,
-                session,
-                "an update of a session that nobody knows was dropped"
-            );
+            tracing::warn!(agent = self.agent, session, "an update was dropped: its session is unknown");
         }
     }
 
@@ -368,7 +374,11 @@ impl Shared {
                         self.give(ear, AgentSaid::Answer(id, answer)).await;
                     }
                     None => {
-                        tracing::debug!(agent = self.agent, id = id.get(), "nobody asked for this answer")
+                        tracing::debug!(
+                            agent = self.agent,
+                            id = id.get(),
+                            "an answer of the agent was ignored: no request of its id is open"
+                        )
                     }
                 }
             }
@@ -401,7 +411,9 @@ impl Shared {
                         None => self.keep(&session, update),
                     }
                 }
-                Err(error) => tracing::warn!(agent = self.agent, %error, "an update that does not fit"),
+                Err(error) => {
+                    tracing::warn!(agent = self.agent, %error, "an update of the agent was ignored: it does not fit")
+                }
             },
             "$/cancel_request" => {
                 let Ok(Withdrawal { request }) = serde_json::from_str(params) else { return };
@@ -411,7 +423,11 @@ impl Shared {
                     self.give(ear, AgentSaid::Withdrawn(request)).await;
                 }
             }
-            method => tracing::debug!(agent = self.agent, method, "a notification that nobody knows"),
+            method => tracing::debug!(
+                agent = self.agent,
+                method,
+                "a notification of the agent was ignored: its method is unknown"
+            ),
         }
     }
 
@@ -423,7 +439,11 @@ impl Shared {
             .and_then(|params| Some((params, serde_json::from_str::<RequestSubject<'_>>(params.get()).ok()?)))
             .filter(|(_, about)| about.session.is_some() || about.request.is_some());
         let Some((params, RequestSubject { session, request })) = about else {
-            tracing::debug!(agent = self.agent, method, "a request about no session");
+            tracing::debug!(
+                agent = self.agent,
+                method,
+                "a request of the agent was refused: it names no session"
+            );
             return self.answer(&id, Err(RequestError::MethodNotServed));
         };
         let ear = {

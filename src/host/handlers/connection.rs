@@ -148,13 +148,17 @@ impl Host {
             result.extend_from_slice(b"],\"missing\":");
             result.extend_from_slice(&to_json(&missing));
             result.push(b'}');
-            tracing::info!(client = params.client_id, bytes = actions.len(), "a client is back: replay");
+            tracing::info!(
+                client = params.client_id,
+                bytes = actions.len(),
+                "a client has reconnected: it gets the actions that it missed"
+            );
             let missed = missed.unwrap_or_default().of_follower(wanted.clone());
             self.go_on(connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
             return Ok((Subscribed::States(states), missed));
         }
-        tracing::info!(client = params.client_id, "a client is back: snapshots");
+        tracing::info!(client = params.client_id, "a client has reconnected: it gets snapshots");
         let mut states = self.take_up(connection, Method::Reconnect, &params.subscriptions);
         let followed = match aside {
             Some(Aside::OnlyLooks) => {

@@ -200,7 +200,9 @@ pub mod unix {
             Ok(peer) => {
                 return tracing::warn!(user = peer.uid(), "a client is not let in: it is another user's")
             }
-            Err(error) => return tracing::warn!(%error, "a client is not let in: nobody knows whose it is"),
+            Err(error) => {
+                return tracing::warn!(%error, "a client is not let in: its user cannot be found out")
+            }
         }
         let opened =
             sockets::open(door, AtEnd::Close, stream.into_split(), BytesMut::new(), terms.clone(), is_deaf);
@@ -225,7 +227,7 @@ pub mod unix {
             // Another process may have taken the name meanwhile.
             if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
                 if let Err(error) = fs::remove_file(&self.path) {
-                    tracing::debug!(%error, path = %self.path.display(), "a socket is left behind");
+                    tracing::debug!(%error, path = %self.path.display(), "the socket of a listener cannot be removed");
                 }
             }
         }

@@ -76,7 +76,7 @@ fn reachable(ours: IpAddr) -> IpAddr {
 impl Drop for Announced {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, "an editor is still told where was listened");
+            tracing::debug!(%error, "the file that tells editors of a listener cannot be removed");
         }
     }
 }

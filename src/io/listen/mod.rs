@@ -176,9 +176,9 @@ async fn greet(
 fn keep_alive(stream: &TcpStream) {
     #[cfg(unix)]
     if let Err(error) = rustix::net::sockopt::set_socket_keepalive(stream, true) {
-        tracing::debug!(%error, "it will not be noticed when a client's machine is gone");
+        tracing::debug!(%error, "TCP keepalive cannot be turned on: a client whose machine is gone is not noticed");
     }
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "small messages may be late");
+        tracing::debug!(%error, "`TCP_NODELAY` cannot be set: small messages may be late");
     }
 }

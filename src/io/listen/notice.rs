@@ -64,7 +64,7 @@ pub struct PutUp(PathBuf);
 impl Drop for PutUp {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, "the state folder still tells where was listened");
+            tracing::debug!(%error, "the file that tells of listeners cannot be removed from the state folder");
         }
     }
 }

@@ -107,15 +107,19 @@ async fn serve<R: AsyncRead + Unpin>(
         .map(|()| true)
     };
     let answered = tokio::time::timeout(LINGER, answer).await;
-    tracing::debug!(?connection, ?answered, "a client is heard no more");
+    tracing::debug!(?connection, ?answered, "the WebSocket of a client is read no more");
     if !matches!(answered, Ok(Ok(false))) {
         let ended = tokio::time::timeout(LINGER, asides.send(ControlFrame::End)).await;
-        tracing::debug!(?connection, is_told = ended.is_ok(), "a client is told nothing more");
+        tracing::debug!(
+            ?connection,
+            is_told = ended.is_ok(),
+            "the WebSocket of a client is closed for writing"
+        );
     }
     // What it has still said is read and thrown away: else the system takes back what it has not read yet.
     let reader = &mut socket.get_mut().reader;
     let rest = tokio::time::timeout(LINGER, tokio::io::copy(reader, &mut tokio::io::sink())).await;
-    tracing::debug!(?connection, ?rest, "a client has hung up, or was given up");
+    tracing::debug!(?connection, ?rest, "the WebSocket of a client is closed");
 }
 
 /// Hears messages until there are no more.

@@ -88,7 +88,11 @@ impl Sidecar {
                 self.feed(Input::Shutdown(how));
             }
             AtEnd::Close => {
-                tracing::info!(connection = connection.0, ?failure, "a client has ended its input");
+                tracing::info!(
+                    connection = connection.0,
+                    ?failure,
+                    "a client has closed its side of the connection"
+                );
                 link.has_departed = true;
                 link.unreadable = failure;
                 let expected = link.expected();
@@ -107,7 +111,10 @@ impl Sidecar {
     /// A connection is to end now: nothing more is read, what runs is cancelled, and what waits is written.
     pub(super) fn cut_short(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
-        tracing::info!(connection = connection.0, "a client is to leave");
+        tracing::info!(
+            connection = connection.0,
+            "a client is disconnected as soon as what waits for it is written"
+        );
         link.stop_hearing();
         link.has_departed = true;
         link.leave_by = Some(Instant::now() + LEAVE_WITHIN);

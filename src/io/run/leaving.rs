@@ -97,7 +97,7 @@ impl Sidecar {
         // Their guards see to it, whether or not we hear of it.
         let all = async { tokio::join!(self.agents.stop(), self.ptys.stop()) };
         if tokio::time::timeout_at(by, all).await.is_err() {
-            tracing::warn!("agents take long to end");
+            tracing::warn!("the host leaves before its agents and terminals have ended: they take too long");
         }
     }
 

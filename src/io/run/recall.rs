@@ -26,7 +26,7 @@ impl Sidecar {
         let interrupted = match self.reader().map(Reader::interrupted) {
             Some(Ok(interrupted)) => interrupted,
             Some(Err(error)) => {
-                tracing::error!(%error, "interrupted turns cannot be looked for");
+                tracing::error!(%error, "the turns that the last end of the host interrupted cannot be looked for");
                 return;
             }
             None => return,
@@ -221,7 +221,7 @@ impl Sidecar {
                     self.carry_out(output);
                 }
                 if was_failing {
-                    tracing::warn!("everything is kept again");
+                    tracing::warn!("the store can be written again");
                     self.feed(Input::Failing(None));
                 }
             }

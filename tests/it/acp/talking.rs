@@ -261,8 +261,8 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
     assert!(matches!(late[..], [line] if line.contains("WARN") && line.contains("a0")), "{logged}");
 }
 
-/// How many turns of an agent that says nothing are tried until one is quick.
-const QUICK_WITHIN: usize = 100;
+/// How many turns of an agent that says nothing are tried until one is quick; on a machine that is busy, many are not.
+const QUICK_WITHIN: usize = 1000;
 
 #[test]
 fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {

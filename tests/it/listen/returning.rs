@@ -57,7 +57,12 @@ fn a_permission_outlives_the_only_window_when_it_is_loaded_anew() {
         }
         drop(client);
         // Nobody is there now.
-        while !host.log.recv_timeout(HUNG).expect("it is noticed").contains("a client has ended its input") {}
+        while !host
+            .log
+            .recv_timeout(HUNG)
+            .expect("it is noticed")
+            .contains("a client has closed its side of the connection")
+        {}
         let (mut client, state) = another(&host);
         let call = &state["activeTurn"]["responseParts"][0]["toolCall"];
         assert_eq!(call["status"], "pending-confirmation", "{state}");

@@ -187,9 +187,9 @@ async fn accept(listener: UnixListener, links: Arc<LinksByToken>, stop: Cancella
             Ok((stream, stranger)) if is_of_this_user(&stream) => {
                 tokio::spawn(let_in(stream, stranger, Arc::clone(&links)));
             }
-            Ok(_) => tracing::warn!("another user has tried to reach the tools of a client"),
+            Ok(_) => tracing::warn!("a connection to the tools of clients was refused: it is another user's"),
             Err(error) => {
-                tracing::warn!(%error, "an MCP server of an agent cannot be accepted");
+                tracing::warn!(%error, "an agent's connection to the tools of clients cannot be accepted");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -204,13 +204,15 @@ async fn let_in(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<L
     let mut lines = Lines::new(stream);
     let token = match timeout(TOKEN_WITHIN, lines.next()).await {
         Ok(Some(token)) => token,
-        _ => return tracing::warn!("somebody has reached for the tools of a client without a token"),
+        _ => return tracing::warn!("a connection to the tools of clients was refused: it gave no token"),
     };
     let link = links.all().get(&token).cloned();
     drop(stranger);
     match link {
         Some(link) => server::serve(lines, link).await,
-        None => tracing::warn!("somebody has reached for the tools of a client with a token of no session"),
+        None => tracing::warn!(
+            "a connection to the tools of clients was refused: its token belongs to no session"
+        ),
     }
 }
 
@@ -259,7 +261,7 @@ impl SocketFolder {
 impl Drop for SocketFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::debug!(%error, "the folder of a socket was not removed");
+            tracing::debug!(%error, "the folder of the socket for client tools cannot be removed");
         }
     }
 }
@@ -277,7 +279,7 @@ fn remove_left_behind(base: &Path) {
         if is_gone && Probe::connect(entry.path().join("tools")).is_err_and(refused) {
             // Another user's is not ours to remove.
             if let Err(error) = fs::remove_dir_all(entry.path()) {
-                tracing::debug!(%error, "the folder of a host that is gone was not removed");
+                tracing::debug!(%error, "the folder that a dead host has left cannot be removed");
             }
         }
     }

@@ -54,7 +54,10 @@ impl Called {
     /// Answers it.
     pub fn answer(&self, result: Value) {
         if self.results.send((self.number, result)).is_err() {
-            tracing::debug!(tool = self.tool, "the agent does not wait for a client's tool any more");
+            tracing::debug!(
+                tool = self.tool,
+                "the result of a client's tool was dropped: the agent does not wait for it any more"
+            );
         }
     }
 }
@@ -90,7 +93,7 @@ impl Lines {
             Ok(_) if self.line.ends_with(b"\n") => {}
             Ok(_) => return None,
             Err(error) => {
-                tracing::debug!(%error, "an MCP server of an agent cannot be read");
+                tracing::debug!(%error, "a connection to the tools of clients cannot be read");
                 return None;
             }
         }
@@ -149,7 +152,7 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
         };
         let Some(said) = said else { continue };
         if let Err(error) = lines.say(said).await {
-            tracing::debug!(%error, "an MCP server of an agent cannot be written to");
+            tracing::debug!(%error, "a connection to the tools of clients cannot be written to");
             break;
         }
     }
@@ -193,7 +196,7 @@ impl Serving {
             "tools/list" => {
                 let offered = Arc::clone(&self.link.tools.borrow());
                 let tools = offered.listed();
-                tracing::debug!(tools = ?offered.names(), "an agent has asked for the tools of clients");
+                tracing::debug!(tools = ?offered.names(), "an agent has listed the tools of clients");
                 self.listens = true;
                 self.link.lists.send_replace(Some(offered));
                 self.tell(ToolServerEvent::Listed).await;
@@ -238,7 +241,7 @@ impl Serving {
 
     async fn tell(&self, heard: ToolServerEvent) {
         if self.link.said.send(heard).await.is_err() {
-            tracing::debug!("an agent uses its MCP server after its session was closed");
+            tracing::debug!("a request for the tools of clients was refused: the session is closed");
         }
     }
 }

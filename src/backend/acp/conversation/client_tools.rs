@@ -103,7 +103,7 @@ impl AcpConversation {
         let must = loses_nothing && server.is_ok_and(Server::is_out_of_date);
         if must {
             let agent = &self.agent.spec.name;
-            tracing::info!(agent, "a session is opened anew, to have the tools of clients");
+            tracing::info!(agent, "the agent's session is opened anew, so that it gets the tools of clients");
             if self.is_new {
                 // Nothing was said in it: another one is as good.
                 self.pending.push_back(Event::Handle(None));

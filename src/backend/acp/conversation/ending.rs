@@ -21,7 +21,7 @@ impl AcpConversation {
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
         let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
         if self.is_known && refused && untouched {
-            tracing::info!(agent = self.agent.spec.name, %failure, "a session that was forgotten is taken up again");
+            tracing::info!(agent = self.agent.spec.name, %failure, "the agent has forgotten its session, which is resumed or loaded again");
             return true;
         }
         false
@@ -37,7 +37,7 @@ impl AcpConversation {
                     Ok(answer) => self.learn_from_answer(answer),
                     Err(error) => {
                         // It has answered, so it is done; why it stopped is not known.
-                        tracing::warn!(agent = self.agent.spec.name, %error, "an answer to a prompt: {answer}");
+                        tracing::warn!(agent = self.agent.spec.name, %error, "an answer to `session/prompt` does not fit: {answer}");
                         TurnEnd::Complete
                     }
                 }
@@ -122,7 +122,9 @@ impl AcpConversation {
             Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
             Some(_) => self.end(answered.with_context(|| how)?),
             None if self.settings.are_waited_for() => bail!(how),
-            None => tracing::info!(agent = self.agent.spec.name, how, "an agent has ended between turns"),
+            None => {
+                tracing::info!(agent = self.agent.spec.name, how, "the agent has ended while no turn ran")
+            }
         }
         Ok(Next::Leave)
     }

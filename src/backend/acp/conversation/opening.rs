@@ -71,7 +71,10 @@ impl AcpConversation {
                     }
                 }
                 Err(error) if error.is::<NotTakenUp>() => {
-                    tracing::warn!(agent = agent.spec.name, "a session is not taken up again: {error:#}");
+                    tracing::warn!(
+                        agent = agent.spec.name,
+                        "a session of the agent cannot be resumed or loaded: {error:#}"
+                    );
                 }
                 opened => return opened,
             }
@@ -186,7 +189,7 @@ async fn take_up(
             }
             Ok(Err(failure)) if login::is_required(&failure) => return Err(refused(method, &failure)),
             Ok(Err(failure)) => {
-                tracing::info!(agent = name, method, %failure, "a session is not taken up again");
+                tracing::info!(agent = name, method, %failure, "the agent cannot resume or load a session");
             }
             Err(error) => {
                 agent.has_failed_at(method, session);
@@ -208,7 +211,7 @@ async fn fork(
     let answer = match ask(ear, "session/fork", params, limit, of_session).await? {
         Ok(answer) => answer,
         Err(failure) => {
-            tracing::info!(%failure, "a session is not copied");
+            tracing::info!(%failure, "the agent cannot fork a session");
             return Ok(None);
         }
     };
@@ -266,7 +269,7 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
         }
     });
     if heard_out.await.is_err() {
-        tracing::warn!("an agent has gone on talking after it had loaded a session");
+        tracing::warn!("an agent has sent updates after its answer to `session/load`");
     }
 }
 

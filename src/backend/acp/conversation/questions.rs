@@ -148,7 +148,11 @@ impl AcpConversation {
                 self.tell(TurnEvent::Question { id, message, url, questions });
             }
             Err(error) => {
-                tracing::warn!(agent = self.agent.spec.name, error, "a question that is not understood");
+                tracing::warn!(
+                    agent = self.agent.spec.name,
+                    error,
+                    "a question of the agent was refused: it is not understood"
+                );
                 self.ear.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }

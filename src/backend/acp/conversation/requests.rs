@@ -71,7 +71,11 @@ impl AcpConversation {
                 self.asked_of_workspace(request, method, params);
             }
             _ => {
-                tracing::debug!(agent = self.agent.spec.name, method, "a request that is not served");
+                tracing::debug!(
+                    agent = self.agent.spec.name,
+                    method,
+                    "a request of the agent was refused: its method is not served"
+                );
                 self.ear.answer(&request, Err(RequestError::MethodNotServed));
             }
         }
@@ -90,7 +94,7 @@ impl AcpConversation {
                 }
             }
             Err(error) => {
-                tracing::warn!(agent = self.agent.spec.name, %error, "a request that does not fit");
+                tracing::warn!(agent = self.agent.spec.name, %error, "a request of the agent was refused: its params do not fit");
                 self.ear.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }

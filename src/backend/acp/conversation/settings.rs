@@ -138,7 +138,7 @@ impl Settings {
             // What is said at the beginning is taken on trust, and clients say settings of their own: the host leaves
             // them out where it knows better.
             if self.opening.is_some() && !self.options.offers(&id, &value) {
-                tracing::info!(agent, setting = id, "a setting was left out that the agent does not offer");
+                tracing::info!(agent, setting = id, "a setting was left out: the agent does not offer it");
                 continue;
             }
             let why = match self.options.value(&id) {
@@ -146,7 +146,7 @@ impl Settings {
                 Some(now) => tried.remove(&id).flatten().unwrap_or_else(|| format!("it stays with {now}")),
                 None => tried.remove(&id).flatten().unwrap_or_else(|| "it has no such setting".to_owned()),
             };
-            tracing::warn!(agent, setting = id, why, "an agent has not taken a setting");
+            tracing::warn!(agent, setting = id, why, "the agent has refused a setting");
             self.refused.push(text::message(&format!("The agent has not taken `{id}` = {value}: {why}")));
         }
     }
@@ -372,7 +372,7 @@ impl AcpConversation {
         let update: SettingsUpdate<'_> = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
-                tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
+                tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
                 return;
             }
         };

@@ -78,7 +78,7 @@ impl AcpConversation {
                     // The schema knows less of it than we do.
                     return self.session_updated(raw);
                 }
-                tracing::debug!(agent = self.agent.spec.name, %error, "an update that nobody knows: {raw}");
+                tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
                 return self.keep_update(raw);
             }
         };
@@ -105,13 +105,22 @@ impl AcpConversation {
             SessionUpdate::UsageUpdate(_) => self.note(besides::CONTEXT, unplaced(raw)),
             // Part of a turn that is over, perhaps: it begins nothing, but somebody may miss it.
             SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
-                tracing::warn!(agent = self.agent.spec.name, "text outside of a turn is not shown: {raw}");
+                tracing::warn!(
+                    agent = self.agent.spec.name,
+                    "text of the agent is not shown, because no turn runs: {raw}"
+                );
             }
             SessionUpdate::Notice(notice) if !runs => {
                 let (title, why) = (&notice.title, notice.description.as_deref().unwrap_or_default());
-                tracing::warn!(agent = self.agent.spec.name, "a notice outside of a turn: {title} {why}");
+                tracing::warn!(
+                    agent = self.agent.spec.name,
+                    "a notice of the agent is not shown, because no turn runs: {title} {why}"
+                );
             }
-            _ if !runs => tracing::debug!(agent = self.agent.spec.name, "an update outside of a turn: {raw}"),
+            _ if !runs => tracing::debug!(
+                agent = self.agent.spec.name,
+                "an update of the agent was ignored, because no turn runs: {raw}"
+            ),
             SessionUpdate::AgentMessageChunk(chunk) => self.heard_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.heard_chunk(TextKind::Reasoning, chunk, raw),
             SessionUpdate::ToolCall(_) => {
@@ -125,7 +134,9 @@ impl AcpConversation {
             SessionUpdate::Notice(notice) => self.noticed(notice),
             SessionUpdate::CompactionUpdate(update) => self.compacted(update),
             SessionUpdate::CompactionSummaryChunk(chunk) => self.summed_up(chunk),
-            _ => tracing::debug!(agent = self.agent.spec.name, "an update that is not shown: {raw}"),
+            _ => {
+                tracing::debug!(agent = self.agent.spec.name, "an update of a kind that is not shown: {raw}")
+            }
         }
     }
 

@@ -148,7 +148,7 @@ impl AcpConversation {
     fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), RequestError> {
         let (run, _) = self.running_turn()?;
         let (name, screen) = self.terminals.start(request, launch, run, &self.agent.commands)?;
-        tracing::info!(agent = self.agent.spec.name, name, "a command is run: {}", screen.title);
+        tracing::info!(agent = self.agent.spec.name, name, "a command runs for the agent: {}", screen.title);
         self.calls.screens.add(name.clone(), Arc::clone(&screen));
         if !self.calls.any_open() {
             let input =

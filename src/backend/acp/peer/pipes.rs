@@ -25,7 +25,7 @@ pub(super) async fn write(
     let writing = async {
         while let Some(line) = lines.recv().await {
             if let Err(error) = input.write_all(&line).await {
-                tracing::debug!(agent = shared.agent, %error, "the agent takes nothing more");
+                tracing::debug!(agent = shared.agent, %error, "the agent's stdin cannot be written to any more");
                 return;
             }
             shared.waiting_bytes.fetch_sub(line.len(), Ordering::AcqRel);

@@ -226,7 +226,7 @@ async fn attend(
                     }
                     screen.set_stage(stage_of(news));
                 }
-                Some(None) => tracing::warn!("the guard of a command says what nobody knows"),
+                Some(None) => tracing::warn!("the guard of a command has said something unknown"),
                 None => break,
             },
             // What it has told is read to its end all the same.
