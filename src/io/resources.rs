@@ -87,14 +87,14 @@ pub struct ResourceAnswer {
     /// Who has asked.
     pub connection: ConnectionId,
     /// The answer.
-    pub answer: Answered,
+    pub answer: JobOutcome,
     /// Which job it was, if it was begun.
     job: Option<u64>,
 }
 
 /// What has come of a request.
 #[derive(Debug)]
-pub enum Answered {
+pub enum JobOutcome {
     /// This answers it.
     Frame(Frame),
     /// The core is told, and answers it.
@@ -190,7 +190,7 @@ impl Resources {
         let bytes = bytes_of(&resource);
         if !self.has_room_for(connection, bytes) {
             let error = RpcError::unavailable("too many requests about files wait already");
-            let answer = Answered::Frame(Frame::Error { id: Some(id), error });
+            let answer = JobOutcome::Frame(Frame::Error { id: Some(id), error });
             return send(&self.answers, ResourceAnswer { connection, answer, job: None });
         }
         self.waiting_bytes += bytes;
@@ -248,20 +248,20 @@ impl Resources {
                 Resource::TakeBack { taken, below } => {
                     let outcomes = changing::take_back(&taken, &ground.folders(&below));
                     let id = asked.clone();
-                    Answered::Core(Box::new(Input::TakenBack { connection, id, taken, outcomes }))
+                    JobOutcome::Core(Box::new(Input::TakenBack { connection, id, taken, outcomes }))
                 }
-                resource => Answered::Frame(answer(asked.clone(), resource, &ground)),
+                resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
             }));
             let failed = |_| {
                 let error = RpcError::internal("a panic while a file or folder was worked with; see above");
-                Answered::Frame(Frame::Error { id: Some(asked), error })
+                JobOutcome::Frame(Frame::Error { id: Some(asked), error })
             };
             send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(failed), job });
         };
         self.running.push(RunningJob { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
-            let answer = Answered::Frame(Frame::Error { id: Some(id), error });
+            let answer = JobOutcome::Frame(Frame::Error { id: Some(id), error });
             send(&self.answers, ResourceAnswer { connection, answer, job });
         }
     }

@@ -34,7 +34,7 @@ use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
 use super::ptys::Ptys;
 use super::readers::Readers;
-use super::resources::{Answered, Ground, Resources};
+use super::resources::{Ground, JobOutcome, Resources};
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
@@ -466,8 +466,8 @@ impl Sidecar {
             LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);
                 match answered.answer {
-                    Answered::Frame(frame) => self.answer(answered.connection, &frame),
-                    Answered::Core(input) => {
+                    JobOutcome::Frame(frame) => self.answer(answered.connection, &frame),
+                    JobOutcome::Core(input) => {
                         self.answer_has_come(answered.connection);
                         self.feed(*input);
                     }
