@@ -15,7 +15,7 @@
 //! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
 //! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
 //! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
-//! client holds), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
+//! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
 //! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
@@ -36,6 +36,7 @@ mod clients;
 mod config;
 mod contents;
 mod credentials;
+mod cursors;
 mod departures;
 mod described;
 mod directories;

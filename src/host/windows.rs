@@ -12,11 +12,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use ahp_types::actions::{ChatTruncatedAction, StateAction};
 use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use base64::Engine;
 use bytes::Bytes;
 use serde::Deserialize;
 
+use super::cursors::CursorOf;
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
 use super::model::{Subscription, Window};
 use super::sequence::loading_line;
@@ -27,9 +26,6 @@ use crate::wire::errors::RpcError;
 
 /// So many turns are loaded at once for a client that has not said how many it wants.
 const PAGE_TURNS: usize = 20;
-
-/// What a cursor begins with, so that one that was made elsewhere is known.
-const CURSOR_MARK: &str = "ahp-sidecar:turns:";
 
 impl Subscription {
     /// What a client asks for when it subscribes.
@@ -241,13 +237,13 @@ impl Naming {
 /// The cursor of a window that begins at this turn: it names the turn before.
 pub(super) fn cursor_before(ChatKey(number): ChatKey, history: &History, start: usize) -> Option<String> {
     let before = history.turns().get(start.checked_sub(1)?)?;
-    Some(URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{number}:{}", before.id())))
+    Some(CursorOf::Turns.write(format_args!("{number}:{}", before.id())))
 }
 
 /// The turn that a cursor of this chat names.
 fn read_cursor(ChatKey(number): ChatKey, cursor: &str) -> Option<String> {
-    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
-    let (chat, turn) = text.strip_prefix(CURSOR_MARK)?.split_once(':')?;
+    let place = CursorOf::Turns.read(cursor)?;
+    let (chat, turn) = place.split_once(':')?;
     (chat.parse() == Ok(number)).then(|| turn.to_owned())
 }
 

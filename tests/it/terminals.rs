@@ -5,9 +5,10 @@
 
 use ahp::reducers::apply_action_to_terminal;
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, RunId, TerminalEvent, ToolGate, ToolOutcome,
-    TurnEnd, TurnEvent,
+    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, SavedChat, SavedSession,
+    TerminalEvent, ToolGate, ToolOutcome, TurnEnd, TurnEvent,
 };
+use ahp_sidecar::host::LoadedSession;
 use ahp_sidecar::wire::terminals::{OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_MAX};
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::state::{
@@ -383,6 +384,84 @@ fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
         world.say(json!({ "method": "dispatchAction", "params": params }));
         assert_eq!(world.lines()[0]["params"].get("rejectionReason").is_some(), is_refused);
     }
+}
+
+#[test]
+fn what_went_on_behind_a_call_is_told_to_be_over_by_the_host_after() {
+    let (mut world, uri) = World::new();
+    let claim = json!({ "kind": "session", "session": SESSION, "chat": CHAT });
+    let action = json!({ "type": "terminal/claimed", "claim": claim });
+    let params = json!({ "channel": uri, "clientSeq": 2, "action": action });
+    let mut outputs =
+        world.core.feed_and_save(said(CLIENT, json!({ "method": "dispatchAction", "params": params })));
+    world.done();
+    outputs.extend(std::mem::take(&mut world.outputs));
+    world.report(TurnEvent::Ended(TurnEnd::Complete));
+    outputs.extend(std::mem::take(&mut world.outputs));
+    outputs.extend(world.core.feed(Input::Save));
+    let (mut session, mut chat, mut turns) = (None, None, Vec::new());
+    for output in outputs {
+        match output {
+            Output::Record(Record::Session(row)) => session = Some(row),
+            Output::Record(Record::Chat(row)) => chat = Some(row),
+            Output::Record(Record::Turn(_, _, turn)) => turns.push(turn),
+            _ => {}
+        }
+    }
+    let row = chat.unwrap();
+    let saved = SavedChat { row, turns, actions: Vec::new(), sifted: false, progress: None };
+    let saved = SavedSession { row: session.unwrap(), chats: vec![saved], deaths: 0 };
+    let mut host = Core::new();
+    let outputs = host.feed(Input::Restored(Box::new(LoadedSession::of(saved, &Default::default()))));
+    let removed = outputs.iter().filter_map(|output| match output {
+        Output::Record(Record::Action(_, line)) => serde_json::from_slice::<Value>(&line.line).ok(),
+        _ => None,
+    });
+    let removed: Vec<Value> = removed.map(|line| line["params"]["action"].clone()).collect();
+    assert_eq!(removed, [json!({ "type": "chat/backgroundWorkRemoved", "id": uri })]);
+}
+
+#[test]
+fn a_command_that_runs_goes_where_its_chat_goes() {
+    let (mut world, _) = World::new();
+    world.done();
+    world.report(TurnEvent::Ended(TurnEnd::Complete));
+    world.lines();
+    // Another chat of the session: the first one stays.
+    world.say(
+        json!({ "id": 5, "method": "createChat", "params": { "channel": SESSION, "chat": "ahp-chat:/b" } }),
+    );
+    let message = json!({ "text": "go", "origin": { "kind": "user" } });
+    let action = json!({ "type": "chat/turnStarted", "turnId": "t2", "message": message });
+    let params = json!({ "channel": "ahp-chat:/b", "clientSeq": 1, "action": action });
+    world.say(json!({ "method": "dispatchAction", "params": params }));
+    world.chat = opened(&world.outputs);
+    world.hear(Event::Opened);
+    let started = world.outputs.iter().find_map(|output| match output {
+        Output::Agent(_, command) => match &**command {
+            Command::StartTurn { run, .. } => Some(*run),
+            _ => None,
+        },
+        _ => None,
+    });
+    world.run = started.unwrap();
+    world.say(json!({ "id": 6, "method": "subscribe", "params": { "channel": "ahp-chat:/b" } }));
+    world.call("c");
+    world.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned(), detaches: true });
+    world.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
+    let content = world.told("chat/toolCallContentChanged");
+    let uri = content["content"][0]["resource"].as_str().unwrap().to_owned();
+    let state = world.follow(&uri);
+    world.done();
+    world.report(TurnEvent::Ended(TurnEnd::Complete));
+    world.say(json!({ "id": 7, "method": "createSession", "params": { "channel": "ahp-session:/o" } }));
+    let destination = json!({ "kind": "session", "session": "ahp-session:/o" });
+    let params = json!({ "channel": "ahp-chat:/b", "destination": destination });
+    world.say(json!({ "id": 8, "method": "moveChat", "params": params }));
+    let mirror = world.mirror(state, &uri);
+    let claim = serde_json::to_value(&mirror.claim).unwrap();
+    assert_eq!((&claim["session"], &claim["chat"]), (&json!("ahp-session:/o"), &json!("ahp-chat:/b")));
+    assert_eq!(mirror, world.follow(&uri));
 }
 
 #[test]

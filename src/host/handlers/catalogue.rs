@@ -7,14 +7,13 @@ use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedActi
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
 use ahp_types::notifications::SessionRemovedParams;
 use ahp_types::state::{SessionActiveClient, SessionState};
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use base64::Engine;
 use bytes::Bytes;
 
 use super::chats::Beginning;
 use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::catalogue::{row_of, summary_of, FIRST_TITLE};
 use crate::host::config::{check_complete, settings_of, shown};
+use crate::host::cursors::CursorOf;
 use crate::host::directories::usable_directory;
 use crate::host::effects::{
     AgentDescription, ChatKey, ConnectionId, Frame, Listed, Output, Page, Place, Record,
@@ -344,16 +343,13 @@ fn new_directories(
     Ok(Some(directories))
 }
 
-/// What a cursor begins with, so that one that was made elsewhere is known.
-const CURSOR_MARK: &str = "ahp-sidecar:sessions:";
-
 fn write_cursor(Place { modified_at, key: SessionKey(number) }: &Place) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{CURSOR_MARK}{modified_at}:{number}"))
+    CursorOf::Sessions.write(format_args!("{modified_at}:{number}"))
 }
 
 fn read_cursor(cursor: &str) -> Option<Place> {
-    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
-    let (modified_at, number) = text.strip_prefix(CURSOR_MARK)?.rsplit_once(':')?;
+    let place = CursorOf::Sessions.read(cursor)?;
+    let (modified_at, number) = place.rsplit_once(':')?;
     Some(Place { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
 }
 
@@ -384,12 +380,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_come_back_and_foreign_ones_do_not() {
+    fn a_cursor_names_the_place_that_it_was_made_of() {
         let place = Place { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
         assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
-        for foreign in
-            ["", "x", "%%%", &URL_SAFE_NO_PAD.encode("somebody's:1"), &URL_SAFE_NO_PAD.encode([255])]
-        {
+        for foreign in ["", "x", &CursorOf::Turns.write(format_args!("2026:17"))] {
             assert_eq!(read_cursor(foreign), None, "{foreign}");
         }
     }
