@@ -6,13 +6,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use serde::{Deserialize, Serialize};
+
 use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide};
 
 use super::effects::ChatKey;
+use super::effects::FileText;
 use super::model::{Chat, SessionKey};
 use super::Host;
 use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
-use crate::wire::changesets::ChangesetScope;
+use crate::wire::changesets::{changeset_uri, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
 
@@ -30,12 +33,85 @@ pub(super) struct TurnOf<'a> {
     edits: Vec<&'a CallEdit>,
 }
 
-/// An edit, and where it was said.
+/// An edit, and in which turns what was there before it and behind it is found.
 #[derive(Debug, Clone, Copy)]
-struct SaidEdit<'a> {
-    chat: ChatKey,
-    turn: &'a str,
+pub(super) struct SaidEdit<'a> {
+    before_in: (ChatKey, &'a str),
+    after_in: (ChatKey, &'a str),
     edit: &'a CallEdit,
+    /// It takes others back.
+    is_discard: bool,
+}
+
+/// What the calls of these turns have said.
+pub(super) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
+    let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
+        let place = (chat, id);
+        edits.into_iter().map(move |edit| SaidEdit {
+            before_in: place,
+            after_in: place,
+            edit,
+            is_discard: false,
+        })
+    });
+    said.collect()
+}
+
+/// A file that a client has had taken back to what it was before, which is an edit, too. Kept with the session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscardedFile {
+    /// What the changes were of that were taken back.
+    pub(super) scope: String,
+    /// From what was there to what is there now. All that were taken back at once have one time.
+    pub(super) edit: CallEdit,
+    before_in: Option<ContentPlace>,
+    after_in: Option<ContentPlace>,
+}
+
+/// The turn in which a content is found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContentPlace {
+    /// The URI of the chat.
+    chat: String,
+    turn: String,
+}
+
+impl DiscardedFile {
+    /// That these changes of a file are taken back, at a time that is not known yet.
+    pub(super) fn of(changed: &ChangedFile, scope: String) -> Self {
+        let place = |placed: &Option<PlacedContent>| {
+            let placed = placed.as_ref()?;
+            Some(ContentPlace { chat: placed.chat_uri.clone(), turn: placed.turn.clone() })
+        };
+        let content = |placed: &Option<PlacedContent>| placed.as_ref().map(|placed| placed.content.clone());
+        let LineCounts { added, removed } = changed.lines;
+        Self {
+            scope,
+            edit: CallEdit {
+                file: changed.file.clone(),
+                before: content(&changed.after),
+                after: content(&changed.before),
+                lines: LineCounts { added: removed, removed: added },
+                at: 0,
+            },
+            before_in: place(&changed.after),
+            after_in: place(&changed.before),
+        }
+    }
+
+    /// Whether it takes back what is said in this chat.
+    pub(super) fn is_of(&self, chat: &str) -> bool {
+        [&self.before_in, &self.after_in].into_iter().flatten().any(|place| place.chat == chat)
+    }
+
+    /// Whether these are the changes that it takes back.
+    pub(super) fn takes_back(&self, changed: &ChangedFile) -> bool {
+        let now = Self::of(changed, String::new()).edit;
+        let (file, before, after) = (&now.file, &now.before, &now.after);
+        (file, before, after) == (&self.edit.file, &self.edit.before, &self.edit.after)
+    }
 }
 
 /// What the edits of one file come to.
@@ -49,16 +125,16 @@ pub(super) struct NetEdit<'a> {
 
 /// What edits come to, file by file, in the order in which the files were first edited. A file that is again what it was
 /// is not among them.
-pub(super) fn net_of<'a>(turns: impl IntoIterator<Item = TurnOf<'a>>) -> Vec<NetEdit<'a>> {
-    let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
-        edits.into_iter().map(move |edit| SaidEdit { chat, turn: id, edit })
-    });
-    let mut edits: Vec<SaidEdit<'a>> = said.collect();
+pub(super) fn net_of(mut edits: Vec<SaidEdit<'_>>) -> Vec<NetEdit<'_>> {
     // Turns of several chats may run at the same time.
     edits.sort_by_key(|said| said.edit.at);
-    let mut all: Vec<NetEdit<'a>> = Vec::new();
+    let mut all: Vec<NetEdit<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for said in edits {
+        if said.is_discard && !places.contains_key(said.edit.file.as_str()) {
+            // What it has taken back went with its turns.
+            continue;
+        }
         let place = *places.entry(&said.edit.file).or_insert(all.len());
         match all.get_mut(place) {
             Some(net) => {
@@ -101,6 +177,11 @@ impl ChangedFile {
         format!("{}:{}", id(&self.before), id(&self.after))
     }
 
+    /// Whether a client calls it by this URI.
+    pub(super) fn is_called(&self, uri: &str) -> bool {
+        self.file == uri
+    }
+
     pub(super) fn shown(&self, is_reviewed: bool) -> ChangesetFile {
         let path = self.file.strip_prefix("file://").unwrap_or("/");
         let side = |name: &str, placed: &PlacedContent| FileEditSide {
@@ -132,7 +213,9 @@ impl Host {
     /// When the edits of a call of this session are said to be made, which is over now: later than any before.
     pub(super) fn edit_time(&self, session: SessionKey, now_ms: i64) -> i64 {
         let turns = self.turns_of_session(session);
-        let last = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at)).max();
+        let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
+        let discarded = self.channels.sessions.known(session).map(|session| &session.discarded);
+        let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
         last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
     }
 
@@ -168,6 +251,24 @@ impl Host {
         turns
     }
 
+    /// What clients have had taken back in a session, of what these files were taken back of.
+    pub(super) fn discards_of(
+        &self,
+        key: SessionKey,
+        is_meant: impl Fn(&DiscardedFile) -> bool,
+    ) -> Vec<SaidEdit<'_>> {
+        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let nowhere = (ChatKey(0), "");
+        let discards = session.discarded.iter().filter(|file| is_meant(file)).map(|file| {
+            let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
+                let place = place.as_ref().and_then(|it| Some((self.find_chat(&it.chat)?, it.turn.as_str())));
+                place.unwrap_or(nowhere)
+            });
+            SaidEdit { before_in, after_in, edit: &file.edit, is_discard: true }
+        });
+        discards.collect()
+    }
+
     /// The chat of a session in which the turn of this id is: its default chat, if it is there.
     pub(super) fn chat_of_turn(&self, session: SessionKey, id: &str) -> Option<ChatKey> {
         let has_turn = |key: &ChatKey| {
@@ -197,13 +298,18 @@ impl Host {
     }
 
     fn changed_file(&self, net: &NetEdit<'_>, counted: &mut CountedLines) -> ChangedFile {
-        let placed = |said: &SaidEdit<'_>, content: &Option<EditContent>| {
-            let chat_uri = self.channels.chats.known(said.chat)?.channel.uri.clone();
-            let (chat, turn, content) = (said.chat, said.turn.to_owned(), content.clone()?);
-            Some(PlacedContent { chat, chat_uri, turn, content })
+        let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
+            let content = content.clone()?;
+            let chat_uri = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
+            Some(PlacedContent {
+                chat,
+                chat_uri: chat_uri.unwrap_or_default(),
+                turn: turn.to_owned(),
+                content,
+            })
         };
-        let before = placed(&net.first, &net.first.edit.before);
-        let after = placed(&net.last, &net.last.edit.after);
+        let before = placed(net.first.before_in, &net.first.edit.before);
+        let after = placed(net.last.after_in, &net.last.edit.after);
         let lines = net.lines.unwrap_or_else(|| {
             let id = |side: &Option<PlacedContent>| {
                 side.as_ref().map_or(String::new(), |side| side.content.id.clone())
@@ -217,9 +323,22 @@ impl Host {
         ChangedFile { file: net.last.edit.file.clone(), before, after, lines }
     }
 
+    /// What was in a file when it was taken back, and what was put there. Either is none where that is not known any more.
+    pub(super) fn sides_discarded(&self, file: &DiscardedFile) -> (FileText, FileText) {
+        let text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
+            (Some(place), Some(content)) => {
+                let chat = self.find_chat(&place.chat)?;
+                let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
+                self.text_placed(&PlacedContent { chat, chat_uri, turn, content: content.clone() }).map(Some)
+            }
+            _ => Some(None),
+        };
+        (text(&file.before_in, &file.edit.before), text(&file.after_in, &file.edit.after))
+    }
+
     /// A content of an edit.
     fn text_placed(&self, placed: &PlacedContent) -> Option<String> {
-        let chat = self.channels.chats.known(placed.chat)?;
+        let chat = self.channels.chats.get(&placed.chat)?;
         let active = chat.conversation.state().active_turn.as_ref().filter(|turn| turn.id == placed.turn);
         let completed;
         let parts = match active {
@@ -239,11 +358,20 @@ impl Host {
         scope: &ChangesetScope,
     ) -> Option<Vec<ChangedFile>> {
         match scope {
-            ChangesetScope::Session => Some(self.net_files(|host| net_of(host.turns_of_session(session)))),
+            ChangesetScope::Session => Some(self.net_files(|host| {
+                let mut said = said_in(host.turns_of_session(session));
+                said.extend(host.discards_of(session, |_| true));
+                net_of(said)
+            })),
             ChangesetScope::Turn(id) => {
                 let chat = self.chat_of_turn(session, id)?;
+                let of_scope = mark_of(scope);
                 Some(self.net_files(|host| {
-                    net_of(host.turns_with_edits(chat).into_iter().filter(|turn| turn.id == id))
+                    let mut turns = host.turns_with_edits(chat);
+                    turns.retain(|turn| turn.id == id);
+                    let mut said = said_in(turns);
+                    said.extend(host.discards_of(session, |file| file.scope == of_scope));
+                    net_of(said)
                 }))
             }
         }
@@ -265,4 +393,9 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
         return Vec::new();
     }
     chat.conversation.tools().filter_map(|call| chat.call_edits.get(tool_call_id(call))).flatten().collect()
+}
+
+/// What is kept of a changeset is kept under this.
+pub(super) fn mark_of(scope: &ChangesetScope) -> String {
+    changeset_uri("", scope)
 }

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ahp_types::actions::{
     ActionOrigin, ChangesetClearedAction, ChangesetContentChangedAction, ChangesetFileRemovedAction,
-    ChangesetFileSetAction, ChangesetStatusChangedAction, ChatChangesetsChangedAction,
-    SessionChangesetsChangedAction, StateAction,
+    ChangesetFileSetAction, ChangesetOperationsChangedAction, ChangesetStatusChangedAction,
+    ChatChangesetsChangedAction, SessionChangesetsChangedAction, StateAction,
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
@@ -23,7 +23,7 @@ use ahp_types::state::{
 use uuid::Uuid;
 
 use super::actions::Verdict;
-use super::changes::{edits_of_calls, net_of, ChangedFile, CountedLines};
+use super::changes::{edits_of_calls, mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
 use super::channels::Changeset;
 use super::effects::{ChangesetKey, ChatKey};
 use super::model::{Channel, Chat, Session, SessionKey};
@@ -188,7 +188,13 @@ impl Host {
             return;
         };
         for chat in chats {
-            let files = self.net_files(|host| net_of(host.turns_with_edits(chat)));
+            let chat_uri = self.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
+            let files = self.net_files(|host| {
+                let mut said = said_in(host.turns_with_edits(chat));
+                let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
+                said.extend(host.discards_of(key, is_its));
+                net_of(said)
+            });
             let Some(of_chat) = self.channels.chats.known_mut(chat) else { continue };
             let state = of_chat.conversation.state();
             let changes = told_summary(&files, state.changes.as_ref());
@@ -203,7 +209,7 @@ impl Host {
                 self.sequence(step, chat, offered, None);
             }
         }
-        let files = self.net_files(|host| net_of(host.turns_of_session(key)));
+        let files = self.changed_files(key, &ChangesetScope::Session).unwrap_or_default();
         let Some(session) = self.channels.sessions.known_mut(key) else { return };
         let changes = told_summary(&files, session.changes.as_ref());
         if changes != session.changes {
@@ -240,7 +246,9 @@ impl Host {
             let mark = of_scope.and_then(|marks| marks.get(&file.file));
             file.shown(mark == Some(&file.version()))
         });
-        Some(state_of(shown.collect(), trouble, is_running))
+        let shown: Vec<ChangesetFile> = shown.collect();
+        let operations = self.operations_of(session, scope, !shown.is_empty());
+        Some(ChangesetState { operations, ..state_of(shown, trouble, is_running) })
     }
 
     /// The changesets of a session that are in memory.
@@ -257,8 +265,12 @@ impl Host {
             return self.clear_changeset(step, key);
         };
         let Some(changeset) = self.channels.changesets.known(key) else { return };
-        let ChangesetState { status, error, files, .. } = wanted;
+        let ChangesetState { status, error, files, operations } = wanted;
         let mut actions = changes_between(&changeset.state.files, &files);
+        if changeset.state.operations != operations {
+            let changed = ChangesetOperationsChangedAction { operations };
+            actions.push(StateAction::ChangesetOperationsChanged(changed));
+        }
         if (&changeset.state.status, &changeset.state.error) != (&status, &error) {
             actions.push(StateAction::ChangesetStatusChanged(ChangesetStatusChangedAction { status, error }));
         }
@@ -390,11 +402,6 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
         None => ChangesetStatus::Ready,
     };
     ChangesetState { status, error, files, operations: None }
-}
-
-/// What the marks of a changeset are kept under.
-fn mark_of(scope: &ChangesetScope) -> String {
-    changeset_uri("", scope)
 }
 
 /// The actions that make one list of files the other. A mark that was taken away is as good as one that never was.

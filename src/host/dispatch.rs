@@ -161,6 +161,10 @@ impl Host {
                 Meant::Known(items) => json(items),
                 Meant::Files(files) => Answer::Resource(Resource::Files(files)),
             }),
+            Method::InvokeChangesetOperation => {
+                self.check_keeping()?;
+                self.invoke_changeset_operation(&params.read()?).map(Answer::Resource)
+            }
             Method::CreateResourceWatch
             | Method::ResourceRead
             | Method::ResourceList

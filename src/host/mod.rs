@@ -19,7 +19,7 @@
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
 //! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
-//! `relays` (files that clients serve), and [`log`] (the replay window).
+//! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -40,6 +40,7 @@ mod cursors;
 mod departures;
 mod described;
 mod directories;
+mod discards;
 mod dispatch;
 pub mod effects;
 mod handlers;
@@ -297,6 +298,9 @@ impl Host {
                 self.time_of_terminal_is_up(step, terminal, number);
             }
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
+            Input::TakenBack { connection, id, taken, outcomes } => {
+                self.files_were_taken_back(step, connection, id, *taken, outcomes);
+            }
             Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),

@@ -13,6 +13,7 @@ use ahp_types::state::{
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
+use super::changes::DiscardedFile;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
 };
@@ -115,6 +116,8 @@ pub(super) struct Session {
     pub(super) changes: Option<ChangesSummary>,
     /// Which files of its changesets were reviewed, and in which version: by what the changes are of, and the file.
     pub(super) reviewed: ReviewMarks,
+    /// Files that clients have had taken back to what they were, in that order.
+    pub(super) discarded: Vec<DiscardedFile>,
     /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.

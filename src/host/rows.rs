@@ -14,6 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
+use super::changes::DiscardedFile;
 use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
@@ -36,6 +37,9 @@ pub struct SessionBody<'a> {
     /// Which files of its changesets were reviewed.
     #[serde(default, skip_serializing_if = "has_no_marks")]
     pub(super) reviewed: Cow<'a, ReviewMarks>,
+    /// Files that clients have had taken back.
+    #[serde(default, skip_serializing_if = "has_no_discards")]
+    pub(super) discarded: Cow<'a, [DiscardedFile]>,
 }
 
 /// What a chat's row holds.
@@ -124,6 +128,10 @@ pub(super) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Resul
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(count: &usize) -> bool {
     *count == 0
+}
+
+fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
+    discarded.is_empty()
 }
 
 fn has_no_marks(marks: &ReviewMarks) -> bool {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::files;
 use crate::files::uris::path_of;
-use crate::host::effects::{Change, ConnectionId, Frame, Resource};
+use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource};
 use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -62,6 +62,7 @@ impl JobLane {
             | Resource::Resolve { .. }
             | Resource::Watch(_)
             | Resource::Files(_) => Self::Reads,
+            Resource::TakeBack { .. } => Self::Writes,
             Resource::Change { change, .. } => match **change {
                 Change::Write(_) | Change::Mkdir(_) => Self::Writes,
                 Change::Copy(_) | Change::Move(_) | Change::Delete(_) => Self::Trees,
@@ -86,9 +87,18 @@ pub struct ResourceAnswer {
     /// Who has asked.
     pub connection: ConnectionId,
     /// The answer.
-    pub frame: Frame,
+    pub answer: JobOutcome,
     /// Which job it was, if it was begun.
     job: Option<u64>,
+}
+
+/// What has come of a request.
+#[derive(Debug)]
+pub enum JobOutcome {
+    /// This answers it.
+    Frame(Frame),
+    /// The core is told, and answers it.
+    Core(Box<Input>),
 }
 
 /// Something that waits to be done.
@@ -126,6 +136,10 @@ impl About {
         match resource {
             Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
             Resource::Files(_) | Resource::Watch(_) => Self::default(),
+            Resource::TakeBack { taken, .. } => {
+                let paths = taken.files.iter().filter_map(|file| path_of(file.uri()).ok());
+                Self { paths: paths.collect(), changes: true }
+            }
             Resource::Change { change, .. } => {
                 let paths = match &**change {
                     Change::Write(write) => named([&write.uri]),
@@ -176,8 +190,8 @@ impl Resources {
         let bytes = bytes_of(&resource);
         if !self.has_room_for(connection, bytes) {
             let error = RpcError::unavailable("too many requests about files wait already");
-            let frame = Frame::Error { id: Some(id), error };
-            return send(&self.answers, ResourceAnswer { connection, frame, job: None });
+            let answer = JobOutcome::Frame(Frame::Error { id: Some(id), error });
+            return send(&self.answers, ResourceAnswer { connection, answer, job: None });
         }
         self.waiting_bytes += bytes;
         self.last_number += 1;
@@ -230,18 +244,25 @@ impl Resources {
         let (answers, ground, asked) = (self.answers.clone(), Arc::clone(&self.ground), id.clone());
         let work = move || {
             // A panic is logged where it happens.
-            let answered = catch_unwind(AssertUnwindSafe(|| answer(asked.clone(), resource, &ground)));
+            let answered = catch_unwind(AssertUnwindSafe(|| match resource {
+                Resource::TakeBack { taken, below } => {
+                    let outcomes = changing::take_back(&taken, &ground.folders(&below));
+                    let id = asked.clone();
+                    JobOutcome::Core(Box::new(Input::TakenBack { connection, id, taken, outcomes }))
+                }
+                resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
+            }));
             let failed = |_| {
                 let error = RpcError::internal("a panic while a file or folder was worked with; see above");
-                Frame::Error { id: Some(asked), error }
+                JobOutcome::Frame(Frame::Error { id: Some(asked), error })
             };
-            send(&answers, ResourceAnswer { connection, frame: answered.unwrap_or_else(failed), job });
+            send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(failed), job });
         };
         self.running.push(RunningJob { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
-            let frame = Frame::Error { id: Some(id), error };
-            send(&self.answers, ResourceAnswer { connection, frame, job });
+            let answer = JobOutcome::Frame(Frame::Error { id: Some(id), error });
+            send(&self.answers, ResourceAnswer { connection, answer, job });
         }
     }
 
@@ -290,6 +311,10 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
             (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(&meant)))),
+        Resource::TakeBack { .. } => {
+            let error = RpcError::internal("what the core answers was to be answered without it");
+            (Method::InvokeChangesetOperation, Err(error))
+        }
         Resource::Change { change, below } => {
             let changed = changing::change(&change, &ground.folders(&below));
             (method_of(&change), changed.map(|()| b"{}".to_vec()))

@@ -34,7 +34,7 @@ use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
 use super::ptys::Ptys;
 use super::readers::Readers;
-use super::resources::{Ground, Resources};
+use super::resources::{Ground, JobOutcome, Resources};
 use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
@@ -465,7 +465,13 @@ impl Sidecar {
             LoopEvent::Looked(connection, findings) => self.hear_findings(connection, findings),
             LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);
-                self.answer(answered.connection, &answered.frame);
+                match answered.answer {
+                    JobOutcome::Frame(frame) => self.answer(answered.connection, &frame),
+                    JobOutcome::Core(input) => {
+                        self.answer_has_come(answered.connection);
+                        self.feed(*input);
+                    }
+                }
             }
             LoopEvent::Begun(connection, begun) => self.hear_watches(connection, begun),
             LoopEvent::Changed(Watched { watch, changes }) => {

@@ -67,7 +67,10 @@ impl VersionStep for V0_1_0 {
     }
 
     fn call_up(&self, call: &mut Call, scene: &mut Scene<'_>) -> Result<(), RpcError> {
-        if matches!(call.method.as_str(), "resourceResolve" | "resourceMkdir" | "createResourceWatch") {
+        if matches!(
+            call.method.as_str(),
+            "resourceResolve" | "resourceMkdir" | "createResourceWatch" | "invokeChangesetOperation"
+        ) {
             return Err(RpcError::method_not_found(&call.method));
         }
         let member = match call.method.as_str() {

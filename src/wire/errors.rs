@@ -156,6 +156,11 @@ impl RpcError {
         Self::new(ahp::CONFLICT, format!("`{uri}` has changed, or is gone"))
     }
 
+    /// None of the files is what it must be for its changes to be taken back; each is named with the reason.
+    pub fn files_have_changed(files: &str) -> Self {
+        Self::new(ahp::CONFLICT, format!("all files stay as they are: {files}"))
+    }
+
     /// The agent cannot be used without tokens for these resources.
     pub fn auth_required(agent: &str, resources: &[ProtectedResourceMetadata]) -> Self {
         let needed = needed(resources);

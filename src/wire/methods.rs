@@ -84,12 +84,12 @@ methods! {
     CreateResourceWatch = "createResourceWatch", Request, "Answers the channel on which changes of files are told.";
     CreateTerminal = "createTerminal", Request, "Starts a shell in a terminal under the client's URI.";
     DisposeTerminal = "disposeTerminal", Request, "Ends a terminal and what runs in it.";
+    InvokeChangesetOperation = "invokeChangesetOperation", Request, "Takes changes of files back, or takes that back.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
 /// The other methods of the protocol that a client may call, and why this host does not serve them.
 pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("invokeChangesetOperation", "changesets offer no operations"),
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
     ("fetchAutomationRuns", NO_AUTOMATIONS),

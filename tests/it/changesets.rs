@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ahp::reducers::apply_action_to_changeset;
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, RunId, ToolGate, ToolOutcome, TurnEnd,
-    TurnEvent,
+    ChatKey, Command, ConnectionId, Event, FileTaken, Frame, Input, Output, Resource, RunId, TakenFile,
+    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::state::edits::inline;
 use ahp_types::actions::ActionEnvelope;
@@ -42,6 +42,26 @@ struct World {
     /// What the client was told of the changesets that it follows, reduced.
     mirrors: BTreeMap<String, ChangesetState>,
     actions: Vec<Value>,
+}
+
+/// What is in files, by their names.
+struct Disk(BTreeMap<&'static str, &'static str>);
+
+impl Disk {
+    /// As who works with files does it.
+    fn take_back(&mut self, file: &TakenFile) -> FileTaken {
+        let name = file.uri().strip_prefix("file:///w/").unwrap();
+        let found = self.0.get(name).map(|text| (*text).to_owned());
+        let (now, wanted) = (file.now.clone().unwrap(), file.wanted.clone().unwrap());
+        if found != now && found != wanted {
+            return FileTaken::Refused("changed".to_owned());
+        }
+        match wanted {
+            Some(text) => self.0.insert(name.to_owned().leak(), text.leak()),
+            None => self.0.remove(name),
+        };
+        FileTaken::Done
+    }
 }
 
 /// An edit of a file: its name, what was in it and what is in it; nothing where it was not or is not there.
@@ -241,6 +261,30 @@ impl World {
         String::from_utf8(text).unwrap()
     }
 
+    /// Has an operation carried out on these files; what is answered.
+    fn invoke(&mut self, uri: &str, operation: &str, disk: &mut Disk) -> Value {
+        self.hear();
+        let params = json!({ "channel": uri, "operationId": operation });
+        self.say(json!({ "id": 11, "method": "invokeChangesetOperation", "params": params }));
+        let asked = self.outputs.iter().find_map(|output| match output {
+            Output::Resource(connection, id, Resource::TakeBack { taken, .. }) => {
+                Some((*connection, id.clone(), taken.clone()))
+            }
+            _ => None,
+        });
+        if let Some((connection, id, taken)) = asked {
+            let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+            self.feed(Input::TakenBack { connection, id, taken, outcomes });
+        }
+        self.hear().pop().unwrap()
+    }
+
+    /// The operations that a changeset offers.
+    fn offered(&mut self, uri: &str) -> Vec<String> {
+        let operations = self.fresh(uri).operations.into_iter().flatten();
+        operations.map(|operation| operation.id).collect()
+    }
+
     /// How much was changed, as the row of the chat says it.
     fn told_changes(&mut self) -> Value {
         self.feed(Input::Settled);
@@ -426,6 +470,94 @@ fn a_client_that_comes_back_is_told_what_it_missed_of_a_changeset() {
         apply_action_to_changeset(world.mirrors.get_mut(&session_changes()).unwrap(), &envelope.action);
     }
     assert_eq!(world.files(&session_changes()).len(), 2);
+}
+
+#[test]
+fn what_was_changed_is_taken_back_and_that_too() {
+    let mut world = World::new();
+    world.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
+    world.turn(CHAT, "t2", &[("b", "2\n", "3\n"), ("c", "1\n", "")]);
+    let mut disk = Disk(BTreeMap::from([("a", "1\n"), ("b", "3\n")]));
+    let changed = disk.0.clone();
+    world.follow(&session_changes());
+    world.follow(&turn_changes("t1"));
+    world.follow(&turn_changes("t2"));
+    let before = world.files(&session_changes());
+    assert_eq!(world.offered(&session_changes()), ["discard-changes"]);
+    // The last turn.
+    assert_eq!(world.invoke(&turn_changes("t2"), "discard-changes", &mut disk), json!({}));
+    assert_eq!(disk.0, BTreeMap::from([("a", "1\n"), ("b", "2\n"), ("c", "1\n")]));
+    assert_eq!(world.files(&turn_changes("t2")), []);
+    assert_eq!(world.files(&session_changes()).len(), 2);
+    assert_eq!(world.files(&turn_changes("t1")).len(), 2);
+    assert_eq!(world.offered(&turn_changes("t2")), ["restore-changes"]);
+    // Then all of the session.
+    assert_eq!(world.invoke(&session_changes(), "discard-changes", &mut disk), json!({}));
+    assert_eq!(disk.0, BTreeMap::from([("b", "1\n"), ("c", "1\n")]));
+    assert_eq!(world.files(&session_changes()), []);
+    assert_eq!(world.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    // And all of it back, in the other order.
+    assert_eq!(world.invoke(&session_changes(), "restore-changes", &mut disk), json!({}));
+    assert_eq!(world.invoke(&turn_changes("t2"), "restore-changes", &mut disk), json!({}));
+    assert_eq!(disk.0, changed);
+    assert_eq!(world.files(&session_changes()), before);
+    assert_eq!(world.offered(&session_changes()), ["discard-changes"]);
+}
+
+#[test]
+fn what_was_changed_since_stays() {
+    let mut world = World::new();
+    world.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
+    world.follow(&session_changes());
+    let mut disk = Disk(BTreeMap::from([("a", "1\n"), ("b", "mine\n")]));
+    let answer = world.invoke(&session_changes(), "discard-changes", &mut disk);
+    assert_eq!(answer["message"], "some files stay as they are: `file:///w/b`: changed");
+    assert_eq!(disk.0, BTreeMap::from([("b", "mine\n")]));
+    let files = world.files(&session_changes());
+    assert_eq!(files.iter().map(|it| it.0.as_str()).collect::<Vec<_>>(), ["b"]);
+    let answer = world.invoke(&session_changes(), "discard-changes", &mut disk);
+    assert_eq!(answer, json!({ "error": -32011 }));
+    // What an agent does behind it counts from what is there.
+    world.turn(CHAT, "t2", &[("a", "", "5\n")]);
+    let a = ("a".to_owned(), String::new(), "5\n".to_owned(), (1, 0));
+    assert!(world.files(&session_changes()).contains(&a));
+    // What was taken back goes with its turns.
+    world.dispatch(CHAT, &json!({ "type": "chat/truncated" }));
+    assert_eq!(world.files(&session_changes()), []);
+}
+
+#[test]
+fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
+    let mut world = World::new();
+    world.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    world.follow(&session_changes());
+    world.follow(&turn_changes("t1"));
+    let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
+    world.start(CHAT, "t2");
+    assert_eq!(world.offered(&session_changes()), [""; 0]);
+    let refused = json!({ "error": -32602 });
+    assert_eq!(world.invoke(&session_changes(), "discard-changes", &mut disk), refused);
+    world.end(CHAT);
+    // Both ask before either is answered.
+    let ask = |world: &mut World, uri: &str| {
+        let params = json!({ "channel": uri, "operationId": "discard-changes" });
+        world.say(json!({ "id": 12, "method": "invokeChangesetOperation", "params": params }));
+    };
+    world.hear();
+    ask(&mut world, &session_changes());
+    ask(&mut world, &session_changes());
+    let asked: Vec<Output> = std::mem::take(&mut world.outputs);
+    for output in asked {
+        let Output::Resource(connection, id, Resource::TakeBack { taken, .. }) = output else { continue };
+        let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+        world.feed(Input::TakenBack { connection, id, taken, outcomes });
+        assert_eq!(world.hear().pop(), Some(json!({})));
+    }
+    assert_eq!(world.files(&session_changes()), []);
+    assert_eq!(world.invoke(&session_changes(), "restore-changes", &mut disk), json!({}));
+    assert_eq!(world.invoke(&session_changes(), "restore-changes", &mut disk), refused);
+    assert_eq!(disk.0, BTreeMap::from([("a", "1\n")]));
+    assert_eq!(world.files(&session_changes()).len(), 1);
 }
 
 /// What may happen in a session of two chats.

@@ -20,7 +20,9 @@ use ahp_types::commands::{
 use ahp_types::state::ResourceChangeType;
 use bytes::Bytes;
 
+use super::changes::DiscardedFile;
 use super::{Findings, LoadedSession};
+use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -108,6 +110,17 @@ pub enum Input {
         watch: String,
         /// Each file and folder, with what has become of it; at least one.
         changes: Vec<(String, ResourceChangeType)>,
+    },
+    /// It was tried to make files what they were.
+    TakenBack {
+        /// Who has asked.
+        connection: ConnectionId,
+        /// By which request.
+        id: RequestId,
+        /// What for.
+        taken: Box<TakeBack>,
+        /// What has become of each of the files.
+        outcomes: Vec<FileTaken>,
     },
     /// Watches that must begin before a message of this connection is handled have no room.
     WatchesLackRoom(ConnectionId),
@@ -262,7 +275,9 @@ impl Output {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
             Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
             // What may be changed follows from what sessions there are.
-            Self::Resource(_, _, resource) => !matches!(resource, Resource::Change { .. }),
+            Self::Resource(_, _, resource) => {
+                !matches!(resource, Resource::Change { .. } | Resource::TakeBack { .. })
+            }
             _ => false,
         }
     }
@@ -390,6 +405,13 @@ pub enum Resource {
     Watch(Watched),
     /// Files that may be meant by what is typed.
     Files(FilesMeant),
+    /// Files that are to be what they were.
+    TakeBack {
+        /// Which, and how. Answered by [`Input::TakenBack`].
+        taken: Box<TakeBack>,
+        /// The URIs of the folders below which clients may change files.
+        below: Vec<String>,
+    },
     /// Something that is to be changed.
     Change {
         /// What.
@@ -397,6 +419,49 @@ pub enum Resource {
         /// The URIs of the folders below which clients may: those that sessions work in.
         below: Vec<String>,
     },
+}
+
+/// What is in a file, nothing where there is none; and none of that where nobody knows it.
+pub type FileText = Option<Option<String>>;
+
+/// Files that are to be what they were before, or what they were before that was asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TakeBack {
+    /// Whose changes they are.
+    pub session: SessionKey,
+    /// What the changes are of.
+    pub scope: ChangesetScope,
+    /// What was taken back is to be there again.
+    pub restores: bool,
+    /// The files.
+    pub files: Vec<TakenFile>,
+}
+
+/// A file that is to be another one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TakenFile {
+    /// What is kept of it.
+    pub row: DiscardedFile,
+    /// What must be in it now.
+    pub now: FileText,
+    /// What is to be in it.
+    pub wanted: FileText,
+}
+
+impl TakenFile {
+    /// Its `file:` URI.
+    pub fn uri(&self) -> &str {
+        &self.row.edit.file
+    }
+}
+
+/// What has become of such a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileTaken {
+    /// It is what it was to be.
+    Done,
+    /// Nothing was done to it; why, for people.
+    Refused(String),
 }
 
 /// A change of files that a client asks for, in the words of the protocol.

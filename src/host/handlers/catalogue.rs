@@ -125,6 +125,7 @@ impl Host {
                 selected: None,
                 changes: None,
                 reviewed: Default::default(),
+                discarded: Vec::new(),
                 channel: Channel::new(uri, born_at),
                 state,
                 created_at: now.clone(),

@@ -176,6 +176,7 @@ impl Host {
             selected: None,
             changes: None,
             reviewed: Default::default(),
+            discarded: Vec::new(),
             // The next number is that of the count of sessions, which is told with the session itself.
             channel: Channel::new(uri.clone(), self.head + 1),
             state,

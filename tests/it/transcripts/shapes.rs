@@ -9,9 +9,10 @@ use std::fmt::Debug;
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
     AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchTurnsResult, InitializeResult,
-    ListSessionsResult, MoveChatResult, ReconnectResult, ResolveSessionConfigResult, ResourceListParams,
-    ResourceListResult, ResourceMoveParams, ResourceReadParams, ResourceReadResult, ResourceResolveParams,
-    ResourceResolveResult, ResourceWriteParams, SessionConfigCompletionsResult, SubscribeResult,
+    InvokeChangesetOperationResult, ListSessionsResult, MoveChatResult, ReconnectResult,
+    ResolveSessionConfigResult, ResourceListParams, ResourceListResult, ResourceMoveParams,
+    ResourceReadParams, ResourceReadResult, ResourceResolveParams, ResourceResolveResult,
+    ResourceWriteParams, SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
@@ -146,6 +147,7 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "resourceList" => same::<ResourceListResult>(result).map(|_| ()),
         "resourceResolve" => same::<ResourceResolveResult>(result).map(|_| ()),
         "createResourceWatch" => same::<CreateResourceWatchResult>(result).map(|_| ()),
+        "invokeChangesetOperation" => same::<InvokeChangesetOperationResult>(result).map(|_| ()),
         "resourceWrite" | "resourceMkdir" | "resourceMove" | "resourceCopy" | "resourceDelete"
         | "resourceRequest"
             if *result == serde_json::json!({}) =>

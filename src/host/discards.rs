@@ -1,0 +1,215 @@
+//! Taking changes of files back, and taking that back.
+//!
+//! Owns: which operations a changeset offers, what a client asks for by `invokeChangesetOperation`, and what is kept of it.
+//! Never: touches a file: what each file is to be goes out with what it must be now, and what has become of it comes in.
+//! A file that is not what the changeset says any more stays as it is.
+//!
+//! What is taken back is an edit like those of agents, made by the host and kept with the session: so the file is in the
+//! changeset no more, and taking that back removes the edit again. Nothing is lost by it, since what the file was is kept
+//! with the calls. Where the host ends before it has heard what has become of the files, they are still in the changeset, and
+//! asking again finds them as they are to be.
+
+use std::collections::BTreeSet;
+
+use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
+use ahp_types::state::{ChangesetOperation, ChangesetOperationScope, ChangesetOperationStatus};
+use bytes::Bytes;
+use serde_json::json;
+
+use super::changes::{mark_of, DiscardedFile};
+use super::effects::{ConnectionId, FileTaken, Frame, Output, Resource, TakeBack, TakenFile};
+use super::model::SessionKey;
+use super::{Host, Step};
+use crate::wire::changesets::ChangesetScope;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{to_json, RequestId};
+
+/// Takes changes back.
+const DISCARD: &str = "discard-changes";
+
+/// Takes back what was taken back last.
+const RESTORE: &str = "restore-changes";
+
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
+const DISCARDED_MAX: usize = 1000;
+
+fn operation(id: &str, label: &str, icon: &str, scopes: Vec<ChangesetOperationScope>) -> ChangesetOperation {
+    ChangesetOperation {
+        id: id.to_owned(),
+        label: label.to_owned(),
+        description: None,
+        scopes,
+        confirmation: None,
+        icon: Some(icon.to_owned()),
+        group: None,
+        status: ChangesetOperationStatus::Idle,
+        error: None,
+    }
+}
+
+impl Host {
+    /// What a changeset with or without files offers now: nothing while a turn runs in its session.
+    pub(super) fn operations_of(
+        &self,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        has_files: bool,
+    ) -> Option<Vec<ChangesetOperation>> {
+        let runs = |chat| self.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
+        if self.chats_of(session).into_iter().any(runs) {
+            return None;
+        }
+        let mut operations = Vec::new();
+        if has_files {
+            use ChangesetOperationScope::{Changeset, Resource};
+            let discard = operation(DISCARD, "Discard Changes", "discard", vec![Changeset, Resource]);
+            let confirmation =
+                "Files become again what they were before. What was changed since stays as it is.";
+            operations.push(ChangesetOperation { confirmation: Some(confirmation.into()), ..discard });
+        }
+        if self.last_discarded(session, scope).next().is_some() {
+            let scopes = vec![ChangesetOperationScope::Changeset];
+            operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
+        }
+        (!operations.is_empty()).then_some(operations)
+    }
+
+    /// The files that were taken back last of what a changeset is of.
+    fn last_discarded(
+        &self,
+        session: SessionKey,
+        scope: &ChangesetScope,
+    ) -> impl Iterator<Item = &DiscardedFile> {
+        let of_scope = mark_of(scope);
+        let session = self.channels.sessions.known(session);
+        let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
+        let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
+        discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
+    }
+
+    /// What a client asks to be done with the files of a changeset.
+    ///
+    /// # Errors
+    /// When there is no such changeset, or it does not offer that now.
+    pub(super) fn invoke_changeset_operation(
+        &mut self,
+        params: &InvokeChangesetOperationParams,
+    ) -> Result<Resource, RpcError> {
+        self.bring_back_changesets([&params.channel]);
+        let key = self.find(&params.channel).and_then(|id| id.changeset());
+        let changeset = key.and_then(|key| self.channels.changesets.get(&key));
+        let changeset = changeset.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
+        let (session, scope) = (changeset.session, changeset.scope.clone());
+        let id = params.operation_id.as_str();
+        let files = self.changed_files(session, &scope).unwrap_or_default();
+        let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
+        if !offered.iter().any(|operation| operation.id == id) {
+            return Err(RpcError::invalid_params(format_args!(
+                "`operationId`: the changeset does not offer `{id}` now"
+            )));
+        }
+        let wanted = match &params.target {
+            None => None,
+            Some(ChangesetOperationTarget::Resource { resource, .. }) if id == DISCARD => Some(resource),
+            Some(_) => {
+                return Err(RpcError::invalid_params(format_args!("`target`: `{id}` is not done to that")));
+            }
+        };
+        let mut taken = Vec::new();
+        let restores = id == RESTORE;
+        if restores {
+            for file in self.last_discarded(session, &scope) {
+                let (found, left) = self.sides_discarded(file);
+                taken.push(TakenFile { row: file.clone(), now: left, wanted: found });
+            }
+        } else {
+            for changed in files.iter().filter(|file| wanted.is_none_or(|uri| file.is_called(uri))) {
+                let row = DiscardedFile::of(changed, mark_of(&scope));
+                let (found, left) = self.sides_discarded(&row);
+                taken.push(TakenFile { row, now: found, wanted: left });
+            }
+        }
+        if taken.is_empty() {
+            return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
+        }
+        let below = self.folders_of_sessions();
+        Ok(Resource::TakeBack { taken: TakeBack { session, scope, restores, files: taken }.into(), below })
+    }
+
+    /// It was tried to make files what a client has asked for.
+    pub(super) fn files_were_taken_back(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        id: RequestId,
+        taken: TakeBack,
+        outcomes: Vec<FileTaken>,
+    ) {
+        let TakeBack { session, scope, restores, files } = taken;
+        let mut refused = Vec::new();
+        let mut done = Vec::new();
+        for (file, outcome) in files.into_iter().zip(outcomes) {
+            match outcome {
+                FileTaken::Done => done.push(file.row),
+                FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
+            }
+        }
+        let is_empty = done.is_empty();
+        if restores {
+            if let Some(session) = self.channels.sessions.get_mut(&session) {
+                session.discarded.retain(|file| !done.contains(file));
+            }
+        } else {
+            self.keep_discarded(session, &scope, done, step.now.unix_ms);
+        }
+        if self.channels.sessions.contains_key(&session) {
+            self.unsaved.insert(session.into());
+            self.files_may_have_changed(session, true);
+        }
+        if !self.connections.contains_key(&connection) {
+            return;
+        }
+        let said = refused.join("; ");
+        step.say(Output::Frame(
+            connection,
+            if is_empty {
+                Frame::Error { id: Some(id), error: RpcError::files_have_changed(&said) }
+            } else {
+                let message = format!("some files stay as they are: {said}");
+                let result = if refused.is_empty() { json!({}) } else { json!({ "message": message }) };
+                Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))
+            },
+        ));
+    }
+
+    /// Keeps that files were taken back, but for those that the changeset does not show like that any more: somebody else
+    /// has had the same done.
+    fn keep_discarded(
+        &mut self,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        mut done: Vec<DiscardedFile>,
+        now_ms: i64,
+    ) {
+        if !self.channels.sessions.contains_key(&session) {
+            return;
+        }
+        let shown = self.changed_files(session, scope).unwrap_or_default();
+        let at = self.edit_time(session, now_ms);
+        done.retain_mut(|file| {
+            let is_shown = shown.iter().any(|changed| file.takes_back(changed));
+            file.edit.at = at;
+            is_shown
+        });
+        let Some(session) = self.channels.sessions.known_mut(session) else { return };
+        session.discarded.extend(done);
+        let times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        for time in times {
+            if session.discarded.len() <= DISCARDED_MAX {
+                break;
+            }
+            session.discarded.retain(|file| file.edit.at != time);
+        }
+    }
+}
