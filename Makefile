@@ -1,8 +1,6 @@
 # The same verbs by hand and in CI. `make help` lists them.
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
-# Most tests wait for other processes, so there are twice as many at once as there are cores.
-export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
 .PHONY: help demo test soak lint bless bench test-node test-agents test-versions test-vscode
 

@@ -12,9 +12,10 @@ use super::stored::folder;
 use super::{excerpt, median, megabytes, milliseconds, Outcome, Table};
 
 /// The chats: how many turns, of how many deltas, of how many bytes.
-const CHATS: [(&str, usize, usize, usize); 3] = [
+const CHATS: [(&str, usize, usize, usize); 4] = [
     ("1 MB in 100 turns", 100, 10, 1_000),
     ("100 MB in 100 turns", 100, 1_000, 1_000),
+    ("1 GB in 100 turns", 100, 10_000, 1_000),
     ("1 MB in 10,000 turns", 10_000, 1, 100),
 ];
 /// How often each thing is done.
