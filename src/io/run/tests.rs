@@ -14,6 +14,7 @@ mod returning;
 mod sharing;
 mod stalling;
 mod syncing;
+mod texts;
 
 use std::collections::VecDeque;
 use std::io;

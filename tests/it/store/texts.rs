@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ahp_sidecar::host::effects::{ChatKey, ChatRow, Record, SessionKey};
+use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, Record, SessionKey};
 use ahp_sidecar::state::history::CompletedTurn;
 use ahp_sidecar::store::sqlite::Writer;
 use ahp_sidecar::store::texts::Texts;
@@ -148,4 +148,23 @@ fn what_may_be_in_a_text_is_known_without_reading_it() {
     assert_eq!(facts, [(false, false), (true, false), (false, true), (true, true), (true, true)]);
     assert_eq!(here(&read), 0);
     assert!(!read[3].facts().contents && !read[3].may_show_terminals(), "it was read");
+}
+
+#[test]
+fn what_was_said_takes_less_room_than_it_has_bytes() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    let said = "the same words, again and again; ".repeat(10_000);
+    let turn = CompletedTurn::new("t", said.clone().into());
+    let line = ActionLine { line: said.clone().into(), server_seq: 1, delta: None };
+    let told = Record::Action(ChannelId::ROOT, line.clone());
+    writer.commit(&[records(std::slice::from_ref(&turn)), vec![told]].concat()).unwrap();
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let sql = "SELECT (SELECT sum(length(text)) FROM texts), (SELECT sum(length(packed)) FROM actions)";
+    let (text, log): (usize, usize) =
+        connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    assert!(text < said.len() / 20 && log < said.len() / 20, "{text}, {log} of {}", said.len());
+    let reader = reader(&path);
+    assert_eq!(load(&reader, 1).unwrap().unwrap().chats[0].turns, [turn]);
+    assert_eq!(reader.actions_since(0).unwrap().unwrap(), [(ChannelId::ROOT, line)]);
 }

@@ -1,0 +1,72 @@
+//! The texts of turns that are over, which are read for a message that needs them while others are heard.
+//!
+//! Owns: which messages wait for them, and that nobody else does.
+//! Never: looks at how a text is kept.
+
+use std::path::Path;
+
+use serde_json::{json, Value};
+
+use super::{actions, folder, turn, Client, World, SESSION};
+use crate::wire::uris::default_chat_of;
+
+/// A world on a store in which three turns were said before, and a client that has the last one of them.
+async fn with_turns_of_before(folder: &Path) -> (World, Client, String) {
+    let chat = default_chat_of(SESSION);
+    let mut world = World::on(folder).await;
+    let mut before = world.client("before", "1.0.0").await;
+    world.ask(&mut before, "createSession", json!({ "channel": SESSION })).await;
+    world.ask(&mut before, "subscribe", json!({ "channel": chat })).await;
+    for id in ["t1", "t2", "t3"] {
+        before.dispatches(&chat, turn(id, &format!("/say in {id}")));
+        world.until(|_| actions(&before.looks()).contains(&"chat/turnComplete")).await;
+    }
+    world.settle().await;
+    drop(world);
+    let mut world = World::on(folder).await;
+    let mut client = world.client("c", "1.0.0").await;
+    let view = json!({ "channel": chat, "view": { "turns": 1 } });
+    let answer = world.ask(&mut client, "subscribe", view).await;
+    assert_eq!(super::messages(&answer), ["/say in t3"]);
+    (world, client, chat)
+}
+
+/// What a client says next waits for texts, and while it does, another one is answered. Returns what the client is told
+/// when they were read.
+async fn told_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
+    world.settle().await;
+    assert_eq!(client.looks(), [Value::Null; 0]);
+    let mut other = world.client("other", "1.0.0").await;
+    let answer = world.ask(&mut other, "ping", json!({ "channel": "ahp-root://" })).await;
+    assert!(answer.get("result").is_some(), "{answer}");
+    let job = world.next_job().expect("the texts are read before the message is heard");
+    let read = world.read(job);
+    world.deliver(read);
+    world.settle().await;
+    assert!(world.next_job().is_none(), "they are read once");
+    client.looks()
+}
+
+#[tokio::test]
+async fn a_page_of_turns_is_read_while_others_are_heard() {
+    let folder = folder();
+    let (mut world, mut client, chat) = with_turns_of_before(folder.path()).await;
+    let id = client.asks("fetchTurns", json!({ "channel": chat }));
+    let told = told_behind(&mut world, &mut client).await;
+    let loaded = told[0]["params"]["action"]["turns"].as_array().expect("the page");
+    assert_eq!(loaded.iter().map(|turn| turn["id"].as_str().unwrap()).collect::<Vec<_>>(), ["t2"]);
+    assert_eq!((told.len(), &told[1]["id"]), (2, &json!(id)));
+    // What was read stays for a while.
+    let again = client.asks("fetchTurns", json!({ "channel": chat }));
+    world.settle().await;
+    assert!(client.looks().iter().any(|told| told["id"] == again));
+}
+
+#[tokio::test]
+async fn what_a_cut_needs_is_read_while_others_are_heard() {
+    let folder = folder();
+    let (mut world, mut client, chat) = with_turns_of_before(folder.path()).await;
+    client.dispatches(&chat, json!({ "type": "chat/truncated", "turnId": "t1" }));
+    let told = told_behind(&mut world, &mut client).await;
+    assert_eq!(actions(&told)[..2], ["chat/turnsLoaded", "chat/truncated"], "{told:?}");
+}
