@@ -31,6 +31,7 @@ use super::refusal::Refusal;
 use super::turns::error_info;
 use super::{Host, Step};
 use crate::state::edits::{edited_at, CallEdit, LineCounts};
+use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{changeset_uri, named_by_changeset, turn_template, ChangesetScope};
 
 /// So many changesets that nobody follows stay in memory.
@@ -160,6 +161,7 @@ impl Host {
                 continue;
             }
             if have_files {
+                self.drop_fallen_marks(session);
                 self.sync_changes(step, session);
             }
             for key in self.changesets_of(session) {
@@ -333,6 +335,28 @@ impl Host {
         }
     }
 
+    /// Takes away the marks of files that were changed since: they do not come back when a file is again what it was.
+    fn drop_fallen_marks(&mut self, key: SessionKey) {
+        let Some(session) = self.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
+            return;
+        };
+        let (mut reviewed, uri) = (session.reviewed.clone(), session.channel.uri.clone());
+        reviewed.retain(|mark, marks| {
+            let changeset = format!("{uri}{mark}");
+            let named = named_by_changeset(&changeset);
+            let files = named.and_then(|(_, scope)| self.changed_files(key, &scope));
+            let files = files.unwrap_or_default();
+            let versions: BTreeMap<&str, String> =
+                files.iter().map(|file| (&*file.file, file.version())).collect();
+            marks.retain(|file, version| versions.get(&**file) == Some(version));
+            !marks.is_empty()
+        });
+        if let Some(session) = self.channels.sessions.known_mut(key).filter(|it| it.reviewed != reviewed) {
+            session.reviewed = reviewed;
+            self.unsaved.insert(key.into());
+        }
+    }
+
     /// Marks files as reviewed, or takes the marks away.
     ///
     /// # Errors
@@ -380,7 +404,9 @@ impl Host {
 
 /// Whether a completed turn of a chat may have changed files that nobody has been told of.
 fn hides_changes(chat: &Chat, id: &str) -> bool {
-    let turn = chat.conversation.history().get(id).and_then(|turn| turn.read());
+    let turn = chat.conversation.history().get(id).filter(|turn| turn.edits().is_empty());
+    let turn = turn.and_then(CompletedTurn::read);
+    // Where calls have said something, the others are taken to have changed nothing else.
     turn.is_some_and(|turn| {
         turn.response_parts.iter().any(|part| match part {
             ResponsePart::ToolCall(part) => may_have_changed(&part.tool_call),

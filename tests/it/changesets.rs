@@ -369,6 +369,10 @@ fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
     world.end(CHAT);
     let state = world.fresh(&turn_changes("t2"));
     assert_eq!((json!(state.status), state.error), (json!("ready"), None));
+    // Here a call says something, though it comes to nothing.
+    world.turn(CHAT, "t3", &[("a", "", "1\n"), ("a", "1\n", "")]);
+    let state = world.fresh(&turn_changes("t3"));
+    assert_eq!((json!(state.status), state.files.len()), (json!("ready"), 0));
     assert_eq!(world.subscribe(CLIENT, &turn_changes("none")), json!({ "error": -32008 }));
     assert_eq!(world.subscribe(CLIENT, "ahp-session:/none/changeset/session"), json!({ "error": -32008 }));
 }
@@ -441,6 +445,9 @@ fn a_file_stays_reviewed_until_it_is_changed_again() {
     world.dispatch(&session_changes(), &review(json!(["file:///w/b"]), true));
     assert_eq!(marks(&mut world), [true, true]);
     world.turn(CHAT, "t3", &[("a", "1\n", "2\n")]);
+    assert_eq!(marks(&mut world), [false, true]);
+    // What has fallen stays so, also when the file is again what it was.
+    world.dispatch(CHAT, &json!({ "type": "chat/truncated", "turnId": "t2" }));
     assert_eq!(marks(&mut world), [false, true]);
     world.dispatch(&session_changes(), &review(json!(["file:///w/b"]), false));
     assert_eq!(marks(&mut world), [false, false]);
