@@ -252,6 +252,10 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         return Err("not all is there that the chat goes on from".to_owned());
     }
     let history: History = context.drain(body.context_turns..).collect();
+    // Those of an older store are found out here, where nobody waits: the host asks for all of them.
+    for turn in history.turns() {
+        turn.facts();
+    }
     let turn_count = history.len();
     // What was told since the row was saved is about the turn that runs.
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());

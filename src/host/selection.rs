@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{AgentInfo, AgentSelection, Message, MessageKind, MessageOrigin, ModelSelection};
+use ahp_types::state::{AgentInfo, AgentSelection, Message, ModelSelection};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
@@ -20,6 +20,7 @@ use super::effects::{ChatKey, ConnectionId};
 use super::model::{ChannelId, Session, SessionKey};
 use super::refusal::Refusal;
 use super::{Host, Step};
+use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
 use crate::wire::asides::{Selection, SelectionChange, SELECTED};
 use crate::wire::errors::RpcError;
@@ -311,17 +312,6 @@ fn selection_of(conversation: &Conversation) -> Selection {
     let running = state.active_turn.as_ref().map(|turn| &turn.message);
     let last = running.or_else(|| conversation.history().last_message());
     Selection::of(&json_of(&state.draft), &json_of(&last))
-}
-
-fn empty_message() -> Message {
-    Message {
-        text: String::new(),
-        origin: MessageOrigin { kind: MessageKind::User },
-        attachments: None,
-        model: None,
-        agent: None,
-        meta: None::<JsonObject>,
-    }
 }
 
 fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> {

@@ -49,6 +49,16 @@ impl Subscription {
     }
 }
 
+impl Window {
+    /// How many of the first turns, of so many, its client may lack that must have the one at this place.
+    fn lacks(self, at: Option<usize>, there: usize) -> Option<usize> {
+        match self {
+            Self::From(start) => Some(start).filter(|start| at.is_some_and(|at| at < *start)),
+            Self::Unknown => Some(there),
+        }
+    }
+}
+
 impl Host {
     /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the answer.
     ///
@@ -130,12 +140,9 @@ impl Host {
         let turns = chat.conversation.history();
         let (there, at) = (turns.len(), turns.place_of(named));
         for connection in chat.channel.subscribers.clone() {
-            match self.subscription(connection, key.into()).map(|subscription| subscription.window) {
-                Some(Window::From(start)) if at.is_some_and(|at| at < start) => {
-                    self.load(step, connection, key, 0..start);
-                }
-                Some(Window::Unknown) => self.load(step, connection, key, 0..there),
-                _ => {}
+            let window = self.subscription(connection, key.into()).map(|subscription| subscription.window);
+            if let Some(lacked) = window.and_then(|window| window.lacks(at, there)) {
+                self.load(step, connection, key, 0..lacked);
             }
         }
     }
@@ -144,13 +151,9 @@ impl Host {
     pub(super) fn lacked_at_cut(&self, key: ChatKey, turn: &str) -> Option<usize> {
         let chat = self.channels.chats.known(key)?;
         let turns = chat.conversation.history();
-        let at = turns.place_of(turn)?;
+        let (at, there) = (Some(turns.place_of(turn)?), turns.len());
         let windows = chat.channel.subscribers.iter().filter_map(|it| self.subscription(*it, key.into()));
-        let lacked = windows.map(|subscription| match subscription.window {
-            Window::From(start) if at < start => start,
-            Window::From(_) => 0,
-            Window::Unknown => turns.len(),
-        });
+        let lacked = windows.filter_map(|subscription| subscription.window.lacks(at, there));
         lacked.max()
     }
 

@@ -138,6 +138,31 @@ impl CompletedTurn {
     }
 }
 
+/// A message of the user that says nothing.
+pub(crate) fn empty_message() -> Message {
+    Message {
+        text: String::new(),
+        origin: MessageOrigin { kind: MessageKind::User },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    }
+}
+
+/// A completed turn with nothing in it.
+pub(super) fn empty_completed(id: &str) -> Turn {
+    Turn {
+        id: id.to_owned(),
+        started_at: None,
+        duration: None,
+        message: empty_message(),
+        response_parts: Vec::new(),
+        usage: None,
+        state: TurnState::Complete,
+    }
+}
+
 /// What is shown of a turn whose text the store has lost: that, in its place.
 fn damaged(id: &str, why: &str) -> Bytes {
     let error = ErrorInfo {
@@ -146,23 +171,8 @@ fn damaged(id: &str, why: &str) -> Bytes {
         stack: None,
         meta: None,
     };
-    let message = Message {
-        text: String::new(),
-        origin: MessageOrigin { kind: MessageKind::User },
-        attachments: None,
-        model: None,
-        agent: None,
-        meta: None,
-    };
-    let turn = Turn {
-        id: id.to_owned(),
-        started_at: None,
-        duration: None,
-        message,
-        response_parts: vec![ResponsePart::Error(ErrorResponsePart { error, resumable: Some(false) })],
-        usage: None,
-        state: TurnState::Error,
-    };
+    let response_parts = vec![ResponsePart::Error(ErrorResponsePart { error, resumable: Some(false) })];
+    let turn = Turn { response_parts, state: TurnState::Error, ..empty_completed(id) };
     to_sorted_json(&turn).into()
 }
 

@@ -12,12 +12,12 @@ use std::collections::{HashMap, HashSet};
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    ActiveTurn, ChangesSummary, ChatState, InputRequestResponsePart, Message, MessageKind, MessageOrigin,
-    PendingMessage, ResponsePart, SessionStatus, ToolCallState, Turn, TurnState,
+    ActiveTurn, ChangesSummary, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart,
+    SessionStatus, ToolCallState,
 };
 use serde_json::Value;
 
-use super::history::{CompletedTurn, History};
+use super::history::{empty_completed, CompletedTurn, History};
 use super::status::with_activity;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text::{escaped_bytes, first_escaped_bytes};
@@ -414,26 +414,6 @@ fn empty_turn(turn: &ActiveTurn) -> ActiveTurn {
         message: turn.message.clone(),
         response_parts: Vec::new(),
         usage: None,
-    }
-}
-
-/// A completed turn with nothing in it.
-fn empty_completed(id: &str) -> Turn {
-    Turn {
-        id: id.to_owned(),
-        started_at: None,
-        duration: None,
-        message: Message {
-            text: String::new(),
-            origin: MessageOrigin { kind: MessageKind::User },
-            attachments: None,
-            model: None,
-            agent: None,
-            meta: None,
-        },
-        response_parts: Vec::new(),
-        usage: None,
-        state: TurnState::Complete,
     }
 }
 

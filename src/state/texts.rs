@@ -120,9 +120,9 @@ impl TurnText {
         self.0.bytes
     }
 
-    /// Whether it is in memory, or on its way there.
+    /// Whether it is in memory. It does not count as that while somebody reads it: who asks must not wait for the disk.
     pub fn is_here(&self) -> bool {
-        self.place().here.is_some()
+        self.0.place.try_lock().is_ok_and(|place| place.here.is_some())
     }
 
     /// The text, read first if it is not in memory.

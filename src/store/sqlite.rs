@@ -199,8 +199,8 @@ impl Writer {
     }
 
     /// Does a little of what can be done while nothing else is to do: removes for good what has been in the trash
-    /// for long enough, or longest where there is no room, then gives disk space back that nothing needs any more, but for what old actions have left:
-    /// new ones take it. Returns when there is something to do again.
+    /// for long enough, or longest where there is no room, then gives disk space back that nothing needs any more,
+    /// but for what old actions have left: new ones take it. Returns when there is something to do again.
     ///
     /// # Errors
     /// When that fails; nothing is lost then.

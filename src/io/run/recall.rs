@@ -145,6 +145,7 @@ impl Sidecar {
                 self.edges.remember(client.clone(), dialect);
             }
         }
+        // They stay in memory until the message was handled.
         let texts = held.take_texts();
         let (message, recalled) = held.into_message();
         let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());

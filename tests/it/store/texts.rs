@@ -4,12 +4,17 @@
 //! Never: looks at what a turn is; that is the core's.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, Record, SessionKey};
 use ahp_sidecar::state::history::CompletedTurn;
+use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::sqlite::Writer;
 use ahp_sidecar::store::texts::Texts;
+use bytes::Bytes;
 
 use super::{large_turn, load, open, place, reader, session, whole};
 
@@ -167,4 +172,37 @@ fn what_was_said_takes_less_room_than_it_has_bytes() {
     let reader = reader(&path);
     assert_eq!(load(&reader, 1).unwrap().unwrap().chats[0].turns, [turn]);
     assert_eq!(reader.actions_since(0).unwrap().unwrap(), [(ChannelId::ROOT, line)]);
+}
+
+/// A disk that reads when it is let.
+#[derive(Debug)]
+struct SlowDisk {
+    began: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl TextSource for SlowDisk {
+    fn read(&self) -> Result<Bytes, String> {
+        self.began.send(()).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        Ok(Bytes::from_static(b"text"))
+    }
+
+    fn was_read(&self, _: &TurnText) {}
+}
+
+#[test]
+fn who_asks_whether_a_text_is_in_memory_does_not_wait_for_the_disk() {
+    let ((began, begins), (go, go_on)) = (channel(), channel());
+    let text = TurnText::there(4, None, Arc::new(SlowDisk { began, go_on: Mutex::new(go_on) }));
+    let (reads, asks) = (text.clone(), text.clone());
+    let read = thread::spawn(move || reads.get());
+    begins.recv().unwrap();
+    let (tell, told) = channel();
+    let asked = thread::spawn(move || tell.send(asks.is_here()));
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(false), "it waits");
+    go.send(()).unwrap();
+    assert_eq!(read.join().unwrap(), Ok(Bytes::from_static(b"text")));
+    asked.join().unwrap().unwrap();
+    assert!(text.is_here());
 }
