@@ -18,7 +18,7 @@
 //! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what users have run), `changes` and `changesets` (which files were changed),
 //! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
@@ -33,6 +33,7 @@ mod changes;
 mod changesets;
 mod channels;
 mod clients;
+mod commands;
 mod config;
 mod contents;
 mod credentials;
@@ -44,6 +45,7 @@ mod discards;
 mod dispatch;
 pub mod effects;
 mod handlers;
+mod holders;
 pub mod idle;
 pub mod limits;
 mod loaded;
@@ -297,6 +299,7 @@ impl Host {
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }
+            Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
             Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
             Input::TakenBack { connection, id, taken, outcomes } => {
                 self.files_were_taken_back(step, connection, id, *taken, outcomes);

@@ -32,7 +32,7 @@ use super::listen::announce::Announced;
 use super::listen::notice::{ListenNotice, PutUp};
 use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
-use super::ptys::Ptys;
+use super::ptys::{Ptys, ShellScripts};
 use super::readers::Readers;
 use super::resources::{Ground, JobOutcome, Resources};
 use super::signals::catch_signals;
@@ -161,6 +161,18 @@ pub fn serve(
     // A thread may be stuck in a read or a write for ever.
     runtime.shutdown_background();
     exit
+}
+
+/// The scripts that have shells tell of their commands, in the state folder; none where there is no such folder, or where
+/// what is told must be the same each time.
+fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
+    let StatePlace::Folder(asked) = &options.state else { return None };
+    if options.deterministic || options.limits.ptys == 0 {
+        return None;
+    }
+    let put = folder::chosen(asked.as_deref()).map_err(anyhow::Error::from);
+    let put = put.and_then(|folder| Ok(ShellScripts::put(&folder)?));
+    put.inspect_err(|error| tracing::warn!(%error, "shells will not tell of their commands")).ok()
 }
 
 /// What tells where is listened, until it is dropped: in the state folder, and to an editor.
@@ -321,7 +333,8 @@ impl Sidecar {
         let ground = Ground::new(&options.write_roots, &options.own_files);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
-        let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), options.deterministic);
+        let scripts = shell_scripts(&options);
+        let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), scripts, options.deterministic);
         let (states, made) = StateWriters::new();
         let sidecar = Self {
             edges: Edges::new(providers),

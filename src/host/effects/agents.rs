@@ -259,10 +259,10 @@ pub struct OpenConversation {
 }
 
 /// What was said in a chat that is attached to a message: up to the turn that the attachment names, as it was
-/// when the message was accepted.
+/// when the message was accepted. Or, without a chat, what the user has had run before the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
-    /// The chat's URI.
+    /// The chat's URI; empty where it is none.
     pub chat: String,
     /// What the user calls the attachment.
     pub label: String,
