@@ -18,7 +18,7 @@
 //! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed), `checkpoints` (what git keeps of folders),
 //! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
@@ -32,6 +32,7 @@ mod catalogue;
 mod changes;
 mod changesets;
 mod channels;
+mod checkpoints;
 mod clients;
 mod config;
 mod contents;
@@ -195,6 +196,8 @@ pub struct Host {
     /// Who follows terminals may be others than before, or one has ended.
     terminals_changed: bool,
     changes: changesets::ChangesMemory,
+    /// What git was asked, by the numbers.
+    asked_of_git: BTreeMap<u64, checkpoints::AskedFor>,
 }
 
 /// What the caller lends to one step.
@@ -258,6 +261,7 @@ impl Host {
             watches_changed: false,
             terminals_changed: false,
             changes: changesets::ChangesMemory::default(),
+            asked_of_git: BTreeMap::new(),
             config,
         }
     }
@@ -294,6 +298,8 @@ impl Host {
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
+            Input::Git(number, report) => self.git_reports(step, number, report),
+            Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }

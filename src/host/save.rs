@@ -153,6 +153,7 @@ impl Host {
             title_by: session.title_by,
             reviewed: Cow::Borrowed(&session.reviewed),
             discarded: Cow::Borrowed(&session.discarded),
+            kept: Cow::Borrowed(&session.kept),
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };
         Some(SessionRow {
