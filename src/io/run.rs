@@ -322,7 +322,7 @@ impl Sidecar {
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
         let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), options.deterministic);
-        let (states, made) = StateWriters::new();
+        let (states, pieces) = StateWriters::new();
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -367,7 +367,7 @@ impl Sidecar {
                 resources: answered,
                 watches: watched,
                 ptys: heard_of_ptys,
-                states: made,
+                pieces,
                 knocks,
                 lost,
             },
@@ -482,7 +482,7 @@ impl Sidecar {
                     self.feed(Input::Pty(terminal, event));
                 }
             }
-            LoopEvent::State(made) => self.hear_state(made),
+            LoopEvent::Piece(piece) => self.hear_piece(piece),
             LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
             LoopEvent::Knock(knock) => self.hear_knock(knock),
             LoopEvent::Lost(loss) => return Ok(self.hear_loss(loss)),

@@ -200,6 +200,40 @@ impl Quirks {
             spelling.respell(line);
         }
     }
+
+    /// Leaves out of an answer what such clients are not to be told.
+    pub fn leave_out(self, answer: &mut Object) {
+        if self.remote_files {
+            answer.shift_remove("defaultDirectory");
+        }
+    }
+
+    /// Says a value in what is told, as [`Self::apply`] would.
+    pub fn apply_to_value(self, value: &mut Value, spelling: &Spelling) {
+        if self.sessions_by_provider {
+            each_uri(value, &CHANNELS, &mut |uri| spelling.spelled(uri));
+        }
+    }
+
+    /// The same of JSON text.
+    pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
+        if !self.sessions_by_provider || !names_sessions(&text) {
+            return text;
+        }
+        let Ok(mut value) = serde_json::from_slice::<Value>(&text) else { return text };
+        self.apply_to_value(&mut value, spelling);
+        to_json(&value).into()
+    }
+
+    /// What such clients call a channel, if that is something else than the core does.
+    pub fn called(self, channel: &str, spelling: &Spelling) -> Option<String> {
+        spelling.spelled(channel).filter(|_| self.sessions_by_provider)
+    }
+}
+
+/// Whether there may be the name of a session in JSON text that is not called by its provider.
+fn names_sessions(text: &[u8]) -> bool {
+    [SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
 }
 
 /// Which provider sessions are of, for [`Quirk::SessionsByProvider`].
@@ -259,8 +293,7 @@ impl Spelling {
 
     /// Calls sessions in a line by their providers, as far as those are known; learns them from it first.
     pub fn respell(&mut self, line: &mut Line) {
-        let has = |what: &str| memmem::find(&line.bytes, what.as_bytes()).is_some();
-        if !has(SCHEME) && !has(ENCODED_SCHEME) && !has("\"provider\":") {
+        if !names_sessions(&line.bytes) && memmem::find(&line.bytes, b"\"provider\":").is_none() {
             return;
         }
         if line.delta.is_some() {

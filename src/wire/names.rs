@@ -48,13 +48,6 @@ pub struct Named {
 /// Completed turns of a chat, as a message names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedTurns {
-    /// A page of them.
-    Page {
-        /// The chat's URI.
-        chat: String,
-        /// Where the page ends, if that is said.
-        cursor: Option<String>,
-    },
     /// One of them, behind which the others are removed.
     CutBehind {
         /// The chat's URI.
@@ -124,11 +117,6 @@ impl Named {
                 let chat = content.map(|(chat, _)| chat);
                 named.turns.extend(chat.clone().map(NamedTurns::WithContents));
                 named.channels.extend(chat);
-            }
-            Some(Method::FetchTurns) => {
-                let cursor = members.read("cursor");
-                let chat = members.read("channel");
-                named.turns.extend(chat.map(|chat| NamedTurns::Page { chat, cursor }));
             }
             Some(Method::CreateChat) => {
                 let source = members.inside("source");

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
 use crate::host::effects::ToldState;
-use crate::host::effects::{ConnectionId, LargeStates, Past};
+use crate::host::effects::{ConnectionId, LargeStates, Past, LARGE_BYTES};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
@@ -28,9 +28,6 @@ use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
 use crate::wire::terminals::named_by_terminal;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
-
-/// States from this size on, in bytes, are large: they take longer to write than others should wait.
-const LARGE_BYTES: usize = 1 << 20;
 
 /// What answers a request that subscribes.
 pub(in crate::host) enum Subscribed {
