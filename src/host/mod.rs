@@ -18,14 +18,16 @@
 //! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed), `checkpoints` (what git keeps of folders),
-//! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
+//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! `checkpoints` (what git keeps of folders), `discards` (and taking changes back), `annotations` (what people say to places in files),
+//! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod agents;
 mod ahead;
+mod annotations;
 mod attached;
 mod calls;
 mod catalogue;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ChatState, SessionState};
+use ahp_types::state::{Annotation, ChatState, SessionState};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,9 @@ pub struct SessionBody<'a> {
     /// Which files of its changesets were reviewed.
     #[serde(default, skip_serializing_if = "has_no_marks")]
     pub(super) reviewed: Cow<'a, ReviewMarks>,
+    /// What people have said to places in files.
+    #[serde(default, skip_serializing_if = "has_no_annotations")]
+    pub(super) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
     #[serde(default, skip_serializing_if = "has_no_discards")]
     pub(super) discarded: Cow<'a, [DiscardedFile]>,
@@ -140,6 +143,10 @@ fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
 
 fn keeps_nothing(kept: &KeptFolder) -> bool {
     *kept == KeptFolder::default()
+}
+
+fn has_no_annotations(annotations: &[Annotation]) -> bool {
+    annotations.is_empty()
 }
 
 fn has_no_marks(marks: &ReviewMarks) -> bool {

@@ -15,7 +15,7 @@ use super::link;
 use super::ptys::PtyReport;
 use super::readers::Read;
 use super::resources::ResourceAnswer;
-use super::states::Made;
+use super::states::Piece;
 use super::watch::Loss;
 use super::watches::{BegunWatches, News};
 use crate::backend::meeting::Meeting;
@@ -52,8 +52,8 @@ pub enum LoopEvent {
     Pty(PtyReport),
     /// Something is heard of git.
     Git(GitNews),
-    /// A large state was made text.
-    State(Made),
+    /// A piece of what takes long to write is there.
+    Piece(Piece),
     /// A front has said hello.
     Knock(Knock),
     /// There is a reason to leave.
@@ -100,8 +100,8 @@ pub struct Events {
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
     /// What is heard of git.
     pub git: mpsc::UnboundedReceiver<GitNews>,
-    /// Answers with large states.
-    pub states: mpsc::UnboundedReceiver<Made>,
+    /// Pieces of what takes long to write.
+    pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Fronts that have said hello.
     pub knocks: mpsc::UnboundedReceiver<Knock>,
     /// Reasons to leave.
@@ -123,7 +123,7 @@ impl Events {
             Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),
-            Some(made) = self.states.recv() => LoopEvent::State(made),
+            Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
             Some(knock) = self.knocks.recv() => LoopEvent::Knock(knock),
             Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),

@@ -338,7 +338,7 @@ impl Sidecar {
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
         let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), options.deterministic);
-        let (states, made) = StateWriters::new();
+        let (states, pieces) = StateWriters::new();
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -385,7 +385,7 @@ impl Sidecar {
                 watches: watched,
                 ptys: heard_of_ptys,
                 git: heard_of_git,
-                states: made,
+                pieces,
                 knocks,
                 lost,
             },
@@ -499,7 +499,7 @@ impl Sidecar {
                     self.hear_git(outcome);
                 }
             }
-            LoopEvent::State(made) => self.hear_state(made),
+            LoopEvent::Piece(piece) => self.hear_piece(piece),
             LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
             LoopEvent::Knock(knock) => self.hear_knock(knock),
             LoopEvent::Lost(loss) => return Ok(self.hear_loss(loss)),

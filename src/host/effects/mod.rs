@@ -10,6 +10,7 @@ mod git;
 mod ids;
 mod kept;
 mod ptys;
+mod rope;
 mod states;
 
 use std::time::Duration;
@@ -36,6 +37,7 @@ pub use git::*;
 pub use ids::*;
 pub use kept::*;
 pub use ptys::*;
+pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
 /// The time, as the caller of the core sees it.
@@ -239,6 +241,8 @@ pub enum Output {
     /// Answer a request with states that are so large that it takes long to make JSON text of them: that is made where
     /// nobody waits for it but this connection, to which all that comes behind this is sent behind it.
     States(ConnectionId, RequestId, Box<LargeStates>),
+    /// Tell a connection completed turns, of which the same is true.
+    Turns(ConnectionId, Box<LoadedTurns>),
     /// Nothing more is sent to a connection: its client is gone.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
@@ -295,6 +299,7 @@ impl Output {
         match self {
             Self::Frame(_, frame) => frame.bytes(),
             Self::States(_, _, states) => states.bytes,
+            Self::Turns(_, turns) => turns.bytes(),
             _ => 0,
         }
     }

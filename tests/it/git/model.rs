@@ -116,6 +116,7 @@ fn made(kind: Kind) -> Repository {
 
 fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     let path = repository.path(name);
+    let is_file = fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
     let clear = |path: &Path| {
         if fs::symlink_metadata(path).is_ok_and(|known| !known.is_dir()) {
             fs::remove_file(path).unwrap();
@@ -146,17 +147,13 @@ fn do_in(repository: &Repository, deed: &Deed, name: &str) {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             symlink("nowhere", path).unwrap();
         }
-        Deed::Program(_) => {
-            if fs::symlink_metadata(&path).is_ok_and(|known| known.is_file()) {
-                fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-            }
+        Deed::Program(_) if is_file => {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         Deed::Ignored => repository.write("ignored", "x"),
-        Deed::Touch(_) => {
-            if fs::symlink_metadata(&path).is_ok_and(|known| known.is_file()) {
-                let content = fs::read(&path).unwrap();
-                fs::write(path, content).unwrap();
-            }
+        Deed::Touch(_) if is_file => {
+            let content = fs::read(&path).unwrap();
+            fs::write(path, content).unwrap();
         }
         _ => {}
     }
