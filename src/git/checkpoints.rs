@@ -13,7 +13,7 @@ use super::index::{CopiedIndex, LeftOut, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::files::uris::PATH;
-use crate::host::effects::{Checkpoint, FileChange};
+use crate::host::effects::{Checkpoint, KeptChange};
 
 /// What the refs begin with that keep checkpoints.
 const REFS: &str = "refs/ahp-sidecar/";
@@ -76,7 +76,7 @@ pub fn compare(
     before: &Checkpoint,
     after: &Checkpoint,
     until: Until,
-) -> Result<Vec<FileChange>, GitError> {
+) -> Result<Vec<KeptChange>, GitError> {
     if before == after {
         return Ok(Vec::new());
     }

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::index::LeftOut;
-use super::program::{GitError, Run, Until};
+use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
-use crate::host::effects::{FileChange, GitContent};
+use crate::host::effects::{GitContent, KeptChange};
 use crate::state::edits::LineCounts;
 
 /// The mode of a repository in a repository, which is no file.
@@ -37,15 +37,15 @@ pub const HOW: [&str; 11] = [
 ///
 /// # Errors
 /// When git fails.
-pub fn compared(repository: &Repository, run: Run<'_>, until: Until) -> Result<Vec<FileChange>, GitError> {
+pub fn compared(repository: &Repository, run: GitRun<'_>, until: Until) -> Result<Vec<KeptChange>, GitError> {
     let said = run.output(until)?;
     Ok(read(repository, &said))
 }
 
 /// One word of what is parted by NUL.
-fn read(repository: &Repository, said: &[u8]) -> Vec<FileChange> {
+fn read(repository: &Repository, said: &[u8]) -> Vec<KeptChange> {
     let mut words = said.split(|byte| *byte == 0).peekable();
-    let mut changes: Vec<FileChange> = Vec::new();
+    let mut changes: Vec<KeptChange> = Vec::new();
     let mut counts: BTreeMap<String, Option<LineCounts>> = BTreeMap::new();
     while let Some(word) = words.next() {
         if let [b':', modes @ ..] = word {
@@ -65,7 +65,7 @@ fn read(repository: &Repository, said: &[u8]) -> Vec<FileChange> {
             };
             let (before, after) = (side(old_mode, old), side(new_mode, new));
             if before.is_some() || after.is_some() {
-                changes.push(FileChange {
+                changes.push(KeptChange {
                     file: repository.uri_of(to),
                     renamed_from: from.map(|from| repository.uri_of(from)),
                     before,
@@ -103,10 +103,10 @@ fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
 /// Puts in what is known of files whose contents are not kept, on either side.
 pub fn with_left_out(
     repository: &Repository,
-    mut changes: Vec<FileChange>,
+    mut changes: Vec<KeptChange>,
     before: &LeftOut,
     after: &LeftOut,
-) -> Vec<FileChange> {
+) -> Vec<KeptChange> {
     let paths: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
     for path in paths {
         let is_same = before.get(path) == after.get(path);
@@ -125,7 +125,7 @@ pub fn with_left_out(
                 let is_there = |side: &LeftOut| {
                     side.contains_key(path) || repository.root.join(Path::new(&lossless(path))).exists()
                 };
-                changes.push(FileChange {
+                changes.push(KeptChange {
                     file: uri,
                     renamed_from: None,
                     before: unknown(before.contains_key(path)),

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::program::{GitError, Run, Until};
+use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
 
 /// Larger files are kept by name only.
@@ -126,7 +126,7 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// A run with this index.
-    pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Run<'_> {
+    pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
         let run = self.repository.run(arguments).env("GIT_INDEX_FILE", &self.path);
         match &self.objects {
             Some(objects) => run

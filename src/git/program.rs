@@ -139,7 +139,7 @@ pub struct Git {
 
 /// One run of it.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct GitRun<'a> {
     git: &'a Git,
     folder: &'a Path,
     arguments: Vec<OsString>,
@@ -181,9 +181,9 @@ impl Git {
         &'a self,
         folder: &'a Path,
         arguments: impl IntoIterator<Item = A>,
-    ) -> Run<'a> {
+    ) -> GitRun<'a> {
         let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        Run { git: self, folder, arguments, environment: Vec::new(), settings: Vec::new(), stdin: None }
+        GitRun { git: self, folder, arguments, environment: Vec::new(), settings: Vec::new(), stdin: None }
     }
 }
 
@@ -193,7 +193,7 @@ fn version_in(said: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-impl Run<'_> {
+impl GitRun<'_> {
     /// With more arguments.
     #[must_use]
     pub fn with<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::program::{Git, GitError, Run, Until};
+use super::program::{Git, GitError, GitRun, Until};
 use crate::files::uris::{path_of, uri_of};
 
 /// A repository that is used.
@@ -83,7 +83,7 @@ impl Repository {
     }
 
     /// A run in it.
-    pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Run<'_> {
+    pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
         self.git.run(&self.root, arguments).set(&self.settings)
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide};
 
 use super::checkpoints::{ComparedPair, KeptFolder};
-use super::effects::{ChatKey, FileChange, FileText, GitContent, GitTaken};
+use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
 use super::model::{Chat, SessionKey};
 use super::Host;
 use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
@@ -241,7 +241,7 @@ pub(super) struct ChangedFile {
 
 impl ChangedFile {
     /// One of which git knows both sides.
-    pub(super) fn of(change: &FileChange, session: &str, folder: &KeptFolder) -> Self {
+    pub(super) fn of(change: &KeptChange, session: &str, folder: &KeptFolder) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
             FileSide::Kept { uri: folder.uri_of(session, content, name, path), content: content.clone() }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::effects::{
-    ChatKey, Checkpoint, FileChange, GitContent, GitJob, GitReport, GitWork, Output, Resource, RunId, Timer,
+    ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource, RunId, Timer,
 };
 use super::model::{RunPhase, SessionKey};
 use super::{Host, Step};
@@ -95,7 +95,7 @@ pub(super) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
 pub(super) enum Between {
     /// It was asked for.
     Asked,
-    Known(Vec<FileChange>),
+    Known(Vec<KeptChange>),
     /// Why it cannot be known, for people.
     Unknown(String),
 }
@@ -125,7 +125,7 @@ impl ComparedStates {
     }
 
     /// The same, of what is known.
-    pub(super) fn known(&self, pair: &ComparedPair) -> Option<&[FileChange]> {
+    pub(super) fn known(&self, pair: &ComparedPair) -> Option<&[KeptChange]> {
         match self.pairs.get(pair) {
             Some(Between::Known(changes)) => Some(changes),
             _ => None,

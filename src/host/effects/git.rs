@@ -1,6 +1,6 @@
 //! What the core asks to be done with repositories of git, and what it hears of that.
 //!
-//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`FileChange`] between two states of a folder is.
+//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two states of a folder is.
 //! Never: runs anything, or knows how git is asked.
 
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ impl GitContent {
 
 /// What has become of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileChange {
+pub struct KeptChange {
     /// Its `file:` URI; of one that is not there any more, the URI that it had.
     pub file: String,
     /// What it was called before, if that was otherwise.
@@ -140,10 +140,10 @@ pub enum GitReport {
         /// By this name.
         checkpoint: Checkpoint,
         /// What has changed since each of those that were asked about; none where that is not known.
-        since: Vec<Option<Vec<FileChange>>>,
+        since: Vec<Option<Vec<KeptChange>>>,
     },
     /// What has changed.
-    Compared(Vec<FileChange>),
+    Compared(Vec<KeptChange>),
     /// A content; in base64.
     Content(String),
     /// What has become of each of the files: why nothing was done to it, for people, if nothing was.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ahp_sidecar::files::uris::path_of;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
-use ahp_sidecar::host::effects::{Checkpoint, FileChange, GitContent, GitJob, GitReport, GitTaken, GitWork};
+use ahp_sidecar::host::effects::{Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange};
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
 
@@ -232,7 +232,7 @@ impl Asker<'_> {
         }
     }
 
-    fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<FileChange> {
+    fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<KeptChange> {
         match self.ask(GitWork::Compare { before: before.clone(), after: after.clone() }) {
             GitReport::Compared(changes) => changes,
             other => panic!("{other:?}"),
@@ -248,7 +248,7 @@ impl Asker<'_> {
     }
 
     /// What was in files that differ, and what is.
-    fn sides(&self, changes: &[FileChange]) -> (FullCopy, FullCopy) {
+    fn sides(&self, changes: &[KeptChange]) -> (FullCopy, FullCopy) {
         let (mut before, mut after) = (FullCopy::new(), FullCopy::new());
         let name = |uri: &str| {
             let path = path_of(uri).unwrap();
@@ -276,7 +276,7 @@ fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     (only(one, other), only(other, one))
 }
 
-fn taken(changes: &[FileChange]) -> Vec<GitTaken> {
+fn taken(changes: &[KeptChange]) -> Vec<GitTaken> {
     let all = changes.iter().flat_map(|change| {
         let now = |file: &String, now: &Option<GitContent>, wanted: &Option<GitContent>| GitTaken {
             file: file.clone(),
