@@ -20,7 +20,7 @@ use super::calls::{CallRef, Readiness};
 use super::channels::{CommandCall, Pty, Terminal};
 use super::effects::{
     Besides, ChatKey, Output, PtyCommand, PtyLaunch, RunId, ScreenSize, TerminalKey, Timer, ToolGate,
-    ToolOutcome, Transcript,
+    ToolOutcome, Transcript, TranscriptOf,
 };
 use super::model::{Channel, Chat, RunPhase};
 use super::scrollback::text_of;
@@ -261,7 +261,8 @@ impl Host {
         newest_first.reverse();
         let text = newest_first.concat();
         let label = "commands".to_owned();
-        (!text.is_empty()).then_some(Transcript { chat: String::new(), label, text, cut })
+        let (of, resource) = (TranscriptOf::Commands, chat.channel.uri.clone());
+        (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
     }
 
     /// What was run in a turn that was a command.

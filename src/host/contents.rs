@@ -172,19 +172,6 @@ pub(super) fn tell_state(state: &mut SnapshotState) {
     }
 }
 
-/// Completed turns of a chat as clients are told them: a JSON array.
-pub(super) fn told_turns(chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
-    let mut text = b"[".to_vec();
-    for turn in turns {
-        if text.len() > 1 {
-            text.push(b',');
-        }
-        text.extend_from_slice(&told_turn(chat, turn));
-    }
-    text.push(b']');
-    text
-}
-
 /// A completed turn of a chat (JSON text), as clients are told it.
 pub(super) fn told_turn(chat: &str, turn: &CompletedTurn) -> Bytes {
     let text = turn.text();

@@ -19,19 +19,22 @@
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
 //! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what users have run), `changes` and `changesets` (which files were changed),
-//! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
+//! `checkpoints` (what git keeps of folders), `discards` (and taking changes back), `annotations` (what people say to places in files),
+//! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod agents;
 mod ahead;
+mod annotations;
 mod attached;
 mod calls;
 mod catalogue;
 mod changes;
 mod changesets;
 mod channels;
+mod checkpoints;
 mod clients;
 mod commands;
 mod config;
@@ -197,6 +200,8 @@ pub struct Host {
     /// Who follows terminals may be others than before, or one has ended.
     terminals_changed: bool,
     changes: changesets::ChangesMemory,
+    /// What git was asked, by the numbers.
+    asked_of_git: BTreeMap<u64, checkpoints::AskedFor>,
 }
 
 /// What the caller lends to one step.
@@ -260,6 +265,7 @@ impl Host {
             watches_changed: false,
             terminals_changed: false,
             changes: changesets::ChangesMemory::default(),
+            asked_of_git: BTreeMap::new(),
             config,
         }
     }
@@ -296,6 +302,8 @@ impl Host {
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
+            Input::Git(number, report) => self.git_reports(step, number, report),
+            Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }

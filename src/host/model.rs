@@ -12,8 +12,10 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::annotations;
 use super::attached::Attached;
 use super::changes::DiscardedFile;
+use super::checkpoints::KeptFolder;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
 };
@@ -118,6 +120,8 @@ pub(super) struct Session {
     pub(super) reviewed: ReviewMarks,
     /// Files that clients have had taken back to what they were, in that order.
     pub(super) discarded: Vec<DiscardedFile>,
+    /// What git keeps of its folder.
+    pub(super) kept: KeptFolder,
     /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.
@@ -341,6 +345,8 @@ pub(super) struct Run {
     pub(super) handed_over: Vec<PendingMessage>,
     /// What the agent calls the questions that were asked again, which is under another id each time.
     pub(super) asked_again: BTreeMap<String, String>,
+    /// It waits until its folder is kept: the number under which that was asked.
+    pub(super) kept_by: Option<u64>,
 }
 
 /// How far an attempt has got.
@@ -379,6 +385,7 @@ impl Run {
             permissions: HashMap::new(),
             handed_over: Vec::new(),
             asked_again: BTreeMap::new(),
+            kept_by: None,
         }
     }
 
@@ -422,6 +429,7 @@ pub(super) fn empty_chat(uri: String, title: &str, now: &str) -> ChatState {
 
 /// The state of a session that is being created, with its default chat, whose name it bears.
 pub(super) fn creating_session(
+    uri: &str,
     provider: String,
     working_directories: Option<Vec<String>>,
     chat: ChatSummary,
@@ -434,7 +442,7 @@ pub(super) fn creating_session(
         origin: None,
         project: None,
         working_directories,
-        annotations: None,
+        annotations: Some(annotations::summary_of(uri, &[])),
         lifecycle: SessionLifecycle::Creating,
         creation_error: None,
         server_tools: None,

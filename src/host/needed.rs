@@ -2,10 +2,9 @@
 //!
 //! Owns: finding those that are not in memory, so that they are read before the message is handled, while others are
 //! heard.
-//! Never: decides anything by them, or reads one. A text that is not found here and needed all the same is read when it is:
+//! Never: decides anything by them, or reads one; looks for those that are told: each is read when it is written. A text that is not found here and needed all the same is read when it is:
 //! everybody waits for that.
 
-use super::effects::ConnectionId;
 use super::model::Chat;
 use super::{Host, LoadedSession};
 use crate::state::history::CompletedTurn;
@@ -19,11 +18,10 @@ const BYTES_MAX: usize = 32 << 20;
 const ATTACHED_BYTES_MAX: usize = 1 << 20;
 
 impl Host {
-    /// The texts of turns that a message of this connection needs and that are not in memory. `restored`: the sessions that
+    /// The texts of turns that a message needs and that are not in memory. `restored`: the sessions that
     /// come into memory with it.
     pub fn texts_needed<'a>(
         &'a self,
-        connection: ConnectionId,
         named: &Named,
         restored: impl Iterator<Item = &'a LoadedSession> + Clone,
     ) -> Vec<TurnText> {
@@ -45,22 +43,9 @@ impl Host {
         };
         for turns in &named.turns {
             match turns {
-                NamedTurns::Page { chat, cursor } => {
-                    let Some(key) = self.find_chat(chat) else { continue };
-                    let (Ok(page), Some(chat)) = (
-                        self.page_asked_for(connection, key, cursor.as_deref()),
-                        self.channels.chats.known(key),
-                    ) else {
-                        continue;
-                    };
-                    let all = chat.conversation.history().turns();
-                    need(&mut all.get(page).unwrap_or_default().iter(), usize::MAX);
-                }
                 NamedTurns::CutBehind { chat: uri, turn } => {
-                    let Some(history) = chat(uri).map(|chat| chat.conversation.history()) else { continue };
-                    need(&mut history.get(turn).into_iter(), usize::MAX);
-                    let loaded = self.find_chat(uri).and_then(|key| self.lacked_at_cut(key, turn));
-                    need(&mut history.turns().iter().take(loaded.unwrap_or(0)), usize::MAX);
+                    let last = chat(uri).and_then(|chat| chat.conversation.history().get(turn));
+                    need(&mut last.into_iter(), usize::MAX);
                 }
                 NamedTurns::Through { chat: uri, turn } => {
                     let turns = chat(uri).and_then(|chat| chat.conversation.history().through(turn));

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ChatState, SessionState};
+use ahp_types::state::{Annotation, ChatState, SessionState};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
 use super::changes::DiscardedFile;
+use super::checkpoints::KeptFolder;
 use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
@@ -37,9 +38,15 @@ pub struct SessionBody<'a> {
     /// Which files of its changesets were reviewed.
     #[serde(default, skip_serializing_if = "has_no_marks")]
     pub(super) reviewed: Cow<'a, ReviewMarks>,
+    /// What people have said to places in files.
+    #[serde(default, skip_serializing_if = "has_no_annotations")]
+    pub(super) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
     #[serde(default, skip_serializing_if = "has_no_discards")]
     pub(super) discarded: Cow<'a, [DiscardedFile]>,
+    /// What git keeps of its folder.
+    #[serde(default, skip_serializing_if = "keeps_nothing")]
+    pub(super) kept: Cow<'a, KeptFolder>,
 }
 
 /// What a chat's row holds.
@@ -132,6 +139,14 @@ fn is_zero(count: &usize) -> bool {
 
 fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
     discarded.is_empty()
+}
+
+fn keeps_nothing(kept: &KeptFolder) -> bool {
+    *kept == KeptFolder::default()
+}
+
+fn has_no_annotations(annotations: &[Annotation]) -> bool {
+    annotations.is_empty()
 }
 
 fn has_no_marks(marks: &ReviewMarks) -> bool {

@@ -5,18 +5,17 @@
 //! Never: decides whether an action should happen.
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::actions::{ActionOrigin, ChatTurnsLoadedAction, StateAction, TerminalDataAction};
+use ahp_types::actions::{ActionOrigin, StateAction, TerminalDataAction};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::contents::{tell_state, told_action};
 use super::effects::ChannelId;
-use super::effects::{with_turns, ToldState};
+use super::effects::ToldState;
 use super::effects::{ActionLine, ConnectionId, Frame, Output, PartKey, Record};
 use super::model::Subscription;
 use super::refusal::Refusal;
 use super::{Host, Step};
-use crate::state::history::CompletedTurn;
 use crate::wire::action_lines::{action_json, envelope_line};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -201,18 +200,6 @@ impl Host {
 /// What is written down in the place of what is not to be.
 fn nothing() -> StateAction {
     StateAction::TerminalData(TerminalDataAction { data: String::new() })
-}
-
-/// The line that tells a client alone of turns that are loaded, and where more are.
-pub(super) fn loading_line(
-    channel: &str,
-    turns: &[CompletedTurn],
-    next_cursor: Option<String>,
-    server_seq: u64,
-) -> Bytes {
-    let action = ChatTurnsLoadedAction { turns: Vec::new(), turns_next_cursor: next_cursor };
-    let json = with_turns(&StateAction::ChatTurnsLoaded(action), channel, turns);
-    envelope_line(channel, &json, server_seq, None, None)
 }
 
 /// The line of an action that is no change of a state: nothing is counted by it.

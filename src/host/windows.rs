@@ -17,9 +17,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::cursors::CursorOf;
-use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output};
+use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, LoadedTurns, Output, LARGE_BYTES};
 use super::model::{Subscription, Window};
-use super::sequence::loading_line;
 use super::{Host, Step};
 use crate::state::history::{CompletedTurn, History};
 use crate::wire::action_lines::envelope_of;
@@ -85,7 +84,7 @@ impl Host {
     ///
     /// # Errors
     /// `-32602` when the client has not subscribed to the chat, and when the cursor is none of this chat's.
-    pub(super) fn page_asked_for(
+    fn page_asked_for(
         &self,
         connection: ConnectionId,
         key: ChatKey,
@@ -126,8 +125,18 @@ impl Host {
         let all = chat.conversation.history();
         let cursor = cursor_before(key, all, turns.start);
         let loaded = all.turns().get(turns.clone()).unwrap_or_default();
-        let line = loading_line(&chat.channel.uri, loaded, cursor, self.told_head());
-        step.say(Output::Frame(connection, Frame::Answer(line)));
+        let loaded = LoadedTurns {
+            chat: chat.channel.uri.clone(),
+            turns: loaded.to_vec(),
+            next_cursor: cursor,
+            server_seq: self.told_head(),
+        };
+        // What is not large is written at once, if nothing must be read for it.
+        step.say(if loaded.bytes() < LARGE_BYTES && loaded.is_here() {
+            Output::Frame(connection, Frame::Answer(loaded.line()))
+        } else {
+            Output::Turns(connection, Box::new(loaded))
+        });
         if let Some(subscription) = self.subscription_mut(connection, key.into()) {
             subscription.window = Window::From(turns.start);
         }
@@ -145,16 +154,6 @@ impl Host {
                 self.load(step, connection, key, 0..lacked);
             }
         }
-    }
-
-    /// How many of a chat's first turns some client will lack, and be told, when those behind one are removed.
-    pub(super) fn lacked_at_cut(&self, key: ChatKey, turn: &str) -> Option<usize> {
-        let chat = self.channels.chats.known(key)?;
-        let turns = chat.conversation.history();
-        let (at, there) = (Some(turns.place_of(turn)?), turns.len());
-        let windows = chat.channel.subscribers.iter().filter_map(|it| self.subscription(*it, key.into()));
-        let lacked = windows.filter_map(|subscription| subscription.window.lacks(at, there));
-        lacked.max()
     }
 
     /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left, every client
@@ -182,8 +181,8 @@ impl Host {
     /// of the chat, in order.
     ///
     /// # Errors
-    /// When the state must be told instead: as the turns were then, nobody knows them any more, or they would
-    /// have to be told more than once.
+    /// When the state must be told instead: as the turns were then, nobody knows them any more, they would have to be
+    /// told more than once, or they are large, and a state is written where nobody waits for it.
     pub(super) fn loading_of_chat(
         &self,
         key: ChatKey,
@@ -210,8 +209,16 @@ impl Host {
         let turns = chat.conversation.history().turns();
         let is_later = |turn: &CompletedTurn| changed_since.contains(turn.id());
         let known = turns.iter().position(is_later).and_then(|at| turns.get(..at)).unwrap_or(turns);
-        let line = loading_line(&chat.channel.uri, known, None, before.saturating_sub(1));
-        Ok(Some(Loading { before, envelope: envelope_of(&line) }))
+        let loaded = LoadedTurns {
+            chat: chat.channel.uri.clone(),
+            turns: known.to_vec(),
+            next_cursor: None,
+            server_seq: before.saturating_sub(1),
+        };
+        if loaded.bytes() >= LARGE_BYTES {
+            return Err(StateIsNeeded);
+        }
+        Ok(Some(Loading { before, envelope: envelope_of(&loaded.line()) }))
     }
 }
 

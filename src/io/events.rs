@@ -9,12 +9,13 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use super::fronts::Knock;
+use super::git::GitNews;
 use super::keeper::CommitEvent;
 use super::link;
 use super::ptys::PtyReport;
 use super::readers::Read;
 use super::resources::ResourceAnswer;
-use super::states::Made;
+use super::states::Piece;
 use super::watch::Loss;
 use super::watches::{BegunWatches, News};
 use crate::backend::meeting::Meeting;
@@ -49,8 +50,10 @@ pub enum LoopEvent {
     Changed(WatchReport),
     /// Something was heard of the program in a terminal.
     Pty(PtyReport),
-    /// A large state was made text.
-    State(Made),
+    /// Something is heard of git.
+    Git(GitNews),
+    /// A piece of what takes long to write is there.
+    Piece(Piece),
     /// A front has said hello.
     Knock(Knock),
     /// There is a reason to leave.
@@ -95,8 +98,10 @@ pub struct Events {
     pub watches: News,
     /// What is heard of programs in terminals.
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
-    /// Answers with large states.
-    pub states: mpsc::UnboundedReceiver<Made>,
+    /// What is heard of git.
+    pub git: mpsc::UnboundedReceiver<GitNews>,
+    /// Pieces of what takes long to write.
+    pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Fronts that have said hello.
     pub knocks: mpsc::UnboundedReceiver<Knock>,
     /// Reasons to leave.
@@ -117,7 +122,8 @@ impl Events {
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::Begun(connection, begun),
             Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
-            Some(made) = self.states.recv() => LoopEvent::State(made),
+            Some(news) = self.git.recv() => LoopEvent::Git(news),
+            Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
             Some(knock) = self.knocks.recv() => LoopEvent::Knock(knock),
             Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),

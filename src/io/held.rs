@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::readers::{ReadRequest, ReadResult};
 use super::watches::{BegunWatches, Lease};
-use crate::host::effects::{ConnectionId, Output, Past, Recalled, Record};
+use crate::host::effects::{Output, Past, Recalled, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::state::texts::TurnText;
 use crate::versions::dialect::Dialect;
@@ -94,11 +94,11 @@ impl HeldMessage {
     }
 
     /// The texts of turns that it needs and that are not in memory.
-    pub fn texts_to_read(&self, host: &Host, connection: ConnectionId) -> Vec<TurnText> {
+    pub fn texts_to_read(&self, host: &Host) -> Vec<TurnText> {
         if self.texts.is_some() {
             return Vec::new();
         }
-        host.texts_needed(connection, &self.named, self.sessions.iter().map(|(_, loaded)| loaded))
+        host.texts_needed(&self.named, self.sessions.iter().map(|(_, loaded)| loaded))
     }
 
     /// The texts of turns that were read for it.

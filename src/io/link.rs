@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
+use super::states::OngoingWrite;
 use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
@@ -131,7 +132,7 @@ impl Door {
             outbox: Outbox::new(self.limits),
             held: None,
             answers_due: 0,
-            behind: None,
+            writing: None,
             closing: false,
             has_departed: false,
             cut: false,
@@ -240,7 +241,7 @@ impl Drop for ClientLines {
     }
 }
 
-/// What goes out behind a state that is made text. Another one is made text when the one before it is out.
+/// What goes out behind a state that is being written. Another one is written when the one before it is out.
 #[derive(Debug)]
 pub struct Behind {
     /// This.
@@ -261,10 +262,10 @@ pub struct Link {
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
     pub held: Option<Box<HeldMessage>>,
-    /// So many answers are made elsewhere, and have not come; a state that is made text is counted by `outbox`.
+    /// So many answers are made elsewhere, and have not come; a state that is being written is counted by `outbox`.
     pub answers_due: usize,
-    /// What is to go out behind a state that is made text now, if one is.
-    pub behind: Option<Vec<Behind>>,
+    /// What is written for it elsewhere, piece by piece, and what is to go out behind that.
+    pub writing: Option<(OngoingWrite, Vec<Behind>)>,
     /// It is over: what waits is still written.
     pub closing: bool,
     /// Its client can say nothing any more, and its turns are being ended.
@@ -341,9 +342,9 @@ impl Link {
         Some(LinkEvent::End(end))
     }
 
-    /// Puts this behind the state that is made text now, if there is one; else gives it back.
+    /// Puts this behind the state that is being written, if there is one; else gives it back.
     pub fn put_behind(&mut self, what: Behind) -> Option<Behind> {
-        let Some(behind) = &mut self.behind else { return Some(what) };
+        let Some((_, behind)) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
         behind.push(what);
         None
@@ -368,6 +369,13 @@ impl Link {
             let written = self.writer.write(chunk);
             self.outbox.written(written);
             self.being_written = bytes - written;
+        }
+    }
+
+    /// Has as much more written of what is written elsewhere as the client has room for.
+    pub fn have_more_written(&mut self) {
+        if let Some((writing, _)) = &mut self.writing {
+            writing.go_on(&self.outbox);
         }
     }
 

@@ -95,7 +95,7 @@ impl Outbox {
     }
 
     /// Those that wait for the client.
-    fn unread(&self) -> usize {
+    pub fn unread(&self) -> usize {
         self.waiting + self.taken
     }
 
@@ -112,10 +112,12 @@ impl Outbox {
     /// When a client that has read nothing since then is to be given up, where another one reads; now already, where
     /// more waits for it, besides what it has asked for, than memory is for.
     pub fn stalls_at(&self, progress: Instant) -> Option<Instant> {
-        if self.unread() >= self.limits.clients_above.saturating_add(self.asked) {
+        // What is only on its way is no reason, unless it is on its way because the client does not read.
+        let waiting = if self.unread() > 0 { self.bytes() } else { 0 };
+        if waiting >= self.limits.clients_above.saturating_add(self.asked) {
             return Some(progress);
         }
-        let is_behind = self.unread() >= self.limits.agents_above;
+        let is_behind = waiting >= self.limits.agents_above;
         is_behind.then(|| progress.checked_add(self.limits.patience)).flatten()
     }
 

@@ -97,7 +97,7 @@ async fn read_all<R: AsyncRead + Unpin>(
 pub enum Framing {
     /// One a line.
     Lines,
-    /// One a text frame of a WebSocket's server.
+    /// One a text message of a WebSocket's server: in one frame, or in as many as it has pieces.
     WebSocket,
 }
 
@@ -127,7 +127,15 @@ impl StreamWriter {
         receipts: Receipts,
     ) -> Self {
         let (chunks, given) = mpsc::unbounded_channel();
-        let outlet = Outlet { writer, framing, receipts, is_open: true, together: Vec::new(), of_chunk: 0 };
+        let outlet = Outlet {
+            writer,
+            framing,
+            receipts,
+            is_open: true,
+            is_inside: false,
+            together: Vec::new(),
+            of_chunk: 0,
+        };
         let task = tokio::spawn(outlet.serve(given, asides)).abort_handle();
         Self { chunks, task }
     }
@@ -154,6 +162,8 @@ struct Outlet<W> {
     /// Somebody may read it. When nobody does, what is given is thrown away: what the client has said before it went is
     /// still heard.
     is_open: bool,
+    /// The last piece of a message was not its end: the next one goes on with it.
+    is_inside: bool,
     /// What is copied together before it is written.
     together: Vec<u8>,
     /// So many bytes of the chunk are in there.
@@ -222,8 +232,11 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
             let message = match self.framing {
                 Framing::Lines => line.clone(),
                 Framing::WebSocket => {
-                    let message = line.slice(..line.len() - usize::from(line.ends_with(b"\n")));
-                    let header = FrameHeader { opcode: OpCode::Data(Data::Text), ..FrameHeader::default() };
+                    let is_final = line.ends_with(b"\n");
+                    let message = line.slice(..line.len() - usize::from(is_final));
+                    let goes_on = std::mem::replace(&mut self.is_inside, !is_final);
+                    let opcode = OpCode::Data(if goes_on { Data::Continue } else { Data::Text });
+                    let header = FrameHeader { is_final, opcode, ..FrameHeader::default() };
                     header.format(message.len() as u64, &mut self.together).map_err(io::Error::other)?;
                     message
                 }

@@ -1,60 +1,161 @@
-//! Large states that are made JSON text.
+//! What takes long to write, and is written in pieces.
 //!
-//! Owns: the threads that do it, one for each, so that a long chat holds up nobody but who opens it.
-//! Never: decides what is large, or when what was made goes out.
+//! Owns: the threads that do it, one for each, so that a long chat holds up nobody but who opens it; and that a thread is
+//! never further ahead of its client than a few pieces, so that memory holds no more of it.
+//! Never: decides what takes long, or when a piece goes out.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::thread;
 
+use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
+use super::outbox::Outbox;
 use crate::host::effects::ConnectionId;
-use crate::versions::{Line, Unwritten};
+use crate::versions::Unwritten;
 use crate::wire::rpc::RequestId;
 
-/// An answer that was made, and whose it is.
+/// How large a piece is, in bytes, but for the last one.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// So many bytes may be on their way to a client, nearly.
+const AHEAD_BYTES: usize = 4 * PIECE_BYTES;
+
+/// A piece that was written, and whose it is.
 #[derive(Debug)]
-pub struct Made {
+pub struct Piece {
     /// Whose.
     pub connection: ConnectionId,
-    /// The request.
-    pub id: RequestId,
-    /// The answer; none when it could not be made.
-    pub line: Option<Line>,
-    /// How many bytes were expected.
-    pub expected: usize,
+    /// The text.
+    pub text: Bytes,
+    /// Whether it is the last one; it is not all when writing has failed.
+    pub last: Option<PieceEnd>,
 }
 
-/// Where states are made text.
+/// How writing has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PieceEnd {
+    /// All is there.
+    All,
+    /// The rest is missing.
+    Failed,
+}
+
+/// What is being written for a connection.
+#[derive(Debug)]
+pub struct OngoingWrite {
+    /// The request that it answers, if it is an answer.
+    pub id: Option<RequestId>,
+    /// Whether some of it has gone out.
+    pub has_begun: bool,
+    /// How many bytes are still expected.
+    expected: usize,
+    /// Each lets the thread give one more piece. The thread ends when this is gone.
+    wanted: Sender<()>,
+    /// How many were wanted and have not come.
+    wanted_now: usize,
+}
+
+impl OngoingWrite {
+    /// Takes in a piece, which is to be put into the queue then.
+    pub fn take_in(&mut self, piece: &Piece, outbox: &mut Outbox) {
+        let all = piece.last.is_some() || piece.text.len() > self.expected;
+        let come = if all { self.expected } else { piece.text.len() };
+        outbox.expected_come(come);
+        self.expected -= come;
+        self.wanted_now = self.wanted_now.saturating_sub(1);
+        self.has_begun |= !piece.text.is_empty();
+    }
+
+    /// Lets the thread go on, as far as there is room.
+    pub fn go_on(&mut self, outbox: &Outbox) {
+        while outbox.unread() + self.wanted_now * PIECE_BYTES < AHEAD_BYTES {
+            // A thread that has ended wants nothing.
+            if self.wanted.send(()).is_err() {
+                return;
+            }
+            self.wanted_now += 1;
+        }
+    }
+}
+
+/// Where it is written.
 #[derive(Debug)]
 pub struct StateWriters {
-    made: mpsc::UnboundedSender<Made>,
+    pieces: mpsc::UnboundedSender<Piece>,
 }
 
 impl StateWriters {
-    /// Nothing to do so far; what is made comes out of the receiver.
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<Made>) {
-        let (made, receiver) = mpsc::unbounded_channel();
-        (Self { made }, receiver)
+    /// Nothing to do so far; what is written comes out of the receiver.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Piece>) {
+        let (pieces, receiver) = mpsc::unbounded_channel();
+        (Self { pieces }, receiver)
     }
 
-    /// Begins to write the answer to a request.
-    pub fn make(&self, connection: ConnectionId, answer: Unwritten) {
-        let (made, id, expected) = (self.made.clone(), answer.id.clone(), answer.bytes);
-        let tell = move |made: &mpsc::UnboundedSender<Made>, line| {
-            if made.send(Made { connection, id, line, expected }).is_err() {
-                tracing::debug!("a large state was dropped: nobody waits for it any more");
-            }
+    /// Begins to write something that a client is told.
+    pub fn begin(&self, connection: ConnectionId, what: Unwritten) -> OngoingWrite {
+        let (wanted, go_on) = channel();
+        let (id, expected) = (what.id.clone(), what.bytes);
+        let mut pieces = Pieces {
+            connection,
+            buffer: BytesMut::new(),
+            pieces: self.pieces.clone(),
+            go_on,
+            is_over: false,
         };
-        let tell_made = tell.clone();
+        let failed = Piece { connection, text: Bytes::new(), last: Some(PieceEnd::Failed) };
         let work = move || {
             // A panic is logged where it happens.
-            let line = catch_unwind(AssertUnwindSafe(|| answer.write()));
-            tell_made(&made, line.ok());
+            let written = catch_unwind(AssertUnwindSafe(|| what.write(&mut |text| pieces.take(text))));
+            pieces.end(if written.is_ok() { PieceEnd::All } else { PieceEnd::Failed });
         };
         if let Err(error) = thread::Builder::new().name("state".to_owned()).spawn(work) {
             tracing::error!(%error, "no thread can be started to write a large state");
-            tell(&self.made, None);
+            if self.pieces.send(failed).is_err() {
+                tracing::debug!("nobody waits for a large state any more");
+            }
+        }
+        OngoingWrite { id, has_begun: false, expected, wanted, wanted_now: 0 }
+    }
+}
+
+/// Makes pieces of one size of what is written.
+struct Pieces {
+    connection: ConnectionId,
+    buffer: BytesMut,
+    pieces: mpsc::UnboundedSender<Piece>,
+    go_on: Receiver<()>,
+    /// Nobody wants the rest.
+    is_over: bool,
+}
+
+impl Pieces {
+    /// Takes more text; false when nobody wants it.
+    fn take(&mut self, mut text: Bytes) -> bool {
+        while !text.is_empty() && !self.is_over {
+            let part = text.split_to(text.len().min(PIECE_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(&part);
+            if self.buffer.len() == PIECE_BYTES {
+                self.give(None);
+            }
+        }
+        !self.is_over
+    }
+
+    fn end(&mut self, how: PieceEnd) {
+        if !self.is_over {
+            self.give(Some(how));
+        }
+    }
+
+    /// Gives what there is when it is wanted.
+    fn give(&mut self, last: Option<PieceEnd>) {
+        let text = self.buffer.split().freeze();
+        let piece = Piece { connection: self.connection, text, last };
+        self.is_over = self.go_on.recv().is_err() || self.pieces.send(piece).is_err();
+        if self.is_over {
+            tracing::debug!("a large state is not written to its end: its client has gone");
         }
     }
 }

@@ -187,9 +187,8 @@ impl Conversation {
                 let outcome = apply_action_to_chat(&mut self.state, action);
                 let later = std::mem::take(&mut self.history);
                 self.take_completed();
-                let earlier = std::mem::take(&mut self.history);
-                let lacked = earlier.turns().iter().filter(|turn| !later.contains(turn.id()));
-                self.history = lacked.chain(later.turns()).cloned().collect();
+                let earlier = std::mem::replace(&mut self.history, later);
+                self.put_before(earlier.turns());
                 outcome
             }
             StateAction::ChatTurnStarted(_)
@@ -203,6 +202,18 @@ impl Conversation {
             }
             _ => apply_action_to_chat(&mut self.state, action),
         }
+    }
+
+    /// Takes up earlier turns, and where those before them are to be asked for: as `chat/turnsLoaded` does.
+    pub fn load(&mut self, earlier: &[CompletedTurn], next_cursor: Option<String>) {
+        self.put_before(earlier);
+        self.state.turns_next_cursor = next_cursor;
+    }
+
+    fn put_before(&mut self, earlier: &[CompletedTurn]) {
+        let later = std::mem::take(&mut self.history);
+        let lacked = earlier.iter().filter(|turn| !later.contains(turn.id()));
+        self.history = lacked.chain(later.turns()).cloned().collect();
     }
 
     /// Turns that a reducer has ended are text from now on.

@@ -19,7 +19,7 @@ use super::names::Names;
 use super::node::{self, Object};
 use super::step::{Notice, Scene, Shot, Told};
 use super::Line;
-use crate::host::effects::{ActionLine, ToldState};
+use crate::host::effects::{ActionLine, LoadedTurns, ToldState};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
@@ -374,6 +374,13 @@ impl Lane {
                 (shown_on, frame(chain, envelope, in_replay, &mut scene))
             })
             .collect()
+    }
+
+    /// Takes up turns of a chat that are about to be told.
+    pub fn load(&mut self, turns: &LoadedTurns) {
+        if let Some(chat) = self.chats.get_mut(&turns.chat) {
+            chat.load(&turns.turns, turns.next_cursor.clone());
+        }
     }
 
     /// Applies an action to the chat that it changes, if that is known; returns its channel.

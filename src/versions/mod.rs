@@ -58,7 +58,7 @@ pub struct Line {
 pub enum Outgoing {
     /// This.
     Line(Line),
-    /// An answer that takes long to write.
+    /// What takes long to write.
     Unwritten(Box<Unwritten>),
 }
 
@@ -67,7 +67,7 @@ impl Outgoing {
     pub fn now(self) -> Line {
         match self {
             Self::Line(line) => line,
-            Self::Unwritten(unwritten) => unwritten.write(),
+            Self::Unwritten(unwritten) => Line::of(unwritten.text()),
         }
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::node::{text, Object};
 use super::Line;
-use crate::wire::changesets::named_by_changeset;
+use crate::wire::annotations::session_named_by;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
 
@@ -200,6 +200,40 @@ impl Quirks {
             spelling.respell(line);
         }
     }
+
+    /// Leaves out of an answer what such clients are not to be told.
+    pub fn leave_out(self, answer: &mut Object) {
+        if self.remote_files {
+            answer.shift_remove("defaultDirectory");
+        }
+    }
+
+    /// Says a value in what is told, as [`Self::apply`] would.
+    pub fn apply_to_value(self, value: &mut Value, spelling: &Spelling) {
+        if self.sessions_by_provider {
+            each_uri(value, &CHANNELS, &mut |uri| spelling.spelled(uri));
+        }
+    }
+
+    /// The same of JSON text.
+    pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
+        if !self.sessions_by_provider || !names_sessions(&text) {
+            return text;
+        }
+        let Ok(mut value) = serde_json::from_slice::<Value>(&text) else { return text };
+        self.apply_to_value(&mut value, spelling);
+        to_json(&value).into()
+    }
+
+    /// What such clients call a channel, if that is something else than the core does.
+    pub fn called(self, channel: &str, spelling: &Spelling) -> Option<String> {
+        spelling.spelled(channel).filter(|_| self.sessions_by_provider)
+    }
+}
+
+/// Whether there may be the name of a session in JSON text that is not called by its provider.
+fn names_sessions(text: &[u8]) -> bool {
+    [SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
 }
 
 /// Which provider sessions are of, for [`Quirk::SessionsByProvider`].
@@ -228,7 +262,7 @@ impl Spelling {
             .filter_map(|name| message.get(name)?.as_array());
         let uris = lists.flatten().chain(message.get("channel")).filter_map(Value::as_str);
         for uri in uris {
-            let uri = named_by_changeset(uri).map_or(uri, |(session, _)| session);
+            let uri = session_named_by(uri).unwrap_or(uri);
             let of_chat = uris::session_of_chat(uri);
             let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
             if let Some((provider, plain)) = uris::plain_session(session) {
@@ -240,8 +274,9 @@ impl Spelling {
     }
 
     fn core_name(&self, uri: &str) -> Option<String> {
-        if let Some((session, _)) = named_by_changeset(uri) {
-            return self.core_name(session).map(|core| format!("{core}{}", &uri[session.len()..]));
+        let named = session_named_by(uri).and_then(|session| Some((session, self.core_name(session)?)));
+        if let Some((session, core)) = named {
+            return Some(format!("{core}{}", &uri[session.len()..]));
         }
         match uris::session_of_chat(uri) {
             Some((before, session)) => {
@@ -258,8 +293,7 @@ impl Spelling {
 
     /// Calls sessions in a line by their providers, as far as those are known; learns them from it first.
     pub fn respell(&mut self, line: &mut Line) {
-        let has = |what: &str| memmem::find(&line.bytes, what.as_bytes()).is_some();
-        if !has(SCHEME) && !has(ENCODED_SCHEME) && !has("\"provider\":") {
+        if !names_sessions(&line.bytes) && memmem::find(&line.bytes, b"\"provider\":").is_none() {
             return;
         }
         if line.delta.is_some() {
@@ -336,8 +370,9 @@ impl Spelling {
     }
 
     fn spelled(&self, uri: &str) -> Option<String> {
-        if let Some((session, _)) = named_by_changeset(uri) {
-            return self.spelled(session).map(|spelled| format!("{spelled}{}", &uri[session.len()..]));
+        let named = session_named_by(uri).and_then(|session| Some((session, self.spelled(session)?)));
+        if let Some((session, spelled)) = named {
+            return Some(format!("{spelled}{}", &uri[session.len()..]));
         }
         if let Some(path) = uri.strip_prefix(SCHEME) {
             let spelled = format!("{}:{path}", self.providers.get(uri).or(self.guessed.get(uri))?);

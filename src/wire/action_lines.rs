@@ -43,11 +43,22 @@ pub fn envelope_line(
     refusal: Option<&str>,
 ) -> Bytes {
     let mut line = Vec::with_capacity(action.len() + channel.len() + 120);
+    begin_line(&mut line, channel);
+    line.extend_from_slice(action);
+    end_line(&mut line, server_seq, origin, refusal);
+    line.into()
+}
+
+/// What stands in such a line before the action.
+pub fn begin_line(line: &mut Vec<u8>, channel: &str) {
     line.extend_from_slice(LINE_HEAD);
     line.extend_from_slice(b"{\"channel\":");
     line.extend_from_slice(&to_json(channel));
     line.extend_from_slice(b",\"action\":");
-    line.extend_from_slice(action);
+}
+
+/// What stands in such a line behind the action.
+pub fn end_line(line: &mut Vec<u8>, server_seq: u64, origin: Option<&ActionOrigin>, refusal: Option<&str>) {
     line.extend_from_slice(b",\"serverSeq\":");
     line.extend_from_slice(&to_json(&server_seq));
     if let Some(origin) = origin {
@@ -60,7 +71,6 @@ pub fn envelope_line(
     }
     line.push(b'}');
     line.extend_from_slice(LINE_TAIL);
-    line.into()
 }
 
 /// Lines of deltas of one part, merged while they wait: the texts of all, everything else of the last.

@@ -291,13 +291,21 @@ pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
 /// A line that answers a request with `result` (JSON text).
 pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(result.len() + id.0.len() + 40);
+    begin_result(&mut line, id);
+    line.extend_from_slice(result);
+    line.extend_from_slice(RESULT_TAIL);
+    line.into()
+}
+
+/// What stands in such a line before the result.
+pub fn begin_result(line: &mut Vec<u8>, id: &RequestId) {
     line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     line.extend_from_slice(id.as_json());
     line.extend_from_slice(b",\"result\":");
-    line.extend_from_slice(result);
-    line.extend_from_slice(b"}\n");
-    line.into()
 }
+
+/// What stands in such a line behind the result.
+pub const RESULT_TAIL: &[u8] = b"}\n";
 
 /// A line that answers a request, or a line that was none, with an error.
 pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Bytes {

@@ -50,7 +50,8 @@ impl Ways {
             }
             _ => None,
         });
-        let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
+        let named = json!({ "uri": SESSION });
+        let message = json!({ "text": "Hello", "origin": { "kind": "user" }, "_meta": named });
         let action = json!({ "type": "chat/turnStarted", "turnId": "t", "message": message });
         let mut outputs =
             say(4, "dispatchAction", json!({ "channel": CHAT, "clientSeq": 1, "action": action }));
@@ -123,6 +124,7 @@ fn shortened(told: &[Value]) -> String {
 fn a_large_state_says_the_same_wherever_it_is_written() {
     for (dialect, client) in [
         (Dialect::V1_0_0, "other"),
+        (Dialect::V1_0_0, "vscode-editor-window"),
         (Dialect::V0_9_0, "vscode-editor-window"),
         (Dialect::V0_8_0, "other"),
         (Dialect::V0_4_0, "other"),

@@ -10,6 +10,7 @@
 mod acp;
 mod active_clients;
 mod agents;
+mod annotations;
 mod at_once;
 mod bad_days;
 mod changesets;
@@ -24,6 +25,7 @@ mod described;
 mod directories;
 mod durability;
 mod files;
+mod git;
 mod guard;
 mod home;
 mod judges;

@@ -6,9 +6,11 @@
 
 mod agents;
 mod events;
+mod git;
 mod ids;
 mod kept;
 mod ptys;
+mod rope;
 mod states;
 
 use std::time::Duration;
@@ -31,9 +33,11 @@ use crate::wire::watches::Watched;
 
 pub use agents::*;
 pub use events::*;
+pub use git::*;
 pub use ids::*;
 pub use kept::*;
 pub use ptys::*;
+pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
 /// The time, as the caller of the core sees it.
@@ -126,6 +130,8 @@ pub enum Input {
     WatchesLackRoom(ConnectionId),
     /// Something is heard of the program in a terminal.
     Pty(TerminalKey, PtyEvent),
+    /// What has come of what git was asked under this number.
+    Git(u64, GitReport),
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -207,6 +213,8 @@ pub enum Timer {
     Trial(SessionKey),
     /// A client was asked this, and has had the time to answer.
     Asked(u64),
+    /// The time for which a turn waits until its folder is kept is up; with the number under which that was asked.
+    Kept(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
     Watch(WatchKey, u64),
     /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with the number of that time.
@@ -235,6 +243,8 @@ pub enum Output {
     /// Answer a request with states that are so large that it takes long to make JSON text of them: that is made where
     /// nobody waits for it but this connection, to which all that comes behind this is sent behind it.
     States(ConnectionId, RequestId, Box<LargeStates>),
+    /// Tell a connection completed turns, of which the same is true.
+    Turns(ConnectionId, Box<LoadedTurns>),
     /// Nothing more is sent to a connection: its client is gone.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
@@ -256,6 +266,8 @@ pub enum Output {
     Resource(ConnectionId, RequestId, Resource),
     /// Do this with the program in a terminal.
     Pty(TerminalKey, PtyCommand),
+    /// Have git do this. Answered by [`Input::Git`] with the number.
+    Git(u64, Box<GitJob>),
     /// Watch no more for this channel.
     Unwatch(String),
     /// Have those watches begun that had no room, for the message of this connection: there is as much as there can be.
@@ -289,6 +301,7 @@ impl Output {
         match self {
             Self::Frame(_, frame) => frame.bytes(),
             Self::States(_, _, states) => states.bytes,
+            Self::Turns(_, turns) => turns.bytes(),
             _ => 0,
         }
     }
@@ -389,6 +402,19 @@ pub enum Resource {
         /// How the client wants it encoded, if it cares.
         encoding: Option<ContentEncoding>,
     },
+    /// A content that git keeps.
+    Kept {
+        /// The URI that clients call it by.
+        uri: String,
+        /// The `file:` URI of the repository's folder.
+        root: String,
+        /// What git calls it.
+        content: GitContent,
+        /// The `file:` URI of the file that it is of.
+        file: String,
+        /// How the client wants it encoded, if it cares; none where it wants to know what is known of it.
+        encoding: Option<Option<ContentEncoding>>,
+    },
     /// A folder's entries.
     List {
         /// Its `file:` URI.
@@ -435,6 +461,8 @@ pub struct TakeBack {
     pub scope: ChangesetScope,
     /// What was taken back is to be there again.
     pub restores: bool,
+    /// The `file:` URI of the folder of the repository that keeps what they were; none where the calls have said it.
+    pub root: Option<String>,
     /// The files.
     pub files: Vec<TakenFile>,
 }
@@ -448,6 +476,8 @@ pub struct TakenFile {
     pub now: FileText,
     /// What is to be in it.
     pub wanted: FileText,
+    /// The same, where git keeps both.
+    pub kept: Option<GitTaken>,
 }
 
 impl TakenFile {

@@ -1,22 +1,24 @@
-//! The states of channels as clients are given them.
+//! The states of channels, and completed turns of chats, as clients are given them.
 //!
-//! Owns: how a state is told whose completed turns are text already: they are put into it as they are.
+//! Owns: how a state is told whose completed turns are text already: they are put into it as they are, when it is written.
 //! Never: looks for a state, or decides what a client is given of it.
 
 use std::collections::BTreeMap;
 
+use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{SnapshotState, Turn};
-use serde::Serialize;
-use serde_json::Value;
+use bytes::Bytes;
+use serde_json::{json, Value};
 
-use super::{Frame, RequestId};
-use crate::host::contents::{told_turn, told_turns};
+use super::{Frame, RequestId, Rope};
+use crate::host::contents::told_turn;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
+use crate::wire::action_lines::{begin_line, end_line};
 use crate::wire::channels::ChannelKind;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{sorted, to_json, to_sorted_json};
+use crate::wire::rpc::sorted;
 
 /// The state of a channel, and where it stands in the sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,19 +54,17 @@ impl ToldState {
         self.turns.iter().map(CompletedTurn::bytes).sum()
     }
 
-    /// It and where it stands, as JSON text.
-    pub fn to_json(&self) -> Vec<u8> {
-        let resource = to_json(&self.channel);
-        let from_seq = to_json(&self.from_seq);
-        let members = [("fromSeq", &from_seq[..]), ("resource", &resource), ("state", &self.state_json())];
-        text_of_object(members)
-    }
-
-    fn state_json(&self) -> Vec<u8> {
-        if self.turns.is_empty() {
-            return to_sorted_json(&self.state);
-        }
-        with_turns(&self.state, &self.channel, &self.turns)
+    /// It and where it stands, as JSON text; without its turns as `said` says it.
+    fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
+        let mut snapshot = json!({ "fromSeq": self.from_seq, "resource": self.channel });
+        // It cannot fail: see `to_json`.
+        snapshot["state"] = serde_json::to_value(&self.state).unwrap_or_default();
+        said(&mut snapshot);
+        let state = with_turns(snapshot["state"].take(), &self.channel, self.turns);
+        let members = snapshot.as_object_mut().map(std::mem::take).unwrap_or_default();
+        let mut members = ropes(members);
+        members.insert("state".to_owned(), state);
+        Rope::object(members)
     }
 
     /// The state as a value, with its turns.
@@ -120,16 +120,65 @@ impl LargeStates {
 
     /// The result, as JSON text.
     pub fn json(self) -> Vec<u8> {
-        let mut members: BTreeMap<&str, Vec<u8>> =
-            self.besides.iter().map(|(name, value)| (&**name, sorted(value.clone()))).collect();
-        let mut snapshots = self.states.iter().map(ToldState::to_json);
+        self.rope(&mut |_| {}).into_text()
+    }
+
+    /// The same; what is in it without turns as `said` says it.
+    pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
+        let mut besides: Value = self.besides.into_iter().collect();
+        said(&mut besides);
+        let mut members = ropes(besides.as_object_mut().map(std::mem::take).unwrap_or_default());
+        let mut snapshots = self.states.into_iter().map(|state| state.rope(said));
         if self.method == Method::Subscribe {
-            members.extend(snapshots.next().map(|snapshot| ("snapshot", snapshot)));
+            members.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));
         } else {
-            let list = snapshots.collect::<Vec<_>>().join(&b","[..]);
-            members.insert("snapshots", [b"[", &list[..], b"]"].concat());
+            members.insert("snapshots".to_owned(), Rope::list(snapshots));
         }
-        text_of_object(members.iter().map(|(name, value)| (*name, &value[..])))
+        Rope::object(members)
+    }
+}
+
+/// Completed turns of a chat that a client is told because it lacks them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedTurns {
+    /// The URI of the chat.
+    pub chat: String,
+    /// These, oldest first.
+    pub turns: Vec<CompletedTurn>,
+    /// Where earlier ones are to be asked for, if there are any.
+    pub next_cursor: Option<String>,
+    /// The number of the last action that the client was told before.
+    pub server_seq: u64,
+}
+
+impl LoadedTurns {
+    /// Whether all of them are in memory.
+    pub fn is_here(&self) -> bool {
+        self.turns.iter().all(CompletedTurn::is_here)
+    }
+
+    /// The size of the turns, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.turns.iter().map(CompletedTurn::bytes).sum()
+    }
+
+    /// The line that tells of them.
+    pub fn line(self) -> Bytes {
+        let channel = self.chat.clone();
+        self.rope(&channel).into_text().into()
+    }
+
+    /// The same, for a client that calls the chat this.
+    pub fn rope(self, channel: &str) -> Rope {
+        let action = ChatTurnsLoadedAction { turns: Vec::new(), turns_next_cursor: self.next_cursor };
+        let action = serde_json::to_value(StateAction::ChatTurnsLoaded(action)).unwrap_or_default();
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        begin_line(&mut before, channel);
+        end_line(&mut behind, self.server_seq, None, None);
+        let mut line = Rope::from(before);
+        line.append(with_turns(action, &self.chat, self.turns));
+        line.text(&behind);
+        line
     }
 }
 
@@ -138,26 +187,15 @@ pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
     CompletedTurn::new(turn.id(), told_turn(chat, turn)).read()
 }
 
-/// The JSON text of an object with these turns of a chat in it, as clients are told them.
-pub fn with_turns(object: &impl Serialize, chat: &str, turns: &[CompletedTurn]) -> Vec<u8> {
-    let Ok(Value::Object(object)) = serde_json::to_value(object) else { return Vec::new() };
-    let members = object.into_iter().map(|(name, value)| (name, sorted(value)));
-    let mut members: BTreeMap<String, Vec<u8>> = members.collect();
-    members.insert("turns".to_owned(), told_turns(chat, turns));
-    text_of_object(members.iter().map(|(name, value)| (&**name, &value[..])))
+/// An object with these turns of a chat in it, as clients are told them.
+fn with_turns(mut state: Value, chat: &str, turns: Vec<CompletedTurn>) -> Rope {
+    let mut members = ropes(state.as_object_mut().map(std::mem::take).unwrap_or_default());
+    if !turns.is_empty() {
+        members.insert("turns".to_owned(), Rope::turns(chat, turns));
+    }
+    Rope::object(members)
 }
 
-/// A JSON object of these members, in this order; their values are JSON text.
-fn text_of_object<'a>(members: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
-    let mut text = b"{".to_vec();
-    for (name, value) in members {
-        if text.len() > 1 {
-            text.push(b',');
-        }
-        text.extend_from_slice(&to_json(name));
-        text.push(b':');
-        text.extend_from_slice(value);
-    }
-    text.push(b'}');
-    text
+fn ropes(members: serde_json::Map<String, Value>) -> BTreeMap<String, Rope> {
+    members.into_iter().map(|(name, value)| (name, sorted(value).into())).collect()
 }

@@ -13,24 +13,21 @@ use serde_json::Value;
 use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
 use crate::host::effects::ToldState;
-use crate::host::effects::{ConnectionId, LargeStates, Past};
+use crate::host::effects::{ConnectionId, LargeStates, Past, LARGE_BYTES};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::action_lines::envelope_of;
+use crate::wire::annotations::session_named_by;
 use crate::wire::asides::Aside;
-use crate::wire::changesets::named_by_changeset;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
 use crate::wire::terminals::{named_by_terminal, COMMAND_PREFIX};
 use crate::wire::watches::{is_watch, WATCHES_MAX};
-
-/// States from this size on, in bytes, are large: they take longer to write than others should wait.
-const LARGE_BYTES: usize = 1 << 20;
 
 /// What answers a request that subscribes.
 pub(in crate::host) enum Subscribed {
@@ -53,7 +50,7 @@ impl From<LargeStates> for Subscribed {
 
 /// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that there is nothing.
 fn is_no_conversation(uri: &str) -> bool {
-    is_watch(uri) || named_by_terminal(uri).is_some() || named_by_changeset(uri).is_some()
+    is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
 }
 
 impl Host {

@@ -48,19 +48,25 @@ impl Sidecar {
                 continue;
             }
             let Some(link) = self.links.get_mut(connection) else { continue };
-            let (bytes, at_end) = (link.outbox.bytes(), link.at_end);
+            let bytes = link.outbox.bytes();
             tracing::warn!(
                 ?connection,
                 bytes,
                 "a client is cut off: it does not read what waits for it; it gets everything when it reconnects"
             );
-            if at_end == AtEnd::Leave {
-                self.input_ended(connection, None);
-            }
-            if let Some(link) = self.links.get_mut(connection) {
-                link.cut_off();
-            }
-            self.lose(connection, Some("its client does not read what waits for it".to_owned()));
+            self.give_up(connection, "its client does not read what waits for it".to_owned());
         }
+    }
+
+    /// Ends a connection now, for this reason, without what waits for its client.
+    pub(super) fn give_up(&mut self, connection: ConnectionId, why: String) {
+        let at_end = self.links.get_mut(connection).map(|link| link.at_end);
+        if at_end == Some(AtEnd::Leave) {
+            self.input_ended(connection, None);
+        }
+        if let Some(link) = self.links.get_mut(connection) {
+            link.cut_off();
+        }
+        self.lose(connection, Some(why));
     }
 }

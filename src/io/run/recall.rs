@@ -125,7 +125,7 @@ impl Sidecar {
             !is_held
         });
         if wanted.is_nothing() {
-            wanted.texts = held.texts_to_read(&self.host, connection);
+            wanted.texts = held.texts_to_read(&self.host);
         }
         if wanted.is_nothing() {
             return true;

@@ -12,7 +12,7 @@ use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
 use crate::io::link::Behind;
 use crate::io::readers::{listing, ListRequest};
-use crate::io::states::Made;
+use crate::io::states::{Piece, PieceEnd};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
@@ -40,10 +40,13 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         let Some(Behind { told, is_answer }) = link.put_behind(what) else { return };
         let line = match told {
-            Outgoing::Unwritten(answer) if !self.options.deterministic => {
-                link.behind = Some(Vec::new());
-                link.outbox.expect(answer.bytes);
-                return self.states.make(connection, *answer);
+            Outgoing::Unwritten(what) if !self.options.deterministic => {
+                link.outbox.expect(what.bytes);
+                if is_answer {
+                    link.outbox.note_answer(what.bytes);
+                }
+                link.writing = Some((self.states.begin(connection, *what), Vec::new()));
+                return;
             }
             told => told.now(),
         };
@@ -134,6 +137,12 @@ impl Sidecar {
             }
             // Taken by the keeper.
             Output::Record(_) => {}
+            Output::Turns(connection, turns) => {
+                if self.links.get_mut(connection).is_some() {
+                    self.edges.tell_turns(connection, *turns, &mut self.told);
+                    self.send(connection, true, false);
+                }
+            }
             Output::Departed { connection, cut } => {
                 if let Some(link) = self.links.get_mut(connection) {
                     link.cut = cut;
@@ -160,8 +169,11 @@ impl Sidecar {
             }
             Output::Resource(connection, id, resource) => {
                 self.expect_answer(connection);
-                self.resources.take(connection, id, resource);
+                if let Some(resource) = self.git.take(connection, id.clone(), resource) {
+                    self.resources.take(connection, id, resource);
+                }
             }
+            Output::Git(number, job) => self.git.ask(number, *job),
             Output::Unwatch(channel) => self.watches.release(channel),
             Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
@@ -175,19 +187,27 @@ impl Sidecar {
         }
     }
 
-    /// An answer with large states was written: it goes out, and what waits behind it.
-    pub(super) fn hear_state(&mut self, made: Made) {
-        let Made { connection, id, line, expected } = made;
+    /// A piece of what is written elsewhere goes out; behind the last one, what waits behind it.
+    pub(super) fn hear_piece(&mut self, piece: Piece) {
+        let connection = piece.connection;
         let Some(link) = self.links.get_mut(connection) else { return };
-        link.outbox.expected_come(expected);
-        let behind = link.behind.take().unwrap_or_default();
-        match line {
-            Some(line) => {
-                self.send_one(connection, Behind { told: Outgoing::Line(line), is_answer: true }, false)
-            }
-            None => {
-                let error = RpcError::internal("a panic while a large state was written; see above");
-                self.tell(connection, &Frame::Error { id: Some(id), error });
+        let Some((mut writing, behind)) = link.writing.take() else { return };
+        writing.take_in(&piece, &mut link.outbox);
+        if !piece.text.is_empty() {
+            link.outbox.push(piece.text, None);
+        }
+        let Some(how) = piece.last else {
+            link.writing = Some((writing, behind));
+            return;
+        };
+        if how == PieceEnd::Failed {
+            let error = RpcError::internal("a panic while a large state was written; see above");
+            match writing.id {
+                Some(id) if !writing.has_begun => {
+                    self.tell(connection, &Frame::Error { id: Some(id), error })
+                }
+                // A line that has no end is followed by nothing.
+                _ => return self.give_up(connection, error.message),
             }
         }
         for what in behind {
@@ -256,6 +276,7 @@ impl Sidecar {
                 link.outbox.release();
             }
             link.write();
+            link.have_more_written();
             if link.waits_for_answers_only() || (is_failing && link.has_departed) {
                 link.leave_by = link.leave_by.or(now.checked_add(patience(link.terms.at_end)));
             }

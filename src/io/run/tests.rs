@@ -16,7 +16,6 @@ mod stalling;
 mod syncing;
 mod texts;
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -70,7 +69,8 @@ struct Client {
     lines: Option<ClientLines>,
     id: ConnectionId,
     chunks: mpsc::UnboundedReceiver<Vec<Bytes>>,
-    told: VecDeque<Value>,
+    /// The beginning of a line.
+    unread: Vec<u8>,
     receipts: Option<Receipts>,
     last_request: u64,
 }
@@ -101,9 +101,12 @@ impl Client {
     /// Everything that it was told since it looked last.
     fn looks(&mut self) -> Vec<Value> {
         while let Ok(chunk) = self.chunks.try_recv() {
-            self.told.extend(chunk.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap()));
+            self.unread.extend_from_slice(&chunk.concat());
         }
-        self.told.drain(..).collect()
+        // A line may come in pieces.
+        let end = self.unread.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let lines = self.unread.drain(..end).collect::<Vec<u8>>();
+        serde_json::Deserializer::from_slice(&lines).into_iter().map(Result::unwrap).collect()
     }
 
     /// The answers that it was given since it looked last, by the ids of their requests.
@@ -185,7 +188,7 @@ impl World {
         };
         let lines = self.sidecar.door.open(AtEnd::Close, terms(at_end), pipe).unwrap();
         let id = lines.connection();
-        Client { lines: Some(lines), id, chunks, told: VecDeque::new(), receipts, last_request: 0 }
+        Client { lines: Some(lines), id, chunks, unread: Vec::new(), receipts, last_request: 0 }
     }
 
     /// A client that has been welcomed.
@@ -249,6 +252,13 @@ impl World {
             let told = client.looks();
             if let Some(answer) = told.into_iter().find(|told| told["id"] == id) {
                 return answer;
+            }
+            let is_written = |sidecar: &Sidecar| {
+                sidecar.links.iter().all(|link| link.id != client.id || link.writing.is_none())
+            };
+            if !is_written(&self.sidecar) {
+                self.until(is_written).await;
+                continue;
             }
             let job = self.next_job().expect("an answer, or something to read for it");
             let read = self.read(job);

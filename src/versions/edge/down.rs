@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde_json::{json, Value};
 
 use super::{Answered, Batch, Edges, Peer, Unwritten};
-use crate::host::effects::{ConnectionId, Frame, LargeStates};
+use crate::host::effects::{ConnectionId, Frame, LargeStates, LoadedTurns};
 use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
 use crate::versions::step::Notice;
@@ -49,6 +49,20 @@ impl Edges {
             let peer = self.peers.entry(connection).or_default();
             peer.open |= matches!(states.method, Method::Initialize | Method::Reconnect);
             told.push(Outgoing::Unwritten(Box::new(Unwritten::plain(id, states, peer.answer.clone()))));
+        }
+        self.apply_quirks(connection, &mut told[before..]);
+    }
+
+    /// Translates turns down that a client is told because it lacks them, and that take long to write.
+    pub fn tell_turns(&mut self, connection: ConnectionId, turns: LoadedTurns, told: &mut Vec<Outgoing>) {
+        let before = told.len();
+        let peer = self.peers.entry(connection).or_default();
+        if peer.is_plain() {
+            told.push(Outgoing::Unwritten(Box::new(Unwritten::turns(turns))));
+        } else if let Some(lane) = self.lanes.get_mut(&peer.dialect) {
+            lane.load(&turns);
+            let unwritten = Unwritten::translated_turns(turns, lane.apart());
+            behind_return(peer).unwrap_or(told).push(Outgoing::Unwritten(Box::new(unwritten)));
         }
         self.apply_quirks(connection, &mut told[before..]);
     }

@@ -1,60 +1,79 @@
-//! Answers that take long to write: because of the states in them, or of all that was missed.
+//! What takes long to write: answers because of the states in them, or of all that was missed, and turns that are loaded.
 //!
-//! Owns: what such an answer is made of, and its line, which can be made anywhere and at any time: what was known when it
-//! was to be told goes with it.
+//! Owns: what it is made of, and its line, which can be made anywhere and at any time: what was known when it was to be
+//! told goes with it. For clients of the newest version it is made in pieces, one turn after the other, so that nobody
+//! holds all of it.
 //! Never: changes what is known of a connection, or of what its version's clients are told; that was done before.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::{json, Value};
 
 use super::answers::{lane_name, SubscribeRequest};
-use super::down::plain;
 use super::{Answered, Peer};
-use crate::host::effects::{LargeStates, ToldState};
-use crate::versions::lane::{Envelope, Found, Lane, State};
+use crate::host::effects::{LargeStates, LoadedTurns, Rope, ToldState, LARGE_BYTES};
+use crate::versions::lane::{self, Envelope, Found, Lane, State};
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::{Quirks, Spelling};
 use crate::versions::step::{Reply, Shot};
 use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, result_line, sorted, RequestId};
+use crate::wire::rpc::{
+    begin_result, error_line, notification_line, result_line, sorted, RequestId, RESULT_TAIL,
+};
 
-/// Text from this size on, in bytes, takes longer to translate than others should wait.
-const LARGE_BYTES: usize = 1 << 20;
-
-/// An answer that takes long to write.
+/// What takes long to write.
+#[derive(Debug)]
 pub struct Unwritten {
-    /// The request.
-    pub id: RequestId,
+    /// The request that it answers, if it is an answer.
+    pub id: Option<RequestId>,
     /// The size of its line in bytes; nearly.
     pub bytes: usize,
     /// The sessions that it tells of, each with its provider.
     sessions: Vec<(String, String)>,
-    write: Box<dyn FnOnce() -> Line + Send>,
+    content: Content,
+    /// What its client needs besides, and what is known for that.
+    quirks: Option<(Quirks, Spelling)>,
 }
 
-impl fmt::Debug for Unwritten {
+enum Content {
+    /// The answer to this request, for a client that was answered this version.
+    States(RequestId, LargeStates, Value),
+    Turns(LoadedTurns),
+    /// Its lines are translated as it was known then.
+    Translated(Box<dyn FnOnce() -> Vec<Bytes> + Send>),
+}
+
+impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unwritten").field("id", &self.id).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.write_str(match self {
+            Self::States(..) => "States",
+            Self::Turns(_) => "Turns",
+            Self::Translated(_) => "Translated",
+        })
     }
 }
 
 impl Unwritten {
-    /// One for a client of the newest version, which was answered this version.
+    /// An answer for a client of the newest version, which was answered this version.
     pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
-        let (request, bytes) = (id.clone(), states.bytes);
         let of_sessions = |it: &ToldState| Some((it.channel.clone(), it.provider()?.to_owned()));
         let sessions = states.states.iter().filter_map(of_sessions).collect();
-        let write = Box::new(move || plain(&states.answer(request), &version));
-        Self { id, bytes, sessions, write }
+        let (answers, bytes) = (Some(id.clone()), states.bytes);
+        Self { id: answers, bytes, sessions, content: Content::States(id, states, version), quirks: None }
     }
 
-    /// One that is translated as this is known; it lists these sessions, each with its provider.
+    /// Turns for a client of the newest version.
+    pub(super) fn turns(turns: LoadedTurns) -> Self {
+        let bytes = turns.bytes();
+        Self { id: None, bytes, sessions: Vec::new(), content: Content::Turns(turns), quirks: None }
+    }
+
+    /// An answer that is translated as this is known; it lists these sessions, each with its provider.
     pub(super) fn translated(
         parts: Parts,
         bytes: usize,
@@ -62,16 +81,27 @@ impl Unwritten {
         mut lane: Lane,
         peer: Peer,
     ) -> Self {
-        let id = parts.id.clone();
+        let id = Some(parts.id.clone());
         let of_sessions = |found: &Found| Some((found.channel.clone(), found.provider()?.to_owned()));
         let sessions = parts.found.iter().filter_map(of_sessions).chain(listed).collect();
         let write = Box::new(move || {
             if parts.result.is_replay() {
                 lane.learn(&parts.found);
             }
-            Line::of(parts.write(&mut lane, &peer))
+            vec![parts.write(&mut lane, &peer)]
         });
-        Self { id, bytes, sessions, write }
+        Self { id, bytes, sessions, content: Content::Translated(write), quirks: None }
+    }
+
+    /// Turns that are translated as this is known.
+    pub(super) fn translated_turns(turns: LoadedTurns, mut lane: Lane) -> Self {
+        let bytes = turns.bytes();
+        let write = Box::new(move || {
+            let envelope = lane::read::<Envelope>(&turns.line());
+            let told = envelope.into_iter().flat_map(|envelope| lane.envelopes(envelope, false));
+            told.map(|(_, envelope)| notification_line("action", &sorted(envelope))).collect()
+        });
+        Self { id: None, bytes, sessions: Vec::new(), content: Content::Translated(write), quirks: None }
     }
 
     /// It is for a client with these quirks.
@@ -79,18 +109,49 @@ impl Unwritten {
         for (session, provider) in &self.sessions {
             spelling.note(session, provider);
         }
-        let mut known = spelling.clone();
-        let write = std::mem::replace(&mut self.write, Box::new(|| Line::of(Bytes::new())));
-        self.write = Box::new(move || {
-            let mut line = write();
-            has.apply(&mut line, &mut known);
-            line
-        });
+        self.quirks = Some((has, spelling.clone()));
     }
 
-    /// Its line.
-    pub fn write(self) -> Line {
-        (self.write)()
+    /// Hands out its line in pieces, in order, until one is not taken.
+    pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool) {
+        let (has, mut spelling) = self.quirks.unwrap_or_default();
+        match self.content {
+            Content::States(id, mut states, version) => {
+                if states.method == Method::Initialize {
+                    states.besides.insert("protocolVersion".to_owned(), version);
+                }
+                has.leave_out(&mut states.besides);
+                let mut before = Vec::new();
+                begin_result(&mut before, &id);
+                let mut line = Rope::from(before);
+                line.append(states.rope(&mut |value| has.apply_to_value(value, &spelling)));
+                line.text(RESULT_TAIL);
+                line.write(&mut |turn| has.apply_to_text(turn, &spelling), take);
+            }
+            Content::Turns(turns) => {
+                let channel = has.called(&turns.chat, &spelling).unwrap_or_else(|| turns.chat.clone());
+                turns.rope(&channel).write(&mut |turn| has.apply_to_text(turn, &spelling), take);
+            }
+            Content::Translated(write) => {
+                for bytes in write() {
+                    let mut line = Line::of(bytes);
+                    has.apply(&mut line, &mut spelling);
+                    if !take(line.bytes) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Its lines, as one text.
+    pub fn text(self) -> Bytes {
+        let mut whole = BytesMut::new();
+        self.write(&mut |piece| {
+            whole.extend_from_slice(&piece);
+            true
+        });
+        whole.freeze()
     }
 }
 

@@ -19,7 +19,8 @@ use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
-use ahp_sidecar::versions::{Edges, Line as Told};
+use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
+use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::names::Named;
 use ahp_sidecar::wire::rpc::Incoming;
@@ -868,13 +869,16 @@ impl World {
         match record {
             Record::Session(row) => {
                 let is_new = self.sessions.insert(row.key, row.uri.clone()).is_none();
-                seen.created.extend(is_new.then(|| row.uri.clone()));
+                if is_new {
+                    seen.created.extend([row.uri.clone(), annotations_uri(&row.uri)]);
+                }
             }
             Record::SessionRemoved(key) => {
                 let its_own = self.chats.values().filter(|(session, _)| session == key);
                 self.gone.extend(its_own.map(|(_, uri)| uri.clone()));
                 self.chats.retain(|_, (session, _)| session != key);
-                self.gone.extend(self.sessions.remove(key));
+                let uri = self.sessions.remove(key);
+                self.gone.extend(uri.into_iter().flat_map(|uri| [annotations_uri(&uri), uri]));
             }
             Record::Chat(row) => {
                 let is_new = self.chats.insert(row.key, (row.session, row.uri.clone())).is_none();
@@ -905,6 +909,16 @@ impl World {
             Output::Record(_) => {}
             Output::States(connection, id, state) => {
                 let frame = state.clone().answer(id.clone());
+                let mut told = Vec::new();
+                self.edges.tell_states(*connection, id.clone(), (**state).clone(), &mut told);
+                self.is_told_so(*connection, told, &frame)?;
+                self.take_frame(*connection, &frame, seen)?;
+            }
+            Output::Turns(connection, turns) => {
+                let frame = Frame::Answer(turns.clone().line());
+                let mut told = Vec::new();
+                self.edges.tell_turns(*connection, (**turns).clone(), &mut told);
+                self.is_told_so(*connection, told, &frame)?;
                 self.take_frame(*connection, &frame, seen)?;
             }
             Output::List(connection, id, page) => {
@@ -921,6 +935,7 @@ impl World {
             }
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Pty(..) => ensure!(false, "no client has a terminal"),
+            Output::Git(..) => ensure!(false, "folders are not kept"),
             Output::Unwatch(_) | Output::BeginWatches(_) => ensure!(false, "no client watches files"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();
@@ -936,6 +951,15 @@ impl World {
             Output::Departed { .. } => ensure!(false, "no client has ended its input"),
             Output::Done { cut } => self.done.push(*cut),
         }
+        Ok(())
+    }
+
+    /// What is written in pieces is what is written at once.
+    fn is_told_so(&mut self, to: ConnectionId, told: Vec<Outgoing>, frame: &Frame) -> Result<()> {
+        let in_pieces: Vec<Told> = told.into_iter().map(Outgoing::now).collect();
+        let mut at_once = Vec::new();
+        self.edges.down(to, frame, &mut at_once);
+        ensure!(in_pieces == at_once, "{in_pieces:?} is not {at_once:?}");
         Ok(())
     }
 

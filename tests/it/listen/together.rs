@@ -65,6 +65,26 @@ fn clients_of_several_versions_are_told_the_same() {
 
 /// A client that asks without end waits for its own answers; others get theirs between them.
 #[test]
+fn a_large_state_is_one_message_and_what_comes_behind_it_another() {
+    let host = Host::start(&[]);
+    let mut acts = host.connect();
+    acts.initializes("acts", "1.0.0");
+    acts.asks("createSession", json!({ "channel": SESSION }));
+    acts.asks("subscribe", json!({ "channel": CHAT }));
+    let text = "/stream 30 100000";
+    starts_turn(&mut acts, "large", text);
+    let bytes = text_of_turn(&mut acts).len();
+    for version in ["1.0.0", "0.9.0"] {
+        let mut opens = host.connect();
+        opens.initializes("opens", version);
+        let state = opens.asks("subscribe", json!({ "channel": CHAT }));
+        let turn = &state["result"]["snapshot"]["state"]["turns"][0];
+        assert_eq!(turn["responseParts"][0]["content"].as_str().map(str::len), Some(bytes), "{version}");
+        opens.is_served();
+    }
+}
+
+#[test]
 fn a_flood_of_requests_starves_nobody() {
     let host = Host::start(&[]);
     let mut flooding = host.connect();

@@ -4,6 +4,7 @@
 //! Never: depends on how what is printed is cut into actions.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -215,7 +216,7 @@ fn installed(name: &str) -> Option<&'static Path> {
     let known = fs::read_to_string("/etc/shells").unwrap_or_default();
     let found = known.lines().find(|line| line.rsplit('/').next() == Some(name) && Path::new(line).exists());
     if found.is_none() {
-        eprintln!("{name} is not installed here: what it does is not tried");
+        writeln!(std::io::stderr(), "{name} is not installed here: what it does is not tried").unwrap();
     }
     found.map(|path| Path::new(Box::leak(path.to_owned().into_boxed_str())))
 }

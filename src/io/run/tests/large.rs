@@ -6,8 +6,8 @@
 use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
-use super::{turn, Client, World, SESSION};
-use crate::io::states::Made;
+use super::{turn, Bytes, Client, Sidecar, World, Written, SESSION};
+use crate::io::states::{Piece, PieceEnd};
 use crate::wire::uris::default_chat_of;
 
 /// One for each way in which an answer is made.
@@ -38,8 +38,8 @@ async fn answer(world: &mut World, client: &mut Client, id: u64) -> Value {
 }
 
 /// From now on what is made comes only when it is let.
-fn hold_back(world: &mut World) -> mpsc::UnboundedReceiver<Made> {
-    std::mem::replace(&mut world.events.states, mpsc::unbounded_channel().1)
+pub(super) fn hold_back(world: &mut World) -> mpsc::UnboundedReceiver<Piece> {
+    std::mem::replace(&mut world.events.pieces, mpsc::unbounded_channel().1)
 }
 
 /// A world with a chat in which much was said, and who said it.
@@ -61,7 +61,7 @@ async fn nothing_overtakes_a_large_state_and_nobody_else_waits_for_it() {
         let mut opens = world.client("opens", version).await;
         let made = hold_back(&mut world);
         let asked = opens.asks("subscribe", opening(version));
-        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
         opens.looks();
 
         let pinged = opens.asks("ping", json!({ "channel": "ahp-root://" }));
@@ -71,7 +71,7 @@ async fn nothing_overtakes_a_large_state_and_nobody_else_waits_for_it() {
         world.until(|_| super::actions(&acts.looks()).contains(&"chat/turnComplete")).await;
         assert!(opens.looks().is_empty(), "{version}: something came before the state");
 
-        world.events.states = made;
+        world.events.pieces = made;
         let mut told = Vec::new();
         world
             .until(|_| {
@@ -100,7 +100,7 @@ async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_la
         let mut opens = world.client("opens", version).await;
         let made = hold_back(&mut world);
         opens.asks("subscribe", opening(version));
-        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
         opens.looks();
         follows.looks();
         let chat = default_chat_of(SESSION);
@@ -110,7 +110,7 @@ async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_la
             world.until(|_| super::actions(&acts.looks()).iter().any(ends)).await;
         }
         world.settle().await;
-        world.events.states = made;
+        world.events.pieces = made;
         let expected = actions_in(follows.looks());
         assert!(expected.len() > 5, "{version}: {expected:?}");
         let mut told = Vec::new();
@@ -156,10 +156,10 @@ async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {
         let params =
             json!({ "clientId": "comes", "protocolVersions": [version], "initialSubscriptions": [channel] });
         let asked = comes.asks("initialize", params);
-        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
         world.ask(&mut acts, "ping", json!({ "channel": "ahp-root://" })).await;
         assert!(comes.looks().is_empty(), "{version}");
-        world.events.states = made;
+        world.events.pieces = made;
         let welcomed = answer(&mut world, &mut comes, asked).await;
         assert_eq!(welcomed["result"]["protocolVersion"], *version);
         let has_states = |told: &Value| told["result"]["snapshots"][0]["state"]["turns"][0]["id"] == "large";
@@ -170,10 +170,10 @@ async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {
         let params =
             json!({ "clientId": "comes", "lastSeenServerSeq": 1_000_000, "subscriptions": [channel] });
         let asked = returns.asks("reconnect", params);
-        world.until(|sidecar| sidecar.links.iter().any(|link| link.behind.is_some())).await;
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
         world.ask(&mut acts, "ping", json!({ "channel": "ahp-root://" })).await;
         assert!(returns.looks().is_empty(), "{version}");
-        world.events.states = made;
+        world.events.pieces = made;
         assert!(has_states(&answer(&mut world, &mut returns, asked).await), "{version}");
     }
 }
@@ -197,4 +197,60 @@ async fn two_large_states_come_one_after_the_other_and_to_a_client_that_has_said
         .await;
     answered.extend(opens.answers());
     assert_eq!(answered, asked);
+}
+
+/// A chat of several megabytes is not held whole for a client that does not read it.
+#[tokio::test]
+async fn what_is_large_is_written_no_further_than_its_client_reads() {
+    let (mut world, mut acts) = with_a_large_chat().await;
+    let chat = default_chat_of(SESSION);
+    for id in ["second", "third"] {
+        acts.dispatches(&chat, turn(id, "/stream 3 400000"));
+        world.until(|_| super::actions(&acts.looks()).contains(&"chat/turnComplete")).await;
+    }
+    let mut stuck = world.open(true);
+    let params = json!({ "clientId": "stuck", "protocolVersions": ["1.0.0"] });
+    stuck.asks("initialize", params);
+    world.until(|_| !stuck.looks().is_empty()).await;
+    let asked = stuck.asks("subscribe", json!({ "channel": chat }));
+    let unread = |sidecar: &Sidecar| sidecar.links.iter().map(|link| link.outbox.unread()).max();
+    let mut most = 0;
+    let mut told = Vec::new();
+    world
+        .until(|sidecar| {
+            most = most.max(unread(sidecar).unwrap_or_default());
+            // It reads what it was given, as slowly as can be.
+            told.extend(stuck.looks());
+            let all = sidecar.links.iter().map(|link| link.outbox.unread()).sum();
+            stuck.receipts.as_ref().unwrap().tell(Written::Bytes(all));
+            told.iter().any(|told| told["id"] == asked)
+        })
+        .await;
+    assert!(told.iter().any(|told| told.to_string().len() > 3_500_000), "all of it came");
+    assert!(most < 2 << 20, "{most} bytes were held");
+}
+
+/// A line that cannot be written to its end is not followed by anything: the client comes back.
+#[tokio::test]
+async fn a_large_state_that_fails_is_an_error_or_the_end_of_the_connection() {
+    for has_begun in [false, true] {
+        let (mut world, _acts) = with_a_large_chat().await;
+        let mut opens = world.client("opens", "1.0.0").await;
+        let mut pieces = hold_back(&mut world);
+        let asked = opens.asks("subscribe", json!({ "channel": default_chat_of(SESSION) }));
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
+        let connection = opens.id;
+        if has_begun {
+            let first = pieces.recv().await.expect("a piece");
+            world.sidecar.hear_piece(first);
+        }
+        let failed = Piece { connection, text: Bytes::new(), last: Some(PieceEnd::Failed) };
+        world.sidecar.hear_piece(failed);
+        world.sidecar.settle();
+        let is_there = world.sidecar.links.get_mut(connection).is_some();
+        assert_eq!(is_there, !has_begun);
+        let told = opens.looks();
+        let is_error = told.iter().any(|told| told["id"] == asked && told["error"].is_object());
+        assert_eq!(is_error, !has_begun, "{told:?}");
+    }
 }

@@ -1,4 +1,5 @@
-//! The texts of turns that are over, which are read for a message that needs them while others are heard.
+//! The texts of turns that are over, which are read for a message that needs them, or when they are told, while others are
+//! heard.
 //!
 //! Owns: which messages wait for them, and that nobody else does.
 //! Never: looks at how a text is kept.
@@ -7,6 +8,7 @@ use std::path::Path;
 
 use serde_json::{json, Value};
 
+use super::large::hold_back;
 use super::{actions, folder, turn, Client, World, SESSION};
 use crate::wire::uris::default_chat_of;
 
@@ -42,20 +44,39 @@ async fn told_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
     let job = world.next_job().expect("the texts are read before the message is heard");
     let read = world.read(job);
     world.deliver(read);
-    world.settle().await;
+    let told = told_at_least(world, client, 2).await;
     assert!(world.next_job().is_none(), "they are read once");
-    client.looks()
+    told
 }
 
 #[tokio::test]
-async fn a_page_of_turns_is_read_while_others_are_heard() {
+async fn a_page_of_turns_is_read_where_it_is_written_while_others_are_heard() {
     let folder = folder();
     let (mut world, mut client, chat) = with_turns_of_before(folder.path()).await;
+    let pieces = hold_back(&mut world);
     let id = client.asks("fetchTurns", json!({ "channel": chat }));
-    let told = told_behind(&mut world, &mut client).await;
+    world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
+    let mut other = world.client("other", "1.0.0").await;
+    world.ask(&mut other, "ping", json!({ "channel": "ahp-root://" })).await;
+    assert_eq!(client.looks(), [Value::Null; 0]);
+    assert!(world.next_job().is_none(), "the message waits for nothing");
+    world.events.pieces = pieces;
+    let told = told_at_least(&mut world, &mut client, 2).await;
     let loaded = told[0]["params"]["action"]["turns"].as_array().expect("the page");
     assert_eq!(loaded.iter().map(|turn| turn["id"].as_str().unwrap()).collect::<Vec<_>>(), ["t2"]);
     assert_eq!((told.len(), &told[1]["id"]), (2, &json!(id)));
+}
+
+/// What a client is told, when it is so many messages.
+async fn told_at_least(world: &mut World, client: &mut Client, count: usize) -> Vec<Value> {
+    let mut told = Vec::new();
+    world
+        .until(|_| {
+            told.extend(client.looks());
+            told.len() >= count
+        })
+        .await;
+    told
 }
 
 #[tokio::test]
