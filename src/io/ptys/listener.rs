@@ -21,7 +21,7 @@ const SAID_BYTES: usize = 64;
 
 /// Something that was heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
+pub enum PtySaying {
     /// Text, as bytes: the last character may go on in what is heard next.
     Text(Vec<u8>),
     /// Something else.
@@ -32,15 +32,15 @@ pub enum Heard {
 #[derive(Debug)]
 pub struct PtyListener {
     scanner: OutputScanner,
-    ears: Ears,
+    ears: PtyEars,
 }
 
 /// What a listener knows and has heard.
 #[derive(Debug)]
-struct Ears {
+struct PtyEars {
     screen: ScreenModel,
     shell: ShellWords,
-    heard: Vec<Heard>,
+    heard: Vec<PtySaying>,
     heard_bytes: usize,
     answers: Vec<u8>,
     title: Option<String>,
@@ -51,7 +51,7 @@ impl PtyListener {
     /// Listens to a program on a screen of this size; a shell that tells of its commands does so with this word, if it was
     /// given one.
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
-        let ears = Ears {
+        let ears = PtyEars {
             screen: ScreenModel::new(size),
             shell: ShellWords::new(nonce),
             heard: Vec::new(),
@@ -91,10 +91,10 @@ impl PtyListener {
     }
 
     /// Takes what was heard, in its order. Of directories only the last counts.
-    pub fn take_heard(&mut self) -> Vec<Heard> {
+    pub fn take_heard(&mut self) -> Vec<PtySaying> {
         self.ears.heard_bytes = 0;
         let mut heard = std::mem::take(&mut self.ears.heard);
-        heard.extend(self.ears.directory.take().map(PtyEvent::Directory).map(Heard::Said));
+        heard.extend(self.ears.directory.take().map(PtyEvent::Directory).map(PtySaying::Said));
         heard
     }
 
@@ -102,7 +102,7 @@ impl PtyListener {
     pub fn put_back(&mut self, text: Vec<u8>) {
         if !text.is_empty() {
             self.ears.heard_bytes += text.len();
-            self.ears.heard.insert(0, Heard::Text(text));
+            self.ears.heard.insert(0, PtySaying::Text(text));
         }
     }
 
@@ -117,7 +117,7 @@ impl PtyListener {
     }
 }
 
-impl Ears {
+impl PtyEars {
     fn take(&mut self, piece: Scanned<'_>) {
         match piece {
             Scanned::Text(text) => {
@@ -179,18 +179,18 @@ impl Ears {
     fn say(&mut self, event: PtyEvent) {
         // The first thing that is said of commands says that they are told apart.
         if self.shell.takes_first() && event != PtyEvent::DetectsCommands {
-            self.heard.push(Heard::Said(PtyEvent::DetectsCommands));
+            self.heard.push(PtySaying::Said(PtyEvent::DetectsCommands));
         }
         let bytes = if let PtyEvent::CommandBegun(line) = &event { line.len() } else { 0 };
         self.heard_bytes += SAID_BYTES + bytes;
-        self.heard.push(Heard::Said(event));
+        self.heard.push(PtySaying::Said(event));
     }
 
     fn pass(&mut self, bytes: &[u8]) {
         self.heard_bytes += bytes.len();
         match self.heard.last_mut() {
-            Some(Heard::Text(text)) => text.extend_from_slice(bytes),
-            _ => self.heard.push(Heard::Text(bytes.to_vec())),
+            Some(PtySaying::Text(text)) => text.extend_from_slice(bytes),
+            _ => self.heard.push(PtySaying::Text(bytes.to_vec())),
         }
     }
 }
@@ -216,7 +216,7 @@ mod tests {
     const SIZE: ScreenSize = ScreenSize { cols: 80, rows: 24 };
 
     /// What is heard when this is printed in pieces of this length, and what is answered.
-    fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<Heard>, String) {
+    fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<PtySaying>, String) {
         let mut listener = PtyListener::new(SIZE, nonce.map(str::to_owned));
         for piece in printed.chunks(length) {
             listener.hear(piece);
@@ -226,8 +226,8 @@ mod tests {
         (listener.take_heard(), answers)
     }
 
-    fn text(text: &str) -> Heard {
-        Heard::Text(text.as_bytes().to_vec())
+    fn text(text: &str) -> PtySaying {
+        PtySaying::Text(text.as_bytes().to_vec())
     }
 
     #[test]
@@ -249,8 +249,8 @@ mod tests {
         let mut listener = PtyListener::new(SIZE, None);
         printed.chunks(3).for_each(|piece| listener.hear(piece));
         assert_eq!((listener.take_title().as_deref(), listener.take_title()), (Some("two"), None));
-        let said = Heard::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
-        assert_eq!(listener.take_heard(), [Heard::Text(printed.to_vec()), said]);
+        let said = PtySaying::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
+        assert_eq!(listener.take_heard(), [PtySaying::Text(printed.to_vec()), said]);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         let printed = b"\x1b]633;A;w\x07$ ls\r\n\x1b]633;E;ls \\x3b\\x0a\\\\;w\x07\x1b]633;C;w\x07a\x1b]633;D;0\x07\x1b]633;C\x07\
             \x1b]633;D;2;w\x07\x1b]633;P;Cwd=/x \\x3b;w\x07$ \x1b]133;C\x07";
         let (heard, _) = heard(Some("w"), printed, 7);
-        let said = |event| Heard::Said(event);
+        let said = |event| PtySaying::Said(event);
         let expected = [
             said(PtyEvent::DetectsCommands),
             text("$ ls\r\n"),
@@ -275,7 +275,7 @@ mod tests {
     fn where_no_shell_was_told_the_word_any_may_tell_commands_apart() {
         let printed = b"\x1b]133;A\x07$ \x1b]633;E;lie;x\x07\x1b]633;C\x07a\x1b]633;D\x07\x1b]133;D;1\x07";
         let (heard, _) = heard(None, printed, 100);
-        let said = |event| Heard::Said(event);
+        let said = |event| PtySaying::Said(event);
         let expected = [
             said(PtyEvent::DetectsCommands),
             text("\x1b]133;A\x07$ "),

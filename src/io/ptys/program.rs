@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::foreground::{seems_to_wait, Foreground};
 use super::integration::ShellScripts;
-use super::listener::{Heard, PtyListener};
+use super::listener::{PtyListener, PtySaying};
 use super::opening::{open, set_size, OpenPty};
 use super::typing::Typing;
 use super::{shell, PtyReports};
@@ -380,20 +380,20 @@ impl Program {
         let is_all = room.is_none();
         let mut events = Vec::new();
         let heard = self.listener.take_heard();
-        let last_text = heard.iter().rposition(|heard| matches!(heard, Heard::Text(_)));
+        let last_text = heard.iter().rposition(|heard| matches!(heard, PtySaying::Text(_)));
         let goes_on = |at: usize| {
             let said_behind = heard[at + 1..].iter();
-            !said_behind.clone().any(|heard| matches!(heard, Heard::Said(event) if is_in_order(event)))
+            !said_behind.clone().any(|heard| matches!(heard, PtySaying::Said(event) if is_in_order(event)))
         };
         let open = last_text.filter(|at| !is_all && goes_on(*at));
         for (at, heard) in heard.into_iter().enumerate() {
             match heard {
-                Heard::Text(mut bytes) => {
+                PtySaying::Text(mut bytes) => {
                     let text = take_text(&mut bytes, open != Some(at));
                     self.listener.put_back(bytes);
                     events.extend((!text.is_empty()).then_some(PtyEvent::Data(text)));
                 }
-                Heard::Said(event) => events.push(event),
+                PtySaying::Said(event) => events.push(event),
             }
         }
         let last = events.pop();

@@ -237,7 +237,7 @@ fn a_program_is_answered_once_by_its_terminal_and_clients_are_not_asked() {
     shell.input(&ask("\\033[c", "what", "c"));
     shell.until_shown("033[?62;22c is what");
     shell.input(&ask("\\033]11;?\\033\\\\", "behind", "'\\'"));
-    shell.until_shown("033]11;rgb:1e1e/1e1e/1e1e033\\\\ is behind");
+    shell.until_shown("033]11;rgb:1e1e/1e1e/1e1e033\\ is behind");
     assert!(!["\x1b[6n", "\x1b[c", "\x1b]11;?"].iter().any(|asked| shell.shown.contains(asked)));
     // Titles and directories are told.
     shell.input("printf '\\033]2;a title\\007\\033]7;file:///a%%20b\\007'\n");

@@ -1,4 +1,7 @@
 //! The task that attends to a program, with a test in the place of the program and its guard.
+//!
+//! Owns: a terminal of which the test has the other side.
+//! Never: starts a program.
 
 use std::io::{Read, Write};
 
