@@ -590,7 +590,7 @@ fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
     word.parse().map_err(|_| Stop::mistake(format!("{what}: `{word}` is not a number that fits")))
 }
 
-/// An attached chat as the agent remembers it.
+/// An attached chat, or attached annotations, as the agent remembers them.
 fn attached_text(transcript: &Transcript) -> String {
     format!("attached {}:\n{}", transcript.label, transcript.text.trim_end())
 }

@@ -1,4 +1,4 @@
-//! Chats that are attached to messages: what their transcripts are when a message is accepted.
+//! Chats and annotations that are attached to messages: what their transcripts are when a message is accepted.
 //!
 //! Owns: which turn such an attachment ends at, the transcript as text, its bounds, and keeping it for as long
 //! as the message may be told to an agent. The rules are those of "Pulling a chat into another chat" on the
@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ahp_types::state::{
-    Message, MessageAttachment, MessageChatAttachment, ResponsePart, ToolCallState, Turn,
+    Message, MessageAnnotationsAttachment, MessageAttachment, MessageChatAttachment, ResponsePart,
+    ToolCallState, Turn,
 };
 use serde::Deserialize;
 
-use super::effects::{ChatKey, Transcript};
+use super::effects::{ChatKey, Transcript, TranscriptOf};
 use super::model::Chat;
 use super::refusal::Refusal;
 use super::Host;
@@ -46,23 +47,39 @@ impl Attached {
 }
 
 impl Host {
-    /// Fixes up to where each chat that is attached to a message counts, and gives their transcripts.
+    /// Fixes up to where each chat that is attached to a message counts, and gives the transcripts of the chats and
+    /// annotations.
     ///
     /// # Errors
-    /// When a chat or turn is not there.
+    /// When a chat, a turn or a session's annotations are not there.
     pub(super) fn resolve_attached(&self, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
-        let attachments = message.attachments.iter_mut().flatten();
-        let mut chats: Vec<&mut MessageChatAttachment> = attachments
-            .filter_map(|attachment| match attachment {
-                MessageAttachment::Chat(chat) => Some(chat),
-                _ => None,
-            })
-            .collect();
-        if chats.len() > ATTACHED_MAX {
-            return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: chats.len() });
+        let is_told =
+            |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
+        let mut told: Vec<&mut MessageAttachment> =
+            message.attachments.iter_mut().flatten().filter(is_told).collect();
+        if told.len() > ATTACHED_MAX {
+            return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: told.len() });
         }
-        let bytes_max = MESSAGE_BYTES_MAX / chats.len().max(1);
-        chats.iter_mut().map(|attachment| self.transcript_of(attachment, bytes_max)).collect()
+        let bytes_max = MESSAGE_BYTES_MAX / told.len().max(1);
+        let transcripts = told.iter_mut().filter_map(|attachment| match attachment {
+            MessageAttachment::Chat(chat) => Some(self.transcript_of(chat, bytes_max)),
+            MessageAttachment::Annotations(it) => Some(self.attached_annotations(it, bytes_max)),
+            _ => None,
+        });
+        transcripts.collect()
+    }
+
+    fn attached_annotations(
+        &self,
+        attachment: &MessageAnnotationsAttachment,
+        bytes_max: usize,
+    ) -> Result<Transcript, Refusal> {
+        let resource = attachment.resource.clone();
+        let all = self.annotations_in_words(&resource, attachment.annotation_ids.as_deref());
+        let all = all.ok_or_else(|| Refusal::AttachedAnnotationsMissing(resource.clone()))?;
+        let text = text::last_bytes(&all, bytes_max).to_owned();
+        let cut = text.len() < all.len();
+        Ok(Transcript { of: TranscriptOf::Annotations, resource, label: attachment.label.clone(), text, cut })
     }
 
     fn transcript_of(
@@ -88,7 +105,13 @@ impl Host {
         };
         attachment.end_turn = turns.last().map(|turn| turn.id().to_owned());
         let (text, cut) = text_of(turns, bytes_max);
-        Ok(Transcript { chat: uri.clone(), label: attachment.label.clone(), text, cut })
+        Ok(Transcript {
+            of: TranscriptOf::Chat,
+            resource: uri.clone(),
+            label: attachment.label.clone(),
+            text,
+            cut,
+        })
     }
 
     /// Keeps the transcripts of a message that begins a turn.

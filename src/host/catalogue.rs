@@ -436,6 +436,10 @@ fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<Partial
             .as_ref()
             .filter(|chat| Some(*chat) != old.default_chat.as_ref())
             .cloned(),
+        annotations: new
+            .annotations
+            .clone()
+            .filter(|annotations| Some(annotations) != old.annotations.as_ref()),
         changes: new.changes.clone().filter(|changes| Some(changes) != old.changes.as_ref()),
         meta: (new.meta != old.meta).then(|| new.meta.clone().unwrap_or_default()),
         ..PartialSessionSummary::default()

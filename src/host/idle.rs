@@ -69,6 +69,7 @@ impl Host {
     fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let chats = self.chats_of(key);
         self.forget_changesets_of(key);
+        self.remove_annotations_of(key);
         for &chat in &chats {
             self.close_conversation(step, chat);
             self.forget_terminals_of(chat);
@@ -89,6 +90,7 @@ impl Host {
             && session.state.lifecycle != SessionLifecycle::Creating
             && self.has_idle_terminals(session)
             && self.has_idle_changesets(session)
+            && self.has_idle_annotations(session)
             && self.its_chats(session).all(|chat| {
                 chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
             })
@@ -96,7 +98,9 @@ impl Host {
 
     /// What a session takes in memory, nearly, in bytes.
     fn memory_bytes(&self, session: &Session) -> usize {
-        SESSION_BYTES + self.its_chats(session).map(Chat::memory_bytes).sum::<usize>()
+        SESSION_BYTES
+            + self.annotations_bytes(session)
+            + self.its_chats(session).map(Chat::memory_bytes).sum::<usize>()
     }
 
     fn its_chats<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Chat> {

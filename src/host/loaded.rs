@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::state::{SessionLifecycle, SessionSummary};
+use ahp_types::state::{Annotation, SessionLifecycle, SessionState, SessionSummary};
 
+use super::annotations;
 use super::catalogue::row_of;
 use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
 use super::limits::{is_output, Limits};
@@ -34,7 +35,7 @@ pub struct LoadedSession {
     uris: Vec<String>,
     deaths: u32,
     /// Or why its rows are not what they should be, for people.
-    made: Result<(Session, Vec<LoadedChat>), String>,
+    made: Result<(LoadedAlone, Vec<LoadedChat>), String>,
 }
 
 /// What a session from the store shows where sessions are listed, or showed while it was there.
@@ -53,7 +54,7 @@ impl KeptSummary {
     /// # Errors
     /// Why the row is not what it should be, for people.
     pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
-        read_session(row).map(|session| Self {
+        read_session(row).map(|LoadedAlone { session, .. }| Self {
             summary: session.told,
             shown_at: session.shown_at,
             is_removed,
@@ -64,6 +65,13 @@ impl KeptSummary {
     pub fn names(&self) -> (&str, &str) {
         (&self.summary.resource, &self.summary.provider)
     }
+}
+
+/// A session without its chats.
+#[derive(Debug)]
+struct LoadedAlone {
+    session: Session,
+    annotations: Vec<Annotation>,
 }
 
 #[derive(Debug)]
@@ -111,7 +119,7 @@ impl Host {
         if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.by_uri.contains_key(uri)) {
             return;
         }
-        let (mut session, chats) = match made {
+        let (LoadedAlone { mut session, annotations }, chats) = match made {
             Ok(made) => made,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -125,8 +133,9 @@ impl Host {
         let mended = mend_catalogue(&mut session, &chats);
         self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
-        let told = session.told.meta.clone();
+        let told = session.told.clone();
         self.channels.sessions.insert(key, session);
+        self.add_annotations(key, annotations);
         self.let_go_lately.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
@@ -139,7 +148,9 @@ impl Host {
         }
         self.note_use(key);
         // A program that did not know of it may have kept the summary.
-        if self.summary(key).is_some_and(|summary| summary.meta != told) {
+        let is_other =
+            |summary: SessionSummary| (summary.meta, summary.annotations) != (told.meta, told.annotations);
+        if self.summary(key).is_some_and(is_other) {
             self.session_changed(key);
         }
         self.await_clients(step, key);
@@ -217,15 +228,18 @@ fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
     lost > 0 || listed.len() < chats.len() || default_is_lost
 }
 
-fn read_session(row: &SessionRow) -> Result<Session, String> {
+fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
     let body = SessionBody::read(&row.body)?;
     let told = super::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
     let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
-    let (meta, changes) = kept.map(|kept| (kept.meta, kept.changes)).unwrap_or_default();
-    let told = SessionSummary { meta, changes, ..told };
-    Ok(Session {
+    let (meta, changes, annotations) =
+        kept.map(|kept| (kept.meta, kept.changes, kept.annotations)).unwrap_or_default();
+    let told = SessionSummary { meta, changes, annotations, ..told };
+    let annotations = body.annotations.into_owned();
+    let counted = Some(annotations::summary_of(&row.uri, &annotations));
+    let session = Session {
         channel: Channel::new(row.uri.clone(), body.born_at),
-        state: body.state.into_owned(),
+        state: SessionState { annotations: counted, ..body.state.into_owned() },
         created_at: body.created_at.into_owned(),
         modified_at: row.modified_at.clone(),
         config: body.config.into_owned(),
@@ -239,7 +253,8 @@ fn read_session(row: &SessionRow) -> Result<Session, String> {
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
         unfollowed: None,
-    })
+    };
+    Ok(LoadedAlone { session, annotations })
 }
 
 /// A chat as it was saved.

@@ -172,6 +172,8 @@ fn all_of(summary: &SessionSummary) -> PartialSessionSummary {
         activity: Some(summary.activity.clone().unwrap_or_default()),
         modified_at: Some(summary.modified_at.clone()),
         working_directories: summary.working_directories.clone(),
+        annotations: summary.annotations.clone(),
+        changes: summary.changes.clone(),
         chats: summary.chats.clone(),
         default_chat: summary.default_chat.clone(),
         meta: Some(summary.meta.clone().unwrap_or_default()),

@@ -19,13 +19,14 @@
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
 //! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
-//! `discards` (and taking that back), `relays` (files that clients serve), and [`log`] (the replay window).
+//! `discards` (and taking that back), `annotations` (what people say to places in files), `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod agents;
 mod ahead;
+mod annotations;
 mod attached;
 mod calls;
 mod catalogue;

@@ -12,6 +12,7 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::annotations;
 use super::attached::Attached;
 use super::changes::DiscardedFile;
 use super::effects::{
@@ -420,6 +421,7 @@ pub(super) fn empty_chat(uri: String, title: &str, now: &str) -> ChatState {
 
 /// The state of a session that is being created, with its default chat, whose name it bears.
 pub(super) fn creating_session(
+    uri: &str,
     provider: String,
     working_directories: Option<Vec<String>>,
     chat: ChatSummary,
@@ -432,7 +434,7 @@ pub(super) fn creating_session(
         origin: None,
         project: None,
         working_directories,
-        annotations: None,
+        annotations: Some(annotations::summary_of(uri, &[])),
         lifecycle: SessionLifecycle::Creating,
         creation_error: None,
         server_tools: None,

@@ -79,6 +79,28 @@ pub(in crate::host) enum Refusal {
     ClaimUnknown(String),
     #[error("`files` names none that is in the changeset")]
     NoSuchFiles,
+    #[error("no such annotation: `{0}`")]
+    NoSuchAnnotation(String),
+    #[error("no such entry: `{0}`")]
+    NoSuchEntry(String),
+    #[error("`{0}` is the last entry: remove the annotation")]
+    LastEntry(String),
+    #[error("an annotation has at least one entry")]
+    WithoutEntries,
+    #[error("two entries have the id `{0}`")]
+    EntryTwice(String),
+    #[error("nothing is said of the annotation: `origin`, `resource`, `range` or `resolved` is missing")]
+    NothingUpdated,
+    #[error("`origin.session` is `{0}`, and these are the annotations of another session")]
+    OriginOfOtherSession(String),
+    #[error("{0} annotations are in this session, which is all that it holds")]
+    TooManyAnnotations(usize),
+    #[error("an annotation has at most {0} entries")]
+    TooManyEntries(usize),
+    #[error("the text of the entry `{id}` has more than {max} bytes")]
+    EntryTooLarge { id: String, max: usize },
+    #[error("there is no room for it: the annotations of a session have at most {}", in_words(*.0))]
+    AnnotationsTooLarge(usize),
     #[error("what is watched is changed by `resourceWrite` and the like")]
     WatchesAreNotDispatchedTo,
     #[cfg(test)]
@@ -116,12 +138,14 @@ pub(in crate::host) enum Refusal {
     QueueFull(usize),
     #[error("no message is queued")]
     NothingQueued,
-    #[error("{max} chats may be attached to a message, not {attached}")]
+    #[error("{max} chats and annotations may be attached to a message, not {attached}")]
     TooManyAttached { max: usize, attached: usize },
     #[error("the attached chat `{chat}` cannot be read: {reason}")]
     AttachedUnreadable { chat: String, reason: String },
     #[error("the attached chat `{0}` is not there")]
     AttachedMissing(String),
+    #[error("the attached annotations `{0}` are not there")]
+    AttachedAnnotationsMissing(String),
     #[error("no turn `{turn}` is over in the attached chat `{chat}`")]
     AttachedTurnNotOver { turn: String, chat: String },
     #[error("what is attached to the messages that wait is all that this chat holds")]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{ChatState, SessionState};
+use ahp_types::state::{Annotation, ChatState, SessionState};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,9 @@ pub struct SessionBody<'a> {
     /// Which files of its changesets were reviewed.
     #[serde(default, skip_serializing_if = "has_no_marks")]
     pub(super) reviewed: Cow<'a, ReviewMarks>,
+    /// What people have said to places in files.
+    #[serde(default, skip_serializing_if = "has_no_annotations")]
+    pub(super) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
     #[serde(default, skip_serializing_if = "has_no_discards")]
     pub(super) discarded: Cow<'a, [DiscardedFile]>,
@@ -132,6 +135,10 @@ fn is_zero(count: &usize) -> bool {
 
 fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
     discarded.is_empty()
+}
+
+fn has_no_annotations(annotations: &[Annotation]) -> bool {
+    annotations.is_empty()
 }
 
 fn has_no_marks(marks: &ReviewMarks) -> bool {

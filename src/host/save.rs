@@ -152,6 +152,7 @@ impl Host {
             config: Cow::Borrowed(&session.config),
             title_by: session.title_by,
             reviewed: Cow::Borrowed(&session.reviewed),
+            annotations: Cow::Borrowed(self.annotations_of(key)),
             discarded: Cow::Borrowed(&session.discarded),
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };

@@ -253,7 +253,7 @@ impl Reader {
         let mut of_chat = snapshot.prepare_cached("SELECT session FROM chats WHERE key = ?1")?;
         let mut keys = BTreeSet::new();
         for channel in channels.collect::<BTreeSet<_>>() {
-            keys.extend(channel.session());
+            keys.extend(channel.session_of_key());
             if let Some(ChatKey(chat)) = channel.chat() {
                 let session = of_chat.query_row(params![signed(chat)], |row| row.get(0)).optional()?;
                 keys.extend(session.map(|key| SessionKey(unsigned(key))));

@@ -38,6 +38,10 @@ pub enum Node {
     ToolCall,
     /// The state of a terminal's channel, or a terminal as the root state lists it.
     Terminal,
+    /// The state of the channel of a session's annotations.
+    Annotations,
+    /// What was said to a place in a file; also what is to be changed about it.
+    Annotation,
 }
 
 impl Node {
@@ -48,6 +52,7 @@ impl Node {
             ChannelKind::Session => Some(Self::Session),
             ChannelKind::Chat => Some(Self::Chat),
             ChannelKind::Terminal => Some(Self::Terminal),
+            ChannelKind::Annotations => Some(Self::Annotations),
             // A kind is added without a word here, unless a version has it otherwise.
             #[allow(unreachable_patterns)]
             _ => None,
@@ -75,7 +80,13 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
         Node::Message => each_in(object, "attachments", Node::Attachment, visit),
         Node::Part => one_in(object, "toolCall", Node::ToolCall, visit),
         Node::ToolCall => one_in(object, "userSuggestion", Node::Message, visit),
-        Node::Agent | Node::SessionSummary | Node::ChatSummary | Node::Attachment | Node::Terminal => {}
+        Node::Annotations => each_in(object, "annotations", Node::Annotation, visit),
+        Node::Agent
+        | Node::SessionSummary
+        | Node::ChatSummary
+        | Node::Attachment
+        | Node::Terminal
+        | Node::Annotation => {}
     }
     visit(node, object);
 }
@@ -83,6 +94,9 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
 /// Shows `visit` every piece inside of an action's payload.
 pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     let name = action.get("type").and_then(Value::as_str).unwrap_or_default();
+    if name == "annotations/set" {
+        return one_in(action, "annotation", Node::Annotation, visit);
+    }
     match name.split_once('/').map_or("", |(_, name)| name) {
         "turnStarted" | "pendingMessageSet" => message_in(action, visit),
         "draftChanged" => one_in(action, "draft", Node::Message, visit),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::node::{text, Object};
 use super::Line;
-use crate::wire::changesets::named_by_changeset;
+use crate::wire::annotations::session_named_by;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
 
@@ -262,7 +262,7 @@ impl Spelling {
             .filter_map(|name| message.get(name)?.as_array());
         let uris = lists.flatten().chain(message.get("channel")).filter_map(Value::as_str);
         for uri in uris {
-            let uri = named_by_changeset(uri).map_or(uri, |(session, _)| session);
+            let uri = session_named_by(uri).unwrap_or(uri);
             let of_chat = uris::session_of_chat(uri);
             let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
             if let Some((provider, plain)) = uris::plain_session(session) {
@@ -274,8 +274,9 @@ impl Spelling {
     }
 
     fn core_name(&self, uri: &str) -> Option<String> {
-        if let Some((session, _)) = named_by_changeset(uri) {
-            return self.core_name(session).map(|core| format!("{core}{}", &uri[session.len()..]));
+        let named = session_named_by(uri).and_then(|session| Some((session, self.core_name(session)?)));
+        if let Some((session, core)) = named {
+            return Some(format!("{core}{}", &uri[session.len()..]));
         }
         match uris::session_of_chat(uri) {
             Some((before, session)) => {
@@ -369,8 +370,9 @@ impl Spelling {
     }
 
     fn spelled(&self, uri: &str) -> Option<String> {
-        if let Some((session, _)) = named_by_changeset(uri) {
-            return self.spelled(session).map(|spelled| format!("{spelled}{}", &uri[session.len()..]));
+        let named = session_named_by(uri).and_then(|session| Some((session, self.spelled(session)?)));
+        if let Some((session, spelled)) = named {
+            return Some(format!("{spelled}{}", &uri[session.len()..]));
         }
         if let Some(path) = uri.strip_prefix(SCHEME) {
             let spelled = format!("{}:{path}", self.providers.get(uri).or(self.guessed.get(uri))?);

@@ -7,6 +7,7 @@ use super::dialect::Dialect;
 use super::names::rename_in;
 use super::node::{self, Node, Object};
 use super::step::{Call, Said, Scene, Shot, Told, VersionStep};
+use crate::wire::annotations::named_by_annotations;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -81,13 +82,12 @@ impl VersionStep for V0_3_0 {
                 let chat = uris::default_chat_of(channel);
                 call.params.insert("channel".to_owned(), chat.into());
             }
-            "subscribe" if channel.starts_with("ahp-chat:") => {
+            "subscribe" if is_unknown(channel) => {
                 return Err(RpcError::channel_not_found(channel));
             }
             "initialize" | "reconnect" => {
                 for member in ["initialSubscriptions", "subscriptions"] {
-                    let is_chat = |uri: &Value| uri.as_str().is_some_and(|uri| uri.starts_with("ahp-chat:"));
-                    node::retain(&mut call.params, member, |uri| !is_chat(uri));
+                    node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_unknown));
                 }
             }
             _ => {}
@@ -113,10 +113,15 @@ impl VersionStep for V0_3_0 {
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
-        if node == Node::Message {
-            node::retain(object, "attachments", |attachment| {
-                attachment.get("type").and_then(Value::as_str) != Some("annotations")
-            });
+        match node {
+            Node::Attachment if node::text(object, "type") == Some("annotations") => {
+                // What it is called is all of it that can be shown.
+                object.insert("type".to_owned(), "simple".into());
+            }
+            Node::Session | Node::SessionSummary => {
+                object.remove("annotations");
+            }
+            _ => {}
         }
     }
 
@@ -141,7 +146,7 @@ impl VersionStep for V0_3_0 {
             }
         }
         // A state that says what is watched is there since 0.4.0.
-        rest.retain(|shot| shot.kind != ChannelKind::Watch);
+        rest.retain(|shot| !matches!(shot.kind, ChannelKind::Watch | ChannelKind::Annotations));
         *shots = rest;
     }
 
@@ -176,6 +181,11 @@ impl VersionStep for V0_3_0 {
         }
         all
     }
+}
+
+/// Whether a channel is of a kind that is not there yet.
+fn is_unknown(uri: &str) -> bool {
+    uri.starts_with("ahp-chat:") || named_by_annotations(uri).is_some()
 }
 
 /// All files of a changeset, told one by one.

@@ -1,6 +1,6 @@
 //! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over for good; that a
-//! terminal has an exit code is all that tells that it has ended, and a session has it without saying for which chat; and
-//! there are no automations.
+//! terminal has an exit code is all that tells that it has ended, and a session has it without saying for which chat; an
+//! annotation says the turn that it came up in, and nothing else of where; and there are no automations.
 
 use ahp_types::state::ResponsePart;
 use serde_json::{json, Value};
@@ -11,6 +11,7 @@ use super::step::{Call, Said, Scene, Told, VersionStep};
 use crate::host::effects;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
+use crate::wire::annotations::named_by_annotations;
 use crate::wire::asides::{Aside, Selection};
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -30,6 +31,7 @@ impl VersionStep for V0_8_0 {
         &[
             "that a turn can be resumed; one that is resumed is taken back and told anew",
             "that a command has ended without an exit code: it is told as `-1`",
+            "in which chat an annotation came up",
         ]
     }
 
@@ -66,8 +68,18 @@ impl VersionStep for V0_8_0 {
     }
 
     fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
-        if said.name() == "terminal/claimed" {
-            name_chat(&mut said.action);
+        match said.name() {
+            "terminal/claimed" => name_chat(&mut said.action),
+            "annotations/set" => {
+                let channel = said.channel.clone();
+                if let Some(Value::Object(annotation)) = said.action.get_mut("annotation") {
+                    say_origin(annotation, &channel);
+                }
+            }
+            "annotations/updated" if said.action.contains_key("turnId") => {
+                say_origin(&mut said.action, &said.channel);
+            }
+            _ => {}
         }
     }
 
@@ -92,6 +104,7 @@ impl VersionStep for V0_8_0 {
                 let code = ended.map(|ended| ended.get("exitCode").cloned().unwrap_or(NO_EXIT_CODE.into()));
                 object.extend(code.map(|code| ("exitCode".to_owned(), code)));
             }
+            Node::Annotation => say_turn(object),
             Node::Message => {
                 if let Some(Value::Object(origin)) = object.get_mut("origin") {
                     if node::text(origin, "kind") == Some("automation") {
@@ -111,6 +124,10 @@ impl VersionStep for V0_8_0 {
                 }
                 vec![told]
             }
+            ("annotations/updated", _) if told.action.contains_key("origin") => {
+                say_turn(&mut told.action);
+                vec![told]
+            }
             ("terminal/exited", _) => {
                 told.action.entry("exitCode").or_insert(NO_EXIT_CODE.into());
                 vec![told]
@@ -119,6 +136,26 @@ impl VersionStep for V0_8_0 {
             _ => vec![told],
         }
     }
+}
+
+/// An annotation came up in a turn of this session, or in none.
+fn say_origin(annotation: &mut Object, channel: &str) {
+    if annotation.get("origin").is_some_and(Value::is_object) {
+        return;
+    }
+    let mut origin = Object::new();
+    let session = named_by_annotations(channel).unwrap_or(channel);
+    origin.insert("session".to_owned(), session.into());
+    let turn = annotation.get("turnId").filter(|turn| turn.as_str() != Some(""));
+    origin.extend(turn.map(|turn| ("turnId".to_owned(), turn.clone())));
+    annotation.insert("origin".to_owned(), Value::Object(origin));
+}
+
+/// The turn that an annotation came up in, which must be said.
+fn say_turn(annotation: &mut Object) {
+    let turn = annotation.get("origin").and_then(|origin| origin.get("turnId"));
+    let turn = turn.cloned().unwrap_or_else(|| "".into());
+    annotation.insert("turnId".to_owned(), turn);
 }
 
 /// A session has a terminal for its default chat, unless it says for which one.
@@ -198,6 +235,31 @@ mod tests {
         assert_eq!(named(json!({ "kind": "session", "session": "ahp-session:/s" })), default);
         assert_eq!(named(json!({ "kind": "session", "session": "ahp-session:/s", "chat": "c" })), "c");
         assert_eq!(named(json!({ "kind": "client", "clientId": "me" })), Value::Null);
+    }
+
+    #[test]
+    fn an_annotation_says_its_turn_and_where_it_came_up() {
+        let object = |value: Value| match value {
+            Value::Object(object) => object,
+            _ => Object::new(),
+        };
+        let channel = "ahp-session:/s/annotations";
+        for (said, meant, told) in [
+            (json!({}), json!({ "session": "ahp-session:/s" }), ""),
+            (json!({ "turnId": "" }), json!({ "session": "ahp-session:/s" }), ""),
+            (json!({ "turnId": "t" }), json!({ "session": "ahp-session:/s", "turnId": "t" }), "t"),
+            (
+                json!({ "turnId": "t", "origin": { "session": "s", "turnId": "u" } }),
+                json!({ "session": "s", "turnId": "u" }),
+                "u",
+            ),
+        ] {
+            let mut annotation = object(said);
+            say_origin(&mut annotation, channel);
+            assert_eq!(annotation["origin"], meant);
+            V0_8_0.node_down(Node::Annotation, &mut annotation);
+            assert_eq!(annotation["turnId"], told);
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ macro_rules! with_channel_kinds {
             Terminal, terminals, "terminal";
             /// What was changed in files, in a session or a turn.
             Changeset, changesets, "changeset";
+            /// What people say to places in files, of a session.
+            Annotations, annotations, "annotations";
             /// What no program has: the kind of the tests.
             #[cfg(test)]
             Sample, samples, "sample";

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::changesets::named_by_changeset;
+use super::annotations::{annotations_uri, named_by_annotations, session_named_by};
 use super::methods::Method;
 use super::rpc::Incoming;
 use super::terminals::named_by_terminal;
@@ -28,7 +28,8 @@ pub const ATTACHED_MAX: usize = 16;
 pub struct Named {
     /// The URIs of the channels that it is about.
     pub channels: BTreeSet<String>,
-    /// The URIs of chats that are attached to the message to an agent in it; not more than may be.
+    /// The URIs of chats that are attached to the message to an agent in it, and of the sessions whose annotations are; not
+    /// more than may be.
     pub attached: BTreeSet<String>,
     /// The URIs of watches that it follows.
     pub watches: BTreeSet<String>,
@@ -91,8 +92,8 @@ impl Named {
             named.turns.extend(chats.iter().cloned().map(NamedTurns::WithTerminals));
         }
         named.channels.extend(chats);
-        // So is what a changeset is made of, in the chats of its session.
-        let sessions = named.channels.iter().filter_map(|uri| Some(named_by_changeset(uri)?.0.to_owned()));
+        // So is what a changeset is made of, in the chats of its session; and annotations are kept with theirs.
+        let sessions = named.channels.iter().filter_map(|uri| session_named_by(uri).map(str::to_owned));
         let sessions = sessions.collect::<Vec<_>>();
         named.channels.extend(sessions);
         if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
@@ -106,6 +107,8 @@ impl Named {
             Some(Method::CreateSession) => {
                 let several = members.read::<Vec<String>>("workingDirectories").into_iter().flatten();
                 named.add_directories(several.chain(members.read("workingDirectory")));
+                // Nothing else may be called like its annotations.
+                named.channels.extend(members.read::<String>("channel").map(|uri| annotations_uri(&uri)));
                 // Of a session that goes on from another one, up to 0.8.0.
                 named.channels.extend(members.inside("fork").read::<String>("session"));
             }
@@ -169,8 +172,15 @@ impl Named {
     fn read_attached(&mut self, message: &Members<'_>) {
         let attachments = message.read::<Vec<Box<RawValue>>>("attachments").unwrap_or_default();
         let attachments = attachments.iter().map(|attachment| Members::of(attachment.get().as_bytes()));
-        let chats = attachments.filter(|it| it.read::<String>("type").as_deref() == Some("chat"));
-        self.attached.extend(chats.take(ATTACHED_MAX).filter_map(|it| it.read::<String>("resource")));
+        let told = attachments.filter_map(|it| {
+            let resource = it.read::<String>("resource")?;
+            match it.read::<String>("type")?.as_str() {
+                "chat" => Some(resource),
+                "annotations" => named_by_annotations(&resource).map(str::to_owned),
+                _ => None,
+            }
+        });
+        self.attached.extend(told.take(ATTACHED_MAX));
     }
 
     fn add_directories(&mut self, uris: impl Iterator<Item = String>) {
@@ -223,7 +233,7 @@ mod tests {
         assert_eq!(named("authenticate", json!({ "resource": "a" })).channels, set(&[]));
         assert_eq!(named("disposeSession", json!({ "session": "a" })).channels, set(&["a"]));
         let forked = json!({ "channel": "a", "fork": { "session": "b", "turnId": "c" } });
-        assert_eq!(named("createSession", forked).channels, set(&["a", "b"]));
+        assert_eq!(named("createSession", forked).channels, set(&["a", "a/annotations", "b"]));
         let old = json!({ "action": { "type": "session/turnStarted", "session": "a" } });
         assert_eq!(named("dispatchAction", old).channels, set(&["a"]));
         assert_eq!(named("ping", json!({ "channel": "a" })), Named::default());
@@ -236,6 +246,11 @@ mod tests {
         assert_eq!((channels, cursor, client.as_deref()), (set(&["a"]), Some(7), Some("me")));
         let content = json!({ "channel": "ahp-root://", "uri": "ahp-content:/YWhwLWNoYXQ6LzE.0a/after/x" });
         assert_eq!(named("resourceRead", content).channels, set(&["ahp-chat:/1", "ahp-root://"]));
+        let annotations = json!({ "channel": "ahp-session:/s/annotations" });
+        assert_eq!(
+            named("subscribe", annotations).channels,
+            set(&["ahp-session:/s", "ahp-session:/s/annotations"])
+        );
         let before_all = json!({ "clientId": 5, "lastSeenServerSeq": -1 });
         assert_eq!(named("reconnect", before_all), Named::default());
         assert_eq!(named("initialize", json!({ "clientId": "me" })), Named::default());
@@ -265,6 +280,9 @@ mod tests {
         let turn = json!({ "channel": "a", "action": { "type": "chat/turnStarted", "message": message } });
         let Named { channels, attached, .. } = named("dispatchAction", turn);
         assert_eq!((channels, attached.len()), (set(&["a"]), ATTACHED_MAX));
+        let review = json!({ "type": "annotations", "resource": "ahp-session:/s/annotations" });
+        let turn = json!({ "action": { "message": { "attachments": [review] } } });
+        assert_eq!(named("dispatchAction", turn).attached, set(&["ahp-session:/s"]));
         let begun = named("createChat", json!({ "initialMessage": message }));
         assert_eq!(begun.attached, attached);
     }

@@ -10,6 +10,7 @@
 mod acp;
 mod active_clients;
 mod agents;
+mod annotations;
 mod at_once;
 mod bad_days;
 mod changesets;

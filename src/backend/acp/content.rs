@@ -24,7 +24,7 @@ use serde_json::Value;
 use super::besides;
 use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
-use crate::host::effects::Transcript;
+use crate::host::effects::{Transcript, TranscriptOf};
 use crate::state::history::CompletedTurn;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
@@ -52,7 +52,7 @@ pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<
         blocks.extend(attached(attachment, takes));
         blocks.extend(selected(attachment).map(ContentBlock::from));
     }
-    blocks.extend(chats.iter().map(|chat| attached_chat(chat).into()));
+    blocks.extend(chats.iter().map(|chat| attached_words(chat).into()));
     if blocks.is_empty() {
         // Some agents do not survive a prompt without content.
         blocks.push(" ".into());
@@ -60,10 +60,17 @@ pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<
     blocks
 }
 
-/// What was said in a chat that is attached.
-fn attached_chat(Transcript { label, text, cut, .. }: &Transcript) -> String {
+/// What was said in a chat or in annotations that are attached.
+fn attached_words(Transcript { of, label, text, cut, .. }: &Transcript) -> String {
     let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
-    format!("This was said in the conversation \"{label}\", which the user has attached:\n\n{cut}{text}\n")
+    match of {
+        TranscriptOf::Chat => {
+            format!("This was said in the conversation \"{label}\", which the user has attached:\n\n{cut}{text}\n")
+        }
+        TranscriptOf::Annotations => {
+            format!("This was said to places in files, in the annotations \"{label}\", which the user has attached:\n\n{cut}{text}\n")
+        }
+    }
 }
 
 /// What of an attachment the user has selected: no content block has a place for it.
@@ -128,12 +135,8 @@ fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentB
                 embedded(&resource.label, data, kind, takes)
             })
         }
-        MessageAttachment::Annotations(annotations) => {
-            let text = format!("(The user has attached annotations: {})", annotations.label);
-            Some(text.as_str().into())
-        }
-        // Refused before an agent is told.
-        MessageAttachment::Chat(_) => None,
+        // Told by their transcripts.
+        MessageAttachment::Annotations(_) | MessageAttachment::Chat(_) => None,
         MessageAttachment::Unknown(attachment) => {
             tracing::warn!("an attachment of an unknown kind was not given to the agent: {attachment}");
             None
@@ -357,7 +360,7 @@ pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transc
 }
 
 fn told(turn: &Turn, chats: &[Transcript]) -> String {
-    let attached: String = chats.iter().map(|chat| attached_chat(chat) + "\n").collect();
+    let attached: String = chats.iter().map(|chat| attached_words(chat) + "\n").collect();
     let mut told = format!("The user:\n{}\n\n{attached}You:\n", turn.message.text);
     for part in &turn.response_parts {
         match part {

@@ -8,6 +8,7 @@
 //! line to the list in `wire::channels`. `sample`, which only tests have, is one that needed nothing else: its channels
 //! are subscribed to, changed, replayed, kept, and there again in the next host.
 
+mod annotations;
 mod changeset;
 mod chat;
 mod root;
@@ -37,6 +38,7 @@ use crate::state::history::CompletedTurn;
 use crate::wire::asides::Aside;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 use crate::wire::errors::RpcError;
+pub(super) use annotations::{named_in as annotation_named_in, Annotations};
 pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]

@@ -258,15 +258,36 @@ pub struct OpenConversation {
     pub client_tools: Vec<ToolDefinition>,
 }
 
-/// What was said in a chat that is attached to a message: up to the turn that the attachment names, as it was
-/// when the message was accepted.
+/// What a transcript is of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum TranscriptOf {
+    /// A chat: who said what, oldest first. Chats that were attached there are mentioned, not followed.
+    #[default]
+    Chat,
+    /// Annotations: each with the file, the lines and what was said to them.
+    Annotations,
+}
+
+impl TranscriptOf {
+    fn is_chat(&self) -> bool {
+        *self == Self::Chat
+    }
+}
+
+/// What was said in a chat that is attached to a message, up to the turn that the attachment names, or in annotations that
+/// are: as it was when the message was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
-    /// The chat's URI.
-    pub chat: String,
+    /// What was said where.
+    #[serde(default, skip_serializing_if = "TranscriptOf::is_chat")]
+    pub of: TranscriptOf,
+    /// The URI of the channel. The store has had it under the name of the first kind.
+    #[serde(rename = "chat")]
+    pub resource: String,
     /// What the user calls the attachment.
     pub label: String,
-    /// Who said what, oldest first. Chats that were attached there are mentioned, not followed.
+    /// It, in words.
     pub text: String,
     /// The beginning is not there, because it would be too much.
     pub cut: bool,

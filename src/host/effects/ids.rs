@@ -47,6 +47,28 @@ impl From<u64> for ChangesetKey {
     }
 }
 
+/// The annotations of a session: they have the key of that session, so that it need not be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AnnotationsKey(pub u64);
+
+impl From<u64> for AnnotationsKey {
+    fn from(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+impl From<SessionKey> for AnnotationsKey {
+    fn from(SessionKey(key): SessionKey) -> Self {
+        Self(key)
+    }
+}
+
+impl From<AnnotationsKey> for SessionKey {
+    fn from(AnnotationsKey(key): AnnotationsKey) -> Self {
+        Self(key)
+    }
+}
+
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {
@@ -63,6 +85,17 @@ impl ChannelId {
     /// The session that it is, if it is one.
     pub fn session(self) -> Option<SessionKey> {
         (self.kind == ChannelKind::Session).then_some(SessionKey(self.key))
+    }
+
+    /// The session that it is or that has its key.
+    pub fn session_of_key(self) -> Option<SessionKey> {
+        let has_it = matches!(self.kind, ChannelKind::Session | ChannelKind::Annotations);
+        has_it.then_some(SessionKey(self.key))
+    }
+
+    /// The annotations that it is, if it is such a channel.
+    pub fn annotations(self) -> Option<AnnotationsKey> {
+        (self.kind == ChannelKind::Annotations).then_some(AnnotationsKey(self.key))
     }
 
     /// The terminal that it is, if it is one.

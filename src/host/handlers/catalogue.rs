@@ -23,6 +23,7 @@ use crate::host::model::{creating_session, empty_chat, Channel, ChannelId, Chat,
 use crate::host::progress::Opening;
 use crate::host::{Findings, Host, Step};
 use crate::state::status::activity_of;
+use crate::wire::annotations::annotations_uri;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method};
@@ -65,7 +66,7 @@ impl Host {
         let is_known =
             |uri: &str| self.channels.by_uri.contains_key(uri) || self.unreadable.contains_key(uri);
         let taken = |uri: &str| is_known(uri) || is_root(uri);
-        if taken(&uri) || taken(&chat_uri) {
+        if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
             return Err(RpcError::session_already_exists(&uri));
         }
         if !may_name_a_session(&uri) {
@@ -105,7 +106,7 @@ impl Host {
         let mut state = SessionState {
             config: shown_config,
             status: activity_of(row.status),
-            ..creating_session(provider, directories, row)
+            ..creating_session(&uri, provider, directories, row)
         };
         state.active_clients.extend(params.active_client);
         self.channels.by_uri.insert(uri.clone(), session.into());
@@ -138,6 +139,7 @@ impl Host {
                 unfollowed: None,
             },
         );
+        self.add_annotations(session, Vec::new());
         Ok(NewSession { session })
     }
 
@@ -195,6 +197,7 @@ impl Host {
             self.remove_chat(step, chat);
         }
         self.clear_changesets_of(step, key);
+        self.remove_annotations_of(key);
         self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);

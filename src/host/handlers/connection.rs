@@ -20,8 +20,8 @@ use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::action_lines::envelope_of;
+use crate::wire::annotations::session_named_by;
 use crate::wire::asides::Aside;
-use crate::wire::changesets::named_by_changeset;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
@@ -50,7 +50,7 @@ impl From<LargeStates> for Subscribed {
 
 /// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that there is nothing.
 fn is_no_conversation(uri: &str) -> bool {
-    is_watch(uri) || named_by_terminal(uri).is_some() || named_by_changeset(uri).is_some()
+    is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
 }
 
 impl Host {

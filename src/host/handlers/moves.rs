@@ -166,7 +166,7 @@ impl Host {
         let row = row_of(chat.conversation.state());
         let is_read = row.status & SessionStatus::IsRead.bits();
         let (provider, directories) = (from.state.provider.clone(), from.state.working_directories.clone());
-        let mut state = creating_session(provider, directories, row);
+        let mut state = creating_session(&uri, provider, directories, row);
         state.lifecycle = SessionLifecycle::Ready;
         state.status |= is_read;
         state.config.clone_from(&from.state.config);
@@ -192,6 +192,7 @@ impl Host {
         let to = SessionKey(self.fresh_key());
         self.channels.by_uri.insert(uri.clone(), to.into());
         self.channels.sessions.insert(to, session);
+        self.add_annotations(to, Vec::new());
         self.session_count += 1;
         self.unsaved.insert(to.into());
         self.count_sessions(step);

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 
+use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{InitializeResult, ListSessionsResult, ReconnectResult, SubscribeResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -381,6 +382,7 @@ impl Driver {
         self.sessions.remove(session);
         self.disposed.insert(session.to_owned());
         self.mirrors.states.remove(session);
+        self.mirrors.states.remove(&annotations_uri(session));
         self.mirrors.states.remove(&chat_of(session));
         // One that was to move may have gone before.
         let sure = |chat: &String| !self.unsure_chats.contains(chat);
@@ -403,7 +405,9 @@ impl Driver {
         let session = self.chats.get(uri);
         self.unsure_chats.contains(uri)
             || self.closed.contains(uri)
-            || gone.any(|gone| gone == uri || chat_of(gone) == uri || Some(gone) == session)
+            || gone.any(|gone| {
+                gone == uri || chat_of(gone) == uri || annotations_uri(gone) == uri || Some(gone) == session
+            })
     }
 
     /// The answer to a `reconnect` with what this client had.
@@ -490,6 +494,7 @@ impl Driver {
         let params = json!({ "channel": uri, "provider": self.cast.provider(), "config": config });
         self.ask("createSession", params, Request::Create(uri.clone()))?;
         self.subscribe(uri.clone())?;
+        self.subscribe(annotations_uri(&uri))?;
         self.subscribe(chat_of(&uri))
     }
 
@@ -540,6 +545,7 @@ impl Driver {
         let mut uris: BTreeSet<String> = self.mirrors.uris().into_iter().collect();
         uris.insert(ROOT_RESOURCE_URI.to_owned());
         uris.extend(self.sessions.iter().cloned().chain(self.sessions.iter().map(|uri| chat_of(uri))));
+        uris.extend(self.sessions.iter().map(|uri| annotations_uri(uri)));
         for uri in uris {
             self.subscribe(uri)?;
         }
@@ -555,6 +561,9 @@ impl Driver {
         }
         for (uri, state) in &self.mirrors.states {
             if let SnapshotState::Session(session) = state {
+                let there = self.mirrors.annotations(&annotations_uri(uri)).len();
+                let counted = session.annotations.as_ref().map(|it| it.annotation_count);
+                assert_eq!(counted, i64::try_from(there).ok(), "the annotations of {uri}");
                 let needed = session.input_needed.as_deref().unwrap_or_default();
                 assert!(needed.is_empty(), "{uri}: nobody waits for {needed:?}");
             }
@@ -816,7 +825,8 @@ impl Driver {
         let Some(session) = first.or_else(|| self.chats.get(chat)).cloned() else {
             return Ok(());
         };
-        match self.dice.from(0..4) {
+        match self.dice.from(0..6) {
+            4..6 => self.annotate(&session),
             0 => {
                 let title = self.fresh("title");
                 self.act(&session, json!({ "type": "session/titleChanged", "title": title }))
@@ -834,6 +844,26 @@ impl Driver {
                 self.act(chat, json!({ "type": "chat/isArchivedChanged", "isArchived": is_archived }))
             }
         }
+    }
+
+    /// Says something to a place in a file, answers it there, or takes it back.
+    fn annotate(&mut self, session: &str) -> Alive {
+        let uri = annotations_uri(session);
+        let there: Vec<String> = self.mirrors.annotations(&uri).iter().map(|it| it.id.clone()).collect();
+        let (id, entry) = (self.fresh("annotation"), json!({ "id": self.fresh("entry"), "text": "said" }));
+        let action = match (self.dice.one_of(&there).cloned(), self.dice.from(0..4)) {
+            (Some(id), 0) => json!({ "type": "annotations/removed", "annotationId": id }),
+            (Some(id), 1) => json!({ "type": "annotations/entrySet", "annotationId": id, "entry": entry }),
+            (Some(id), 2) => {
+                let resolved = self.dice.percent(50);
+                json!({ "type": "annotations/updated", "annotationId": id, "resolved": resolved })
+            }
+            _ => {
+                json!({ "type": "annotations/set", "annotation": { "id": id, "origin": { "session": session },
+                "resource": "file:///x", "resolved": false, "entries": [entry] } })
+            }
+        };
+        self.act(&uri, action)
     }
 
     fn change_draft(&mut self, uri: &str, chat: &ChatState) -> Alive {

@@ -6,10 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ahp::reducers::{apply_action_to_chat, apply_action_to_root, apply_action_to_session, ReduceOutcome};
+use ahp::reducers::{
+    apply_action_to_annotations, apply_action_to_chat, apply_action_to_root, apply_action_to_session,
+    ReduceOutcome,
+};
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::state::{
-    ChatState, Message, ResponsePart, SessionStatus, Snapshot, SnapshotState, ToolCallState, TurnState,
+    Annotation, ChatState, Message, ResponsePart, SessionStatus, Snapshot, SnapshotState, ToolCallState,
+    TurnState,
 };
 use serde_json::{json, Value};
 
@@ -41,6 +45,13 @@ impl Mirrors {
         }
     }
 
+    pub fn annotations(&self, uri: &str) -> &[Annotation] {
+        match self.states.get(uri) {
+            Some(SnapshotState::Annotations(state)) => &state.annotations,
+            _ => &[],
+        }
+    }
+
     pub fn put(&mut self, snapshot: Snapshot) {
         self.cursor = self.cursor.max(u64::try_from(snapshot.from_seq).unwrap());
         self.states.insert(snapshot.resource, snapshot.state);
@@ -57,6 +68,7 @@ impl Mirrors {
             Some(SnapshotState::Root(state)) => apply_action_to_root(state, action),
             Some(SnapshotState::Session(state)) => apply_action_to_session(state, action),
             Some(SnapshotState::Chat(state)) => apply_action_to_chat(state, action),
+            Some(SnapshotState::Annotations(state)) => apply_action_to_annotations(state, action),
             _ => panic!("an action on a channel that nobody subscribed to: {envelope:?}"),
         };
         assert_eq!(outcome, ReduceOutcome::Applied, "not taken by the reducer: {envelope:?}");
@@ -73,6 +85,10 @@ pub fn masked(state: &SnapshotState) -> Value {
             // What can be chosen; what is chosen is told.
             if let Some(config) = &mut session.config {
                 config.schema.properties.clear();
+            }
+            // How many there are; the summary says it too.
+            if let Some(annotations) = &mut session.annotations {
+                (annotations.annotation_count, annotations.entry_count) = (0, 0);
             }
         }
         SnapshotState::Chat(chat) => {
@@ -172,6 +188,9 @@ pub fn check_kept(uri: &str, before: &SnapshotState, after: &SnapshotState) {
             }
             assert_eq!(before.status & KEPT_FLAGS, after.status & KEPT_FLAGS, "{uri}: its flags");
             assert_eq!(before.default_chat, after.default_chat, "{uri}: its default chat");
+        }
+        (SnapshotState::Annotations(before), SnapshotState::Annotations(after)) => {
+            assert_eq!(before.annotations, after.annotations, "{uri}");
         }
         (SnapshotState::Chat(before), SnapshotState::Chat(after)) => {
             assert_eq!(before.draft, after.draft, "{uri}: its draft");

@@ -32,6 +32,10 @@ fn masked(state: &SnapshotState) -> SnapshotState {
             if let Some(config) = &mut session.config {
                 config.schema.properties.clear();
             }
+            // How many there are; the summary says it too.
+            if let Some(annotations) = &mut session.annotations {
+                (annotations.annotation_count, annotations.entry_count) = (0, 0);
+            }
         }
         SnapshotState::Chat(chat) => {
             chat.title.clear();
@@ -252,11 +256,17 @@ pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
         let SnapshotState::Session(state) = &snapshot.state else { anyhow::bail!("{summary:?}") };
         let listed = (
             (&summary.title, summary.status, &summary.activity, &summary.provider),
-            (&summary.default_chat, &summary.working_directories, &summary.project, &summary.origin),
+            (
+                (&summary.default_chat, &summary.working_directories),
+                (&summary.project, &summary.origin, &summary.annotations),
+            ),
         );
         let shown = (
             (&state.title, state.status, &state.activity, &state.provider),
-            (&state.default_chat, &state.working_directories, &state.project, &state.origin),
+            (
+                (&state.default_chat, &state.working_directories),
+                (&state.project, &state.origin, &state.annotations),
+            ),
         );
         ensure!(listed == shown, "listed as {listed:?}, shown as {shown:?}");
         let own = fresh.get(&default_chat_of(&summary.resource)).map(|chat| &chat.state);

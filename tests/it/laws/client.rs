@@ -10,7 +10,10 @@
 
 use std::collections::BTreeMap;
 
-use ahp::reducers::{apply_action_to_chat, apply_action_to_root, apply_action_to_session, ReduceOutcome};
+use ahp::reducers::{
+    apply_action_to_annotations, apply_action_to_chat, apply_action_to_root, apply_action_to_session,
+    ReduceOutcome,
+};
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::ReconnectResult;
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -54,6 +57,7 @@ fn reduce(state: &mut SnapshotState, action: &StateAction) -> ReduceOutcome {
         SnapshotState::Root(state) => apply_action_to_root(state, action),
         SnapshotState::Session(state) => apply_action_to_session(state, action),
         SnapshotState::Chat(state) => apply_action_to_chat(state, action),
+        SnapshotState::Annotations(state) => apply_action_to_annotations(state, action),
         _ => ReduceOutcome::OutOfScope,
     }
 }
@@ -250,6 +254,8 @@ fn patch(summary: &mut SessionSummary, changes: PartialSessionSummary) {
         modified_at,
         working_directories,
         default_chat,
+        annotations,
+        changes,
         chats,
         meta,
         ..
@@ -259,6 +265,8 @@ fn patch(summary: &mut SessionSummary, changes: PartialSessionSummary) {
     activity.into_iter().for_each(|it| summary.activity = Some(it).filter(|it| !it.is_empty()));
     modified_at.into_iter().for_each(|at| summary.modified_at = at);
     working_directories.into_iter().for_each(|them| summary.working_directories = Some(them));
+    annotations.into_iter().for_each(|it| summary.annotations = Some(it));
+    changes.into_iter().for_each(|it| summary.changes = Some(it));
     chats.into_iter().for_each(|chats| summary.chats = Some(chats));
     meta.into_iter().for_each(|meta| summary.meta = Some(meta));
     default_chat.into_iter().for_each(|chat| summary.default_chat = Some(chat));

@@ -49,7 +49,7 @@ fn every_mirror_equals_a_fresh_snapshot_where_agents_are_programs() {
     const KINDS: [&str; 5] =
         ["chat/delta", "chat/toolCallComplete", "chat/turnComplete", "chat/error", "chat/turnCancelled"];
     let seen = Cell::new([0; KINDS.len()]);
-    check_schedules(16, |schedule| {
+    check_schedules(20, |schedule| {
         for output in World::run_bridged(schedule)? {
             let Output::Record(Record::Action(_, action)) = output else { continue };
             let line = String::from_utf8_lossy(&action.line);

@@ -258,6 +258,12 @@ pub enum Wish {
         directory: u8,
         other: u8,
     },
+    /// To say something to a place in a file, or to take it back.
+    Annotate {
+        how: u8,
+        annotation: u8,
+        entry: u8,
+    },
     /// Some action of the client's table, or of the server's, or of nobody's, without a sensible payload.
     Any {
         which: u8,
@@ -444,6 +450,7 @@ fn scene() -> impl Strategy<Value = Vec<Step>> {
         2 => queue(chat()),
         5 => chats(),
         5 => errand(chat()),
+        3 => remarks(chat()),
     ]
 }
 
@@ -613,6 +620,26 @@ fn errand(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
+/// What several clients say to places in files, one of which follows it all and goes away meanwhile.
+fn remarks(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
+    let said = vec((index(), 0u8..7, 0u8..4, 0u8..4), 1..9);
+    (chat, index(), said, proptest::option::of((any::<bool>(), cursor()))).prop_map(
+        |(chat, client, said, away)| {
+            let mut steps = Vec::new();
+            steps.extend((0..9).map(|channel| Step::Subscribe { client, channel, turns: None, delay: None }));
+            let half = said.len() / 2;
+            for (at, (by, how, annotation, entry)) in said.into_iter().enumerate() {
+                if let Some((heard, _)) = away.filter(|_| at == half) {
+                    steps.push(Step::Lose { client, heard });
+                }
+                steps.push(dispatch(by, chat, Wish::Annotate { how, annotation, entry }));
+            }
+            steps.extend(away.map(|(_, cursor)| Step::Reconnect { client, cursor, leave_out: 0 }));
+            steps
+        },
+    )
+}
+
 /// An index; small ones are more likely, and 0 is what shrinking ends at.
 fn index() -> impl Strategy<Value = u8> {
     prop_oneof![6 => 0u8..3, 2 => 0u8..16, 1 => any::<u8>()]
@@ -713,6 +740,8 @@ fn wish() -> impl Strategy<Value = Wish> {
             .prop_map(|(call, success, review)| Wish::Deliver { call, success, review }),
         4 => (index(), index(), index())
             .prop_map(|(how, directory, other)| Wish::WorkIn { how, directory, other }),
+        4 => (index(), index(), index())
+            .prop_map(|(how, annotation, entry)| Wish::Annotate { how, annotation, entry }),
         2 => any::<u8>().prop_map(|which| Wish::Any { which }),
     ]
 }

@@ -5,6 +5,7 @@
 //! Never: decides whether the host should accept it.
 
 use ahp_sidecar::host::client_actions;
+use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::state::{ChatInputQuestion, ChatState, ConfigSchema, ToolCallState};
 use serde_json::{json, Map, Value};
@@ -84,7 +85,12 @@ fn root_values(value: u8) -> Value {
 /// A client's wish about a chat as a channel and an action.
 pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth: &Truth) -> (String, Value) {
     let session = truth.session_of(chat).expect("a chat is one of a session");
-    let action = act(client, wish, truth.chat(chat).expect("it is there"), truth.head);
+    let action = match wish {
+        Wish::Annotate { how, annotation, entry } => {
+            annotate([*how, *annotation, *entry], session, chat, truth)
+        }
+        _ => act(client, wish, truth.chat(chat).expect("it is there"), truth.head),
+    };
     let on_session = action["type"].as_str().is_some_and(|name| name.starts_with("session/"));
     let renames_chat = matches!(wish, Wish::RenameChat { .. });
     let on_root = matches!(wish, Wish::ConfigureHost { .. });
@@ -93,7 +99,8 @@ pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth:
         () if on_session && !renames_chat => session,
         () => chat,
     };
-    let channel = channel.to_owned();
+    let annotates = matches!(wish, Wish::Annotate { .. });
+    let channel = if annotates { annotations_uri(session) } else { channel.to_owned() };
     spoil(damage, channel, action, truth)
 }
 
@@ -261,6 +268,48 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
             }
         }
         Wish::Any { which } => any_action(*which, turn),
+        // Of the session.
+        Wish::Annotate { .. } => Value::Null,
+    }
+}
+
+/// Something about one of few annotations, which may be there. Some of it is refused: what is empty, twice, or of nowhere.
+fn annotate([how, annotation, entry]: [u8; 3], session: &str, chat: &str, truth: &Truth) -> Value {
+    let there = truth.annotations(session);
+    let id = pick(annotation, there.iter().map(|annotation| annotation.id.as_str()));
+    let entries = there.iter().find(|it| it.id == id).into_iter().flat_map(|it| &it.entries);
+    let entry_id = pick(entry, entries.map(|entry| entry.id.as_str()));
+    let said = |id: &str| json!({ "id": id, "text": text(entry) });
+    let past = truth.chat(chat).into_iter().flat_map(|chat| &chat.turns).map(|turn| turn.id.as_str());
+    let origin = match entry % 4 {
+        0 => json!({ "session": session }),
+        1 => json!({ "session": session, "chat": chat }),
+        2 => json!({ "session": session, "chat": chat, "turnId": pick(annotation, past) }),
+        _ => json!({ "session": "ahp-session:/1", "turnId": pick(annotation, past) }),
+    };
+    let line = json!({ "line": entry, "character": 0 });
+    match how % 7 {
+        0 | 1 => {
+            let id = if annotation % 2 == 0 { format!("annotation-{}", annotation % 5) } else { id };
+            let entries = match how {
+                0 => vec![said("e"), said(&format!("e-{}", entry % 3))],
+                1 => vec![said("e")],
+                _ => Vec::new(),
+            };
+            let annotation = json!({ "id": id, "origin": origin, "resource": "file:///x", "resolved": entry % 2 == 0,
+                "range": { "start": line, "end": line }, "entries": entries });
+            json!({ "type": "annotations/set", "annotation": annotation })
+        }
+        2 => json!({ "type": "annotations/updated", "annotationId": id, "resolved": entry % 2 == 0 }),
+        3 => {
+            json!({ "type": "annotations/updated", "annotationId": id, "origin": origin, "resource": "file:///y" })
+        }
+        4 => json!({ "type": "annotations/removed", "annotationId": id }),
+        5 => {
+            let entry = said(&format!("e-{}", entry % 3));
+            json!({ "type": "annotations/entrySet", "annotationId": id, "entry": entry })
+        }
+        _ => json!({ "type": "annotations/entryRemoved", "annotationId": id, "entryId": entry_id }),
     }
 }
 
@@ -296,6 +345,10 @@ pub fn message_of(index: u8) -> Value {
         // It is there or not.
         4 | 14 => {
             message["attachments"] = json!([{ "type": "chat", "label": "x", "resource": "ahp-chat:/a" }])
+        }
+        13 => {
+            message["attachments"] =
+                json!([{ "type": "annotations", "label": "x", "resource": "ahp-session:/1/annotations" }])
         }
         _ => {}
     }

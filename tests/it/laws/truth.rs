@@ -7,9 +7,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ahp::reducers::ReduceOutcome;
+use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::state::{
-    ActiveTurn, ChatState, InputRequestResponsePart, ResponsePart, SessionState, SnapshotState, ToolCallState,
+    ActiveTurn, Annotation, ChatState, InputRequestResponsePart, ResponsePart, SessionState, SnapshotState,
+    ToolCallState,
 };
 use anyhow::{bail, ensure, Context, Result};
 
@@ -70,11 +72,12 @@ impl Truth {
         }
     }
 
-    /// Takes up a session or a chat that is new.
+    /// Takes up a session, its annotations or a chat that is new.
     pub fn add(&mut self, uri: String, held: Held) {
         match &held.state {
             SnapshotState::Session(_) => self.sessions.push(uri.clone()),
-            _ => self.in_order.push(uri.clone()),
+            SnapshotState::Chat(_) => self.in_order.push(uri.clone()),
+            _ => {}
         }
         self.channels.insert(uri, held);
     }
@@ -87,6 +90,14 @@ impl Truth {
         let turns = self.turns.remove(gone).unwrap_or_default();
         ensure!(turns.active.is_none(), "{gone} is gone while a turn runs");
         Ok(())
+    }
+
+    /// The annotations of a session.
+    pub fn annotations(&self, session: &str) -> &[Annotation] {
+        match self.channels.get(&annotations_uri(session)).map(|held| &held.state) {
+            Some(SnapshotState::Annotations(state)) => &state.annotations,
+            _ => &[],
+        }
     }
 
     pub fn chats(&self) -> impl Iterator<Item = (&str, &ChatState)> {

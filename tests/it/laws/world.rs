@@ -20,6 +20,7 @@ use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
+use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::names::Named;
 use ahp_sidecar::wire::rpc::Incoming;
@@ -868,13 +869,16 @@ impl World {
         match record {
             Record::Session(row) => {
                 let is_new = self.sessions.insert(row.key, row.uri.clone()).is_none();
-                seen.created.extend(is_new.then(|| row.uri.clone()));
+                if is_new {
+                    seen.created.extend([row.uri.clone(), annotations_uri(&row.uri)]);
+                }
             }
             Record::SessionRemoved(key) => {
                 let its_own = self.chats.values().filter(|(session, _)| session == key);
                 self.gone.extend(its_own.map(|(_, uri)| uri.clone()));
                 self.chats.retain(|_, (session, _)| session != key);
-                self.gone.extend(self.sessions.remove(key));
+                let uri = self.sessions.remove(key);
+                self.gone.extend(uri.into_iter().flat_map(|uri| [annotations_uri(&uri), uri]));
             }
             Record::Chat(row) => {
                 let is_new = self.chats.insert(row.key, (row.session, row.uri.clone())).is_none();

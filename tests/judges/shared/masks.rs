@@ -52,6 +52,11 @@ const MASKS: &[Mask] = &[
     mask(Kind::Chat, V1_0_0, V1_0_0, &["changes"], None),
     // What can be chosen in a session, which its agent may change; what is chosen is told.
     mask(Kind::Session, V0_1_0, V1_0_0, &["config", "schema"], None),
+    // How many annotations there are; summaries say it.
+    mask(Kind::Session, V0_5_0, V1_0_0, &["annotations", "annotationCount"], None),
+    mask(Kind::Session, V0_5_0, V1_0_0, &["annotations", "entryCount"], None),
+    mask(Kind::Session, V0_4_0, V0_4_0, &["summary", "annotations", "annotationCount"], None),
+    mask(Kind::Session, V0_4_0, V0_4_0, &["summary", "annotations", "entryCount"], None),
     // Before `chat/isReadChanged` and `chat/isArchivedChanged`.
     mask(Kind::Chat, V0_4_0, V0_9_0, &["status"], Some(FLAGS)),
 ];

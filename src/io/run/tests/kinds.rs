@@ -78,7 +78,7 @@ async fn a_kind_of_channels_needs_a_module_and_a_line() {
     world.ask(&mut a, "createSession", json!({ "channel": SESSION })).await;
     a.dispatches(SESSION, set("z"));
     world.settle().await;
-    let elsewhere = "`annotations/set` belongs on a sample's channel, and this is a session's channel";
+    let elsewhere = "`annotations/set` belongs on the channel of a session's annotations, and this is a session's channel";
     assert_eq!(told(&mut a), [(SESSION.to_owned(), elsewhere.to_owned())]);
     // Who does not follow it any more is told nothing.
     let seen = world.ask(&mut b, "subscribe", json!({ "channel": ONE })).await;

@@ -1,0 +1,295 @@
+//! Annotations: what people say to places in the files of a session.
+//!
+//! Owns: what clients may say there and within which limits, when the channel of a session's annotations is in memory, how
+//! many there are as sessions and their summaries say it, and what agents are told of those that are attached to a message.
+//! Never: follows what becomes of a file, a chat or a turn: an annotation stays with its session, wherever the chat goes
+//! that it is about, and although the turn is removed.
+//!
+//! The meaning of every action is that of the official reducers. No action carries the numbers in a session's state: they
+//! are right in each snapshot and summary.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use ahp::reducers::apply_action_to_annotations;
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::{
+    Annotation, AnnotationEntry, AnnotationOrigin, AnnotationsState, AnnotationsSummary, TextRange,
+};
+
+use super::actions::Verdict;
+use super::channels::{annotation_named_in, Annotations};
+use super::effects::{AnnotationsKey, ChatKey};
+use super::limits::URI_BYTES_MAX;
+use super::model::{Channel, Session, SessionKey};
+use super::refusal::Refusal;
+use super::{Host, Step};
+use crate::wire::annotations::annotations_uri;
+use crate::wire::rpc::json_bytes;
+use crate::wire::text;
+
+/// So many annotations a session has at most.
+const ANNOTATIONS_MAX: usize = 1000;
+
+/// So many entries an annotation has at most.
+const ENTRIES_MAX: usize = 100;
+
+/// So many bytes the text of an entry has at most.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// So many bytes an id has at most.
+const ID_BYTES_MAX: usize = 256;
+
+/// So many bytes of JSON text all annotations of a session have at most.
+const BYTES_MAX: usize = 4 << 20;
+
+/// What a session with this URI says of its annotations.
+pub(super) fn summary_of(session: &str, annotations: &[Annotation]) -> AnnotationsSummary {
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    AnnotationsSummary {
+        resource: annotations_uri(session),
+        annotation_count: number(annotations.len()),
+        entry_count: number(annotations.iter().map(|annotation| annotation.entries.len()).sum()),
+    }
+}
+
+impl Host {
+    /// A session is in memory now: so are its annotations. There are none where something else, of an older store, is called
+    /// like them.
+    pub(super) fn add_annotations(&mut self, key: SessionKey, annotations: Vec<Annotation>) {
+        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let uri = annotations_uri(&session.channel.uri);
+        if self.channels.by_uri.contains_key(&uri) {
+            tracing::warn!(
+                uri,
+                "a session has no annotations: a channel of another kind is called like them"
+            );
+            session.state.annotations = None;
+            return;
+        }
+        let key = AnnotationsKey::from(key);
+        let channel = Channel::new(uri.clone(), session.channel.born_at);
+        self.channels.by_uri.insert(uri, key.into());
+        self.channels.annotations.insert(key, Annotations::new(channel, annotations));
+    }
+
+    /// A session is not in memory any more.
+    pub(super) fn remove_annotations_of(&mut self, session: SessionKey) {
+        let key = AnnotationsKey::from(session);
+        self.remove_channel(key.into());
+        self.channels.annotations.remove(&key);
+    }
+
+    /// The annotations of a session.
+    pub(super) fn annotations_of(&self, session: SessionKey) -> &[Annotation] {
+        self.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
+    }
+
+    /// What they take in memory, nearly, in bytes.
+    pub(super) fn annotations_bytes(&self, session: &Session) -> usize {
+        self.its_annotations(session).map_or(0, Annotations::bytes)
+    }
+
+    /// Whether nobody would notice that the annotations of a session are not in memory.
+    pub(super) fn has_idle_annotations(&self, session: &Session) -> bool {
+        self.its_annotations(session).is_none_or(|it| it.channel.subscribers.is_empty())
+    }
+
+    fn its_annotations(&self, session: &Session) -> Option<&Annotations> {
+        let key = self.channels.by_uri.get(&session.channel.uri)?.session()?;
+        self.channels.annotations.get(&key.into())
+    }
+
+    /// Has a session say how many annotations there are.
+    pub(super) fn count_annotations(&mut self, key: AnnotationsKey) {
+        let Some(annotations) = self.channels.annotations.known(key) else { return };
+        let Some(session) = self.channels.sessions.known_mut(key.into()) else { return };
+        session.state.annotations = Some(summary_of(&session.channel.uri, annotations.list()));
+        self.session_changed(key.into());
+    }
+
+    /// Carries out what a client says of annotations.
+    ///
+    /// # Errors
+    /// When it may not be.
+    pub(super) fn annotate(
+        &mut self,
+        step: &mut Step<'_>,
+        key: AnnotationsKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let Some(annotations) = self.channels.annotations.known(key) else { return Ok(Verdict::Unchanged) };
+        let id = annotation_named_in(&action).unwrap_or_default();
+        let known = annotations.get(id);
+        match (&action, known) {
+            (StateAction::AnnotationsSet(set), _) => {
+                let annotation = &set.annotation;
+                check_id("annotation.id", &annotation.id)?;
+                check_entries(&annotation.entries)?;
+                check_resource(&annotation.resource)?;
+                self.check_origin(key.into(), &annotation.origin, known)?;
+                if known.is_none() && annotations.list().len() >= ANNOTATIONS_MAX {
+                    return Err(Refusal::TooManyAnnotations(ANNOTATIONS_MAX));
+                }
+            }
+            (_, None) => return Err(Refusal::NoSuchAnnotation(id.to_owned())),
+            (StateAction::AnnotationsUpdated(update), Some(known)) => {
+                let says = (&update.origin, &update.resource, &update.range, &update.resolved);
+                if matches!(says, (None, None, None, None)) {
+                    return Err(Refusal::NothingUpdated);
+                }
+                update.resource.as_deref().map_or(Ok(()), check_resource)?;
+                if let Some(origin) = &update.origin {
+                    self.check_origin(key.into(), origin, Some(known))?;
+                }
+            }
+            (StateAction::AnnotationsEntrySet(set), Some(known)) => {
+                check_entry(&set.entry)?;
+                let is_new = known.entries.iter().all(|entry| entry.id != set.entry.id);
+                if is_new && known.entries.len() >= ENTRIES_MAX {
+                    return Err(Refusal::TooManyEntries(ENTRIES_MAX));
+                }
+            }
+            (StateAction::AnnotationsEntryRemoved(removed), Some(known)) => {
+                if known.entries.iter().all(|entry| entry.id != removed.entry_id) {
+                    return Err(Refusal::NoSuchEntry(removed.entry_id.clone()));
+                }
+                if known.entries.len() == 1 {
+                    return Err(Refusal::LastEntry(removed.entry_id.clone()));
+                }
+            }
+            _ => {}
+        }
+        // What becomes of this one; it has nothing to do with the others.
+        let before: Vec<Annotation> = known.cloned().into_iter().collect();
+        let mut after = AnnotationsState { annotations: before.clone() };
+        apply_action_to_annotations(&mut after, &action);
+        if after.annotations == before {
+            return Ok(Verdict::Unchanged);
+        }
+        let bytes = |annotations: &[Annotation]| annotations.iter().map(json_bytes).sum::<usize>();
+        let (was, is) = (bytes(&before), bytes(&after.annotations));
+        if is > was && annotations.bytes().saturating_sub(was) + is > BYTES_MAX {
+            return Err(Refusal::AnnotationsTooLarge(BYTES_MAX));
+        }
+        self.begin_session(step, key.into());
+        self.sequence(step, key, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    /// Whether an annotation can have come up there. One that has may be said again although the chat or the turn is gone.
+    fn check_origin(
+        &self,
+        key: SessionKey,
+        origin: &AnnotationOrigin,
+        known: Option<&Annotation>,
+    ) -> Result<(), Refusal> {
+        if known.is_some_and(|known| known.origin == *origin) {
+            return Ok(());
+        }
+        if self.find_session(&origin.session) != Some(key) {
+            return Err(Refusal::OriginOfOtherSession(origin.session.clone()));
+        }
+        let of_session =
+            |chat: &ChatKey| self.channels.chats.known(*chat).is_some_and(|it| it.session == key);
+        let chats = match &origin.chat {
+            None => self.chats_of(key),
+            Some(uri) => {
+                let chat = self.find_chat(uri).filter(of_session);
+                vec![chat.ok_or_else(|| Refusal::NoChatOfSession(uri.clone()))?]
+            }
+        };
+        match &origin.turn_id {
+            None => Ok(()),
+            Some(id) if chats.iter().any(|chat| self.has_had_turn(*chat, id)) => Ok(()),
+            Some(id) => Err(Refusal::NoSuchTurn(id.clone())),
+        }
+    }
+
+    fn has_had_turn(&self, chat: ChatKey, id: &str) -> bool {
+        self.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
+    }
+
+    /// The annotations of this channel, or those of these ids, in words; none when there is no such channel.
+    pub(super) fn annotations_in_words(&self, uri: &str, ids: Option<&[String]>) -> Option<String> {
+        let annotations = self.channels.annotations.known(self.find(uri)?.annotations()?)?;
+        let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
+        let mut words: String = chosen.map(in_words).collect();
+        let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();
+        if gone > 0 {
+            put(&mut words, format_args!("({gone} of those that were attached: not there any more)\n"));
+        } else if words.is_empty() {
+            words.push_str("(none)\n");
+        }
+        Some(words)
+    }
+}
+
+/// Whether an id is none that can be given.
+fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
+    match id.len() {
+        0 => Err(Refusal::EmptyId(name)),
+        1..=ID_BYTES_MAX => Ok(()),
+        _ => Err(Refusal::LongId { name, max: ID_BYTES_MAX }),
+    }
+}
+
+fn check_resource(uri: &str) -> Result<(), Refusal> {
+    match uri.len() {
+        0 => Err(Refusal::EmptyId("resource")),
+        1..=URI_BYTES_MAX => Ok(()),
+        _ => Err(Refusal::LongId { name: "resource", max: URI_BYTES_MAX }),
+    }
+}
+
+fn check_entries(entries: &[AnnotationEntry]) -> Result<(), Refusal> {
+    if entries.is_empty() {
+        return Err(Refusal::WithoutEntries);
+    }
+    if entries.len() > ENTRIES_MAX {
+        return Err(Refusal::TooManyEntries(ENTRIES_MAX));
+    }
+    entries.iter().try_for_each(check_entry)?;
+    let mut ids = BTreeSet::new();
+    match entries.iter().find(|entry| !ids.insert(&entry.id)) {
+        Some(entry) => Err(Refusal::EntryTwice(entry.id.clone())),
+        None => Ok(()),
+    }
+}
+
+fn check_entry(entry: &AnnotationEntry) -> Result<(), Refusal> {
+    check_id("entry.id", &entry.id)?;
+    if text::plain(&entry.text).len() > TEXT_BYTES_MAX {
+        return Err(Refusal::EntryTooLarge { id: entry.id.clone(), max: TEXT_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// An annotation as agents are told it.
+fn in_words(annotation: &Annotation) -> String {
+    let mut words = annotation.resource.clone();
+    if let Some(range) = &annotation.range {
+        put(&mut words, format_args!(", {}", lines_of(range)));
+    }
+    words.push_str(if annotation.resolved { " (resolved):\n" } else { ":\n" });
+    for entry in &annotation.entries {
+        put(&mut words, format_args!("- {}\n", text::plain(&entry.text).trim_end().replace('\n', "\n  ")));
+    }
+    words
+}
+
+/// Where it is, as people count lines.
+fn lines_of(range: &TextRange) -> String {
+    let (first, last) = (range.start.line.saturating_add(1), range.end.line.saturating_add(1));
+    if last <= first {
+        format!("line {first}")
+    } else {
+        format!("lines {first} to {last}")
+    }
+}
+
+fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing into a string does not fail.
+    text.write_fmt(more).unwrap_or_default();
+}

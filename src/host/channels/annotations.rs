@@ -1,0 +1,140 @@
+//! The channel of a session's annotations.
+//!
+//! Owns: what such a channel is: what people say to places in files, of one session. It is there as long as its session is in
+//! memory, and has the key of that session.
+//! Never: decides what may be said (`host::annotations` does), or is kept by itself: the row of the session has it.
+
+use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
+use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::state::{Annotation, AnnotationsState, SnapshotState};
+
+use super::{Channels, Kind, Table};
+use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::effects::{AnnotationsKey, ChannelId, SessionKey};
+use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
+use crate::host::{Config, Host, Step};
+use crate::state::history::CompletedTurn;
+use crate::wire::annotations::{annotations_uri, named_by_annotations};
+use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
+use crate::wire::rpc::json_bytes;
+
+/// The channel of a session's annotations.
+#[derive(Debug)]
+pub(in crate::host) struct Annotations {
+    pub(in crate::host) channel: Channel,
+    state: AnnotationsState,
+    /// How many bytes of JSON text the annotations have.
+    bytes: usize,
+}
+
+impl Annotations {
+    /// The channel of these annotations.
+    pub(in crate::host) fn new(channel: Channel, annotations: Vec<Annotation>) -> Self {
+        let bytes = annotations.iter().map(json_bytes).sum();
+        Self { channel, state: AnnotationsState { annotations }, bytes }
+    }
+
+    /// All of them, the oldest first.
+    pub(in crate::host) fn list(&self) -> &[Annotation] {
+        &self.state.annotations
+    }
+
+    /// The one of this id.
+    pub(in crate::host) fn get(&self, id: &str) -> Option<&Annotation> {
+        self.list().iter().find(|annotation| annotation.id == id)
+    }
+
+    /// How many bytes of JSON text they have.
+    pub(in crate::host) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn bytes_of(&self, id: &str) -> usize {
+        self.get(id).map_or(0, json_bytes)
+    }
+}
+
+/// The annotation that an action is about.
+pub(in crate::host) fn named_in(action: &StateAction) -> Option<&str> {
+    match action {
+        StateAction::AnnotationsSet(action) => Some(&action.annotation.id),
+        StateAction::AnnotationsUpdated(action) => Some(&action.annotation_id),
+        StateAction::AnnotationsRemoved(action) => Some(&action.annotation_id),
+        StateAction::AnnotationsEntrySet(action) => Some(&action.annotation_id),
+        StateAction::AnnotationsEntryRemoved(action) => Some(&action.annotation_id),
+        _ => None,
+    }
+}
+
+impl Kind for Annotations {
+    const KIND: ChannelKind = ChannelKind::Annotations;
+    const CALLED: &'static str = "the channel of a session's annotations";
+    const ACTIONS: &'static [ClientAction] = actions_of! {
+        Annotations;
+        "annotations/set" => AnnotationsSetAction;
+        "annotations/updated" => AnnotationsUpdatedAction;
+        "annotations/removed" => AnnotationsRemovedAction;
+        "annotations/entrySet" => AnnotationsEntrySetAction;
+        "annotations/entryRemoved" => AnnotationsEntryRemovedAction;
+    };
+    type Key = AnnotationsKey;
+    type All = Table<AnnotationsKey, Self>;
+
+    fn at_start(_: &Config) -> Self::All {
+        Table::default()
+    }
+
+    fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    fn channel_mut(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
+        let id = named_in(action).unwrap_or_default();
+        let before = self.bytes_of(id);
+        let outcome = apply_action_to_annotations(&mut self.state, action);
+        self.bytes = self.bytes.saturating_sub(before) + self.bytes_of(id);
+        outcome
+    }
+
+    fn snapshot(&self, _: AnnotationsKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+        Some((SnapshotState::Annotations(Box::new(self.state.clone())), &[]))
+    }
+
+    /// Behind whatever its session is called.
+    fn called_otherwise(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
+        let session = channels.find(named_by_annotations(uri)?)?.session()?;
+        let session = channels.sessions.known(session)?;
+        channels.by_uri.get(&annotations_uri(&session.channel.uri))?.annotations()
+    }
+
+    fn session_of(_: &Channels, key: AnnotationsKey) -> Option<SessionKey> {
+        Some(key.into())
+    }
+
+    fn change(
+        host: &mut Host,
+        step: &mut Step<'_>,
+        key: AnnotationsKey,
+        action: StateAction,
+        origin: ActionOrigin,
+        _: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        host.annotate(step, key, action, origin)
+    }
+
+    fn after_action(host: &mut Host, _: &mut Step<'_>, key: AnnotationsKey, _: &StateAction, _: usize) {
+        host.count_annotations(key);
+    }
+}
+
+impl From<AnnotationsKey> for ChannelId {
+    fn from(AnnotationsKey(key): AnnotationsKey) -> Self {
+        Self { kind: Annotations::KIND, key }
+    }
+}

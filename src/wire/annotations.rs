@@ -1,0 +1,44 @@
+//! How the channel of a session's annotations is called.
+//!
+//! Owns: its URI, which is that of the session with a word behind it, so that clients can compute it; and which session
+//! the URI of one of a session's own channels names.
+//! Never: knows which sessions there are.
+
+use super::changesets::named_by_changeset;
+
+/// What stands behind the URI of the session.
+const ANNOTATIONS: &str = "/annotations";
+
+/// The URI of the annotations of this session.
+pub fn annotations_uri(session: &str) -> String {
+    format!("{session}{ANNOTATIONS}")
+}
+
+/// The session whose annotations a URI names; none when it is no such URI.
+pub fn named_by_annotations(uri: &str) -> Option<&str> {
+    let session = uri.strip_suffix(ANNOTATIONS)?;
+    let (_, id) = session.split_once(':')?;
+    (!id.trim_matches('/').is_empty()).then_some(session)
+}
+
+/// The session that the URI of its annotations or of one of its changesets begins with.
+pub fn session_named_by(uri: &str) -> Option<&str> {
+    named_by_changeset(uri).map(|(session, _)| session).or_else(|| named_by_annotations(uri))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uri_of_annotations_names_their_session() {
+        for session in ["ahp-session:/s", "copilot:/s", "ahp-session:s", "ahp-session:/annotations"] {
+            assert_eq!(named_by_annotations(&annotations_uri(session)), Some(session));
+            assert_eq!(session_named_by(&annotations_uri(session)), Some(session));
+        }
+        for none in ["ahp-session:/annotations", "x:///annotations", "/annotations", "annotations", "a:/s"] {
+            assert_eq!(named_by_annotations(none), None, "{none}");
+        }
+        assert_eq!(session_named_by("ahp-session:/s/changeset/session"), Some("ahp-session:/s"));
+    }
+}
