@@ -61,6 +61,9 @@ impl Shell {
         assert_eq!(state["isPty"], true, "{state}");
         // By then its first line of input may have called it otherwise.
         assert!(state["title"].as_str().is_some_and(|it| !title.is_empty() && !it.is_empty()), "{state}");
+        if state["supportsCommandDetection"] == true {
+            shell.told.push(json!({ "type": "terminal/commandDetectionAvailable" }));
+        }
         let parts = state["content"].as_array().unwrap();
         shell.shown = parts.iter().map(|part| part["value"].as_str().unwrap()).collect();
         self
@@ -216,7 +219,8 @@ fn installed(name: &str) -> Option<&'static Path> {
     let known = fs::read_to_string("/etc/shells").unwrap_or_default();
     let found = known.lines().find(|line| line.rsplit('/').next() == Some(name) && Path::new(line).exists());
     if found.is_none() {
-        writeln!(std::io::stderr(), "{name} is not installed here: what it does is not tried").unwrap();
+        let skipped = format!("{name} is not installed here: what it does is not tried\n");
+        std::io::stderr().write_all(skipped.as_bytes()).unwrap();
     }
     found.map(|path| Path::new(Box::leak(path.to_owned().into_boxed_str())))
 }
