@@ -114,6 +114,11 @@ pub struct ServeOptions {
     #[arg(long)]
     no_terminals: bool,
 
+    /// Whether git is asked what turns have changed in the repositories that sessions work in [default: on, and off with
+    /// --deterministic]
+    #[arg(long, value_enum)]
+    git: Option<UseOfGit>,
+
     /// The folder that clients start browsing at [default: the current one]
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
@@ -250,6 +255,12 @@ pub enum CliCommand {
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
     },
+    /// Run git for the host: what this program starts itself with
+    #[command(name = crate::io::git::MODE, hide = true)]
+    RunGit {
+        /// Where files of its own are
+        folder: PathBuf,
+    },
     /// Carry bytes between an agent and the host that offers it the tools of clients: what agents start
     #[command(name = relay::MODE, hide = true)]
     RelayClientTools,
@@ -271,6 +282,17 @@ Exit status:
   3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it; or its host runs with other settings, speaks other words, or cannot be joined
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout
   5  the host of the state folder is gone: start again and `reconnect`"#;
+
+/// How long a turn waits until its folder is kept.
+const KEPT_WITHIN_MS: u64 = 2000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum UseOfGit {
+    /// It is asked
+    On,
+    /// It is not run
+    Off,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnEof {
@@ -308,6 +330,11 @@ impl ServeOptions {
     /// When one of them is not described well.
     pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
         self.which.agents()
+    }
+
+    /// Whether git is asked what turns have changed.
+    fn uses_git(&self) -> bool {
+        self.git.map_or(!self.deterministic, |git| git == UseOfGit::On)
     }
 
     /// How this program is told to be the host of the state folder, with what it was told itself.
@@ -348,6 +375,7 @@ impl ServeOptions {
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
             ("--memory-budget", self.memory_budget.to_string()),
             ("--no-terminals", self.no_terminals.to_string()),
+            ("--git", self.uses_git().to_string()),
             ("--write-root", format!("{write_roots:?}")),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
@@ -424,6 +452,7 @@ impl ServeOptions {
             limits: Limits {
                 turn_bytes: self.max_turn_bytes,
                 ptys: if self.no_terminals { 0 } else { Limits::default().ptys },
+                kept_within_ms: if self.uses_git() { KEPT_WITHIN_MS } else { 0 },
                 ..Limits::default()
             },
             guard: None,

@@ -2,7 +2,7 @@
 //! stdout.
 //!
 //! In reading order: [`wire`] (what a line says), [`codec`] (where one ends), [`state`] (what the state of a chat is and how actions change it), [`host`] (the core: all state, no I/O), [`versions`] (what stands
-//! between a connection and the core), [`files`] (below which folders what can be done), [`watches`] (what changes there), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
+//! between a connection and the core), [`files`] (below which folders what can be done), [`watches`] (what changes there), [`git`] (what is kept of repositories), [`backend`] (the agents), [`store`] (what outlives the process), [`io`]
 //! (everything that waits), [`front`] (what joins the process of an editor to the host of a state folder), [`cli`],
 //! [`config`] and [`places`] (what is asked for, and where), [`status`] (how the process ends), [`sessions`] (the
 //! store, for people), [`demo`] (a conversation to look at), [`help`] (chapters to read), [`listening`] and [`connect`] (how other programs connect,
@@ -23,6 +23,7 @@ pub mod connect;
 pub mod demo;
 pub mod files;
 pub mod front;
+pub mod git;
 pub mod help;
 pub mod host;
 pub mod io;

@@ -15,6 +15,7 @@ use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions, GUARD};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined};
+use ahp_sidecar::git;
 use ahp_sidecar::io::fronts::HostPlace;
 use ahp_sidecar::io::log::{Audience, Log};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
@@ -47,6 +48,15 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format_args!("the tools of clients cannot be reached: {error}"));
+                ExitCode::from(EXIT_FAILURE)
+            }
+        };
+    }
+    if let Some(CliCommand::RunGit { folder }) = cli.command {
+        return match git::worker::run(folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format_args!("git cannot be run: {error}"));
                 ExitCode::from(EXIT_FAILURE)
             }
         };

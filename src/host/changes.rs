@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide};
 
-use super::effects::ChatKey;
-use super::effects::FileText;
+use super::checkpoints::{ComparedPair, KeptFolder};
+use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
 use super::model::{Chat, SessionKey};
 use super::Host;
 use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
@@ -67,6 +67,9 @@ pub struct DiscardedFile {
     pub(super) edit: CallEdit,
     before_in: Option<ContentPlace>,
     after_in: Option<ContentPlace>,
+    /// Git keeps what it was: what must be in it for it to be taken back, and what is in it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) kept: Option<GitTaken>,
 }
 
 /// The turn in which a content is found.
@@ -79,25 +82,32 @@ struct ContentPlace {
 }
 
 impl DiscardedFile {
-    /// That these changes of a file are taken back, at a time that is not known yet.
-    pub(super) fn of(changed: &ChangedFile, scope: String) -> Self {
-        let place = |placed: &Option<PlacedContent>| {
-            let placed = placed.as_ref()?;
-            Some(ContentPlace { chat: placed.chat_uri.clone(), turn: placed.turn.clone() })
+    /// That these changes of a file are taken back, at a time that is not known yet. One that was renamed is two files.
+    pub(super) fn all_of(changed: &ChangedFile, scope: &str) -> Vec<Self> {
+        let file = |file: &str, before: Option<&FileSide>, after: Option<&FileSide>| {
+            let lines = changed.lines.unwrap_or_default();
+            Self {
+                scope: scope.to_owned(),
+                edit: CallEdit {
+                    file: file.to_owned(),
+                    before: after.map(FileSide::content),
+                    after: before.map(FileSide::content),
+                    lines: LineCounts { added: lines.removed, removed: lines.added },
+                    at: 0,
+                },
+                before_in: after.and_then(FileSide::place),
+                after_in: before.and_then(FileSide::place),
+                kept: changed.is_kept().then(|| GitTaken {
+                    file: file.to_owned(),
+                    now: after.and_then(FileSide::kept),
+                    wanted: before.and_then(FileSide::kept),
+                }),
+            }
         };
-        let content = |placed: &Option<PlacedContent>| placed.as_ref().map(|placed| placed.content.clone());
-        let LineCounts { added, removed } = changed.lines;
-        Self {
-            scope,
-            edit: CallEdit {
-                file: changed.file.clone(),
-                before: content(&changed.after),
-                after: content(&changed.before),
-                lines: LineCounts { added: removed, removed: added },
-                at: 0,
-            },
-            before_in: place(&changed.after),
-            after_in: place(&changed.before),
+        let (before, after) = (changed.before.as_ref(), changed.after.as_ref());
+        match &changed.renamed_from {
+            Some(from) => vec![file(&changed.file, None, after), file(from, before, None)],
+            None => vec![file(&changed.file, before, after)],
         }
     }
 
@@ -106,11 +116,13 @@ impl DiscardedFile {
         [&self.before_in, &self.after_in].into_iter().flatten().any(|place| place.chat == chat)
     }
 
-    /// Whether these are the changes that it takes back.
+    /// Whether these are the changes that it takes back, or a part of them.
     pub(super) fn takes_back(&self, changed: &ChangedFile) -> bool {
-        let now = Self::of(changed, String::new()).edit;
-        let (file, before, after) = (&now.file, &now.before, &now.after);
-        (file, before, after) == (&self.edit.file, &self.edit.before, &self.edit.after)
+        let is_it = |now: &Self| {
+            let (file, before, after) = (&now.edit.file, &now.edit.before, &now.edit.after);
+            (file, before, after) == (&self.edit.file, &self.edit.before, &self.edit.after)
+        };
+        Self::all_of(changed, "").iter().any(is_it)
     }
 }
 
@@ -158,49 +170,118 @@ pub(super) struct PlacedContent {
     content: EditContent,
 }
 
+/// A side of a changed file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FileSide {
+    /// A call has said what is there.
+    Said(PlacedContent),
+    /// Git keeps it, and clients call it by this URI.
+    Kept { uri: String, content: GitContent },
+}
+
+impl FileSide {
+    /// The same content has the same id.
+    fn content(&self) -> EditContent {
+        match self {
+            Self::Said(placed) => placed.content.clone(),
+            Self::Kept { content, .. } => {
+                EditContent { id: format!("{:o}-{}", content.mode, content.blob), bytes: 0 }
+            }
+        }
+    }
+
+    fn place(&self) -> Option<ContentPlace> {
+        match self {
+            Self::Said(placed) => {
+                Some(ContentPlace { chat: placed.chat_uri.clone(), turn: placed.turn.clone() })
+            }
+            Self::Kept { .. } => None,
+        }
+    }
+
+    fn kept(&self) -> Option<GitContent> {
+        match self {
+            Self::Said(_) => None,
+            Self::Kept { content, .. } => Some(content.clone()),
+        }
+    }
+
+    /// As clients are shown it, of the file of this URI.
+    fn shown(&self, name: &str, file: &str) -> FileEditSide {
+        let content = match self {
+            Self::Said(placed) => {
+                let path = file.strip_prefix("file://").unwrap_or("/");
+                ContentRef {
+                    uri: content_uri(&placed.chat_uri, &placed.content.id, name, path),
+                    size_hint: Some(placed.content.bytes),
+                    content_type: Some("text/plain".to_owned()),
+                    nonce: None,
+                }
+            }
+            Self::Kept { uri, .. } => {
+                ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce: None }
+            }
+        };
+        FileEditSide { uri: file.to_owned(), content }
+    }
+}
+
 /// What has become of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChangedFile {
     /// The `file:` URI.
     pub(super) file: String,
-    before: Option<PlacedContent>,
-    after: Option<PlacedContent>,
-    pub(super) lines: LineCounts,
+    /// The one that it had before, if that was another.
+    renamed_from: Option<String>,
+    before: Option<FileSide>,
+    after: Option<FileSide>,
+    /// What has become of its lines; none where it has none.
+    pub(super) lines: Option<LineCounts>,
 }
 
 impl ChangedFile {
+    /// One of which git knows both sides.
+    pub(super) fn of(change: &KeptChange, session: &str, folder: &KeptFolder) -> Self {
+        let side = |name: &str, file: &str, content: &GitContent| {
+            let path = file.strip_prefix("file://").unwrap_or("/");
+            FileSide::Kept { uri: folder.uri_of(session, content, name, path), content: content.clone() }
+        };
+        let from = change.renamed_from.as_ref().unwrap_or(&change.file);
+        Self {
+            file: change.file.clone(),
+            renamed_from: change.renamed_from.clone(),
+            before: change.before.as_ref().map(|content| side("before", from, content)),
+            after: change.after.as_ref().map(|content| side("after", &change.file, content)),
+            lines: change.lines,
+        }
+    }
+
     /// What a mark says that it was reviewed: the same as long as both sides are.
     pub(super) fn version(&self) -> String {
-        let id = |side: &Option<PlacedContent>| {
-            side.as_ref().map_or(String::new(), |side| side.content.id.clone())
-        };
+        let id = |side: &Option<FileSide>| side.as_ref().map_or(String::new(), |side| side.content().id);
         format!("{}:{}", id(&self.before), id(&self.after))
     }
 
     /// Whether a client calls it by this URI.
     pub(super) fn is_called(&self, uri: &str) -> bool {
-        self.file == uri
+        self.file == uri || self.renamed_from.as_deref() == Some(uri)
+    }
+
+    /// Whether git knows its sides.
+    fn is_kept(&self) -> bool {
+        [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, FileSide::Kept { .. }))
     }
 
     pub(super) fn shown(&self, is_reviewed: bool) -> ChangesetFile {
-        let path = self.file.strip_prefix("file://").unwrap_or("/");
-        let side = |name: &str, placed: &PlacedContent| FileEditSide {
-            uri: self.file.clone(),
-            content: ContentRef {
-                uri: content_uri(&placed.chat_uri, &placed.content.id, name, path),
-                size_hint: Some(placed.content.bytes),
-                content_type: Some("text/plain".to_owned()),
-                nonce: None,
-            },
-        };
+        let from = self.renamed_from.as_ref().unwrap_or(&self.file);
         ChangesetFile {
             id: self.file.clone(),
             edit: FileEdit {
-                before: self.before.as_ref().map(|placed| side("before", placed)),
-                after: self.after.as_ref().map(|placed| side("after", placed)),
-                diff: Some(FileEditDiffStats {
-                    added: Some(self.lines.added),
-                    removed: Some(self.lines.removed),
+                before: self.before.as_ref().map(|side| side.shown("before", from)),
+                after: self.after.as_ref().map(|side| side.shown("after", &self.file)),
+                diff: self.lines.map(|lines| FileEditDiffStats {
+                    added: Some(lines.added),
+                    removed: Some(lines.removed),
                 }),
             },
             reviewed: is_reviewed.then_some(true),
@@ -259,7 +340,8 @@ impl Host {
     ) -> Vec<SaidEdit<'_>> {
         let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
         let nowhere = (ChatKey(0), "");
-        let discards = session.discarded.iter().filter(|file| is_meant(file)).map(|file| {
+        let said = session.discarded.iter().filter(|file| file.kept.is_none() && is_meant(file));
+        let discards = said.map(|file| {
             let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
                 let place = place.as_ref().and_then(|it| Some((self.find_chat(&it.chat)?, it.turn.as_str())));
                 place.unwrap_or(nowhere)
@@ -320,7 +402,13 @@ impl Host {
             let count = || LineCounts::between(&text(&before), &text(&after));
             *counted.entry((id(&before), id(&after))).or_insert_with(count)
         });
-        ChangedFile { file: net.last.edit.file.clone(), before, after, lines }
+        ChangedFile {
+            file: net.last.edit.file.clone(),
+            renamed_from: None,
+            before: before.map(FileSide::Said),
+            after: after.map(FileSide::Said),
+            lines: Some(lines),
+        }
     }
 
     /// What was in a file when it was taken back, and what was put there. Either is none where that is not known any more.
@@ -351,12 +439,33 @@ impl Host {
         CallEdit::text_in(parts, &placed.content.id)
     }
 
-    /// The files that were changed in what a changeset is of; none when that is not there.
+    /// The files that were changed in what a changeset is of; none when that is not there. Where git must say it and has
+    /// not yet, there are none.
     pub(super) fn changed_files(
         &mut self,
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<ChangedFile>> {
+        match self.kept_states(session, scope) {
+            Some(states) => Some(self.kept_files(session, scope, &states)),
+            None => self.said_files(session, scope),
+        }
+    }
+
+    /// Those between two states that git keeps, without what clients have had taken back.
+    fn kept_files(&self, key: SessionKey, scope: &ChangesetScope, states: &ComparedPair) -> Vec<ChangedFile> {
+        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let changes = self.changes.compared.known(states).unwrap_or_default();
+        let files = changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept));
+        let of_scope = mark_of(scope);
+        let discarded: Vec<&DiscardedFile> =
+            session.discarded.iter().filter(|file| file.kept.is_some() && file.scope == of_scope).collect();
+        let is_discarded = |changed: &ChangedFile| discarded.iter().any(|file| file.takes_back(changed));
+        files.filter(|changed| !is_discarded(changed)).collect()
+    }
+
+    /// Those that calls have said.
+    fn said_files(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(|host| {
                 let mut said = said_in(host.turns_of_session(session));

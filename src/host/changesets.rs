@@ -25,6 +25,7 @@ use uuid::Uuid;
 use super::actions::Verdict;
 use super::changes::{edits_of_calls, mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
 use super::channels::Changeset;
+use super::checkpoints::{Between, ComparedStates, KeptFolder};
 use super::effects::{ChangesetKey, ChatKey};
 use super::model::{Channel, Chat, Session, SessionKey};
 use super::refusal::Refusal;
@@ -52,11 +53,14 @@ pub(super) struct ChangesMemory {
     /// Sessions of which something may have changed; with whether files may have.
     due: BTreeMap<SessionKey, bool>,
     pub(super) counted: CountedLines,
+    /// What lies between states that git keeps.
+    pub(super) compared: ComparedStates,
 }
 
 /// How much was changed, in numbers.
 fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
-    let sum = |of: fn(&LineCounts) -> i64| Some(files.iter().map(|file| of(&file.lines)).sum());
+    let sum =
+        |of: fn(&LineCounts) -> i64| Some(files.iter().filter_map(|file| file.lines.as_ref()).map(of).sum());
     ChangesSummary {
         additions: sum(|lines| lines.added),
         deletions: sum(|lines| lines.removed),
@@ -77,31 +81,39 @@ fn key_of(uri: &str) -> ChangesetKey {
     ChangesetKey(hash >> 2)
 }
 
-/// The row that offers the changesets of turns.
-fn row_of_turns(session: &str) -> ChangesetRow {
+/// What a row says of where its changes are known from.
+fn description_of(what: &str, kept: &KeptFolder) -> String {
+    let source = match kept.root {
+        Some(_) => format!("What has changed in the repository in this {what}"),
+        None => {
+            format!("What the agent says that it has changed in this {what}, without what its commands have")
+        }
+    };
+    match &kept.note {
+        Some(note) => format!("{source} ({note})"),
+        None => source,
+    }
+}
+
+fn row(label: &str, uri_template: String, description: String, kind: &str) -> ChangesetRow {
     ChangesetRow {
-        label: "This Turn".to_owned(),
-        uri_template: turn_template(session),
-        description: Some(
-            "What the agent says that it has changed in this turn, without what its commands have".to_owned(),
-        ),
-        change_kind: "turn".to_owned(),
+        label: label.to_owned(),
+        uri_template,
+        description: Some(description),
+        change_kind: kind.to_owned(),
         capabilities: Some(ChangesetCapabilities { review: Some(JsonObject::default()) }),
     }
 }
 
+/// The row that offers the changesets of turns.
+fn row_of_turns(session: &str, kept: &KeptFolder) -> ChangesetRow {
+    row("This Turn", turn_template(session), description_of("turn", kept), "turn")
+}
+
 /// The row that offers the changeset of a session.
-fn row_of_session(session: &str) -> ChangesetRow {
-    ChangesetRow {
-        label: "Session Changes".to_owned(),
-        uri_template: changeset_uri(session, &ChangesetScope::Session),
-        description: Some(
-            "What the agent says that it has changed in this session, without what its commands have"
-                .to_owned(),
-        ),
-        change_kind: "session".to_owned(),
-        capabilities: Some(ChangesetCapabilities { review: Some(JsonObject::default()) }),
-    }
+fn row_of_session(session: &str, kept: &KeptFolder) -> ChangesetRow {
+    let uri = changeset_uri(session, &ChangesetScope::Session);
+    row("Session Changes", uri, description_of("session", kept), "session")
 }
 
 /// Whether a call may have changed files without saying so.
@@ -168,6 +180,7 @@ impl Host {
                 self.sync_changeset(step, key);
             }
         }
+        self.compare_what_is_wanted(step);
         if self.channels.changesets.len() > UNFOLLOWED_MAX {
             let unfollowed =
                 self.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
@@ -183,43 +196,59 @@ impl Host {
         let chats = self.chats_of(key);
         let is_offered =
             self.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
-        if !is_offered && chats.iter().all(|chat| self.turns_with_edits(*chat).is_empty()) {
+        let Some(session) = self.channels.sessions.known(key) else { return };
+        let (uri, kept) = (session.channel.uri.clone(), session.kept.clone());
+        let has_repository = kept.root.is_some();
+        if !is_offered && !has_repository && chats.iter().all(|chat| self.turns_with_edits(*chat).is_empty())
+        {
             return;
         }
-        let Some(uri) = self.channels.sessions.known(key).map(|session| session.channel.uri.clone()) else {
-            return;
-        };
+        let (is_known, is_alone) = (self.is_known(key, &ChangesetScope::Session), chats.len() == 1);
+        let of_session = self.changed_files(key, &ChangesetScope::Session).unwrap_or_default();
+        let is_kept = self.kept_states(key, &ChangesetScope::Session).is_some();
         for chat in chats {
             let chat_uri = self.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
-            let files = self.net_files(|host| {
-                let mut said = said_in(host.turns_with_edits(chat));
-                let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
-                said.extend(host.discards_of(key, is_its));
-                net_of(said)
-            });
+            let files = match is_alone && is_kept {
+                // All that was done in the session was done in it.
+                true => of_session.clone(),
+                false => self.net_files(|host| {
+                    let mut said = said_in(host.turns_with_edits(chat));
+                    let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
+                    said.extend(host.discards_of(key, is_its));
+                    net_of(said)
+                }),
+            };
             let Some(of_chat) = self.channels.chats.known_mut(chat) else { continue };
             let state = of_chat.conversation.state();
             let changes = told_summary(&files, state.changes.as_ref());
-            if changes != state.changes {
+            if changes != state.changes && (is_known || !is_alone) {
                 of_chat.conversation.set_changes(changes);
                 self.sync_chat(step, chat);
             }
-            let offers = self.channels.chats.known(chat).map(|chat| chat.conversation.state());
-            if !files.is_empty() && offers.is_some_and(|state| state.changesets.is_none()) {
-                let changesets = Some(vec![row_of_turns(&uri)]);
+            let rows = vec![row_of_turns(&uri, &kept)];
+            let offered =
+                self.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
+            let is_due = match offered {
+                Some(Some(offered)) => offered != rows,
+                Some(None) => has_repository || !files.is_empty(),
+                None => false,
+            };
+            if is_due {
+                let changesets = Some(rows);
                 let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
                 self.sequence(step, chat, offered, None);
             }
         }
-        let files = self.changed_files(key, &ChangesetScope::Session).unwrap_or_default();
         let Some(session) = self.channels.sessions.known_mut(key) else { return };
-        let changes = told_summary(&files, session.changes.as_ref());
-        if changes != session.changes {
+        let changes = told_summary(&of_session, session.changes.as_ref());
+        let rows = vec![row_of_session(&uri, &kept), row_of_turns(&uri, &kept)];
+        let is_due = session.state.changesets.as_ref() != Some(&rows);
+        if changes != session.changes && is_known {
             session.changes = changes;
             self.session_changed(key);
         }
-        if !is_offered {
-            let changesets = Some(vec![row_of_session(&uri), row_of_turns(&uri)]);
+        if is_due {
+            let changesets = Some(rows);
             let offered =
                 StateAction::SessionChangesetsChanged(SessionChangesetsChangedAction { changesets });
             self.sequence(step, key, offered, None);
@@ -229,11 +258,24 @@ impl Host {
     /// What a changeset shows now; none when its turn is not there.
     fn changeset_state(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<ChangesetState> {
         let files = self.changed_files(session, scope)?;
+        if let Some(states) = self.kept_states(session, scope) {
+            match self.changes.compared.between(&states) {
+                Some(Between::Known(_)) => {}
+                Some(Between::Unknown(why)) => {
+                    let error = error_info("changesUnknown".to_owned(), why);
+                    return Some(state_of(Vec::new(), Some(error), false));
+                }
+                Some(Between::Asked) | None => return Some(state_of(Vec::new(), None, true)),
+            }
+        }
+        let is_kept = self.kept_states(session, scope).is_some();
         let (trouble, is_running) = match scope {
-            ChangesetScope::Session => (None, false),
+            ChangesetScope::Session => (None, self.is_being_kept(session, None)),
+            ChangesetScope::Turn(_) if is_kept => (None, false),
             ChangesetScope::Turn(id) => {
                 let chat = self.channels.chats.known(self.chat_of_turn(session, id)?)?;
-                let is_running = chat.conversation.history().get(id).is_none();
+                let is_running =
+                    chat.conversation.history().get(id).is_none() || self.is_being_kept(session, Some(id));
                 let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
                 (is_unknown.then(unknown_changes), is_running)
             }
@@ -251,6 +293,12 @@ impl Host {
         let shown: Vec<ChangesetFile> = shown.collect();
         let operations = self.operations_of(session, scope, !shown.is_empty());
         Some(ChangesetState { operations, ..state_of(shown, trouble, is_running) })
+    }
+
+    /// Whether it is known which files were changed in what a changeset is of.
+    fn is_known(&self, session: SessionKey, scope: &ChangesetScope) -> bool {
+        let states = self.kept_states(session, scope);
+        states.is_none_or(|states| self.changes.compared.known(&states).is_some())
     }
 
     /// The changesets of a session that are in memory.
@@ -344,6 +392,9 @@ impl Host {
         reviewed.retain(|mark, marks| {
             let changeset = format!("{uri}{mark}");
             let named = named_by_changeset(&changeset);
+            if named.as_ref().is_some_and(|(_, scope)| !self.is_known(key, scope)) {
+                return true;
+            }
             let files = named.and_then(|(_, scope)| self.changed_files(key, &scope));
             let files = files.unwrap_or_default();
             let versions: BTreeMap<&str, String> =

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
-use super::effects::{ConnectionId, FileTaken, Frame, Output, Resource, TakeBack, TakenFile};
+use super::effects::{ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile};
 use super::model::SessionKey;
 use super::{Host, Step};
 use crate::wire::changesets::ChangesetScope;
@@ -121,20 +121,29 @@ impl Host {
         if restores {
             for file in self.last_discarded(session, &scope) {
                 let (found, left) = self.sides_discarded(file);
-                taken.push(TakenFile { row: file.clone(), now: left, wanted: found });
+                let kept = file.kept.clone().map(|it| GitTaken { now: it.wanted, wanted: it.now, ..it });
+                taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
         } else {
             for changed in files.iter().filter(|file| wanted.is_none_or(|uri| file.is_called(uri))) {
-                let row = DiscardedFile::of(changed, mark_of(&scope));
-                let (found, left) = self.sides_discarded(&row);
-                taken.push(TakenFile { row, now: found, wanted: left });
+                for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
+                    let (found, left) = self.sides_discarded(&row);
+                    let kept = row.kept.clone();
+                    taken.push(TakenFile { row, now: found, wanted: left, kept });
+                }
             }
         }
         if taken.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
         let below = self.folders_of_sessions();
-        Ok(Resource::TakeBack { taken: TakeBack { session, scope, restores, files: taken }.into(), below })
+        let is_kept = taken.iter().all(|file| file.row.kept.is_some());
+        let kept = self.channels.sessions.known(session).map(|session| &session.kept);
+        let root = kept.and_then(|kept| kept.root.clone()).filter(|_| is_kept);
+        Ok(Resource::TakeBack {
+            taken: TakeBack { session, scope, restores, root, files: taken }.into(),
+            below,
+        })
     }
 
     /// It was tried to make files what a client has asked for.
@@ -146,7 +155,7 @@ impl Host {
         taken: TakeBack,
         outcomes: Vec<FileTaken>,
     ) {
-        let TakeBack { session, scope, restores, files } = taken;
+        let TakeBack { session, scope, restores, root, files } = taken;
         let mut refused = Vec::new();
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
@@ -166,6 +175,9 @@ impl Host {
         if self.channels.sessions.contains_key(&session) {
             self.unsaved.insert(session.into());
             self.files_may_have_changed(session, true);
+            if root.is_some() && !is_empty {
+                self.keep_folder_now(step, session);
+            }
         }
         if !self.connections.contains_key(&connection) {
             return;

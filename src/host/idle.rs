@@ -90,6 +90,7 @@ impl Host {
             && session.state.lifecycle != SessionLifecycle::Creating
             && self.has_idle_terminals(session)
             && self.has_idle_changesets(session)
+            && !self.asks_git_for(session)
             && self.has_idle_annotations(session)
             && self.its_chats(session).all(|chat| {
                 chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()

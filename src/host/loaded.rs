@@ -249,6 +249,7 @@ fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
         changes: told.changes.clone(),
         reviewed: body.reviewed.into_owned(),
         discarded: body.discarded.into_owned(),
+        kept: body.kept.into_owned(),
         told,
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),

@@ -19,7 +19,8 @@
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
 //! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
-//! `discards` (and taking that back), `annotations` (what people say to places in files), `relays` (files that clients serve), and [`log`] (the replay window).
+//! `checkpoints` (what git keeps of folders), `discards` (and taking changes back), `annotations` (what people say to places in files),
+//! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -33,6 +34,7 @@ mod catalogue;
 mod changes;
 mod changesets;
 mod channels;
+mod checkpoints;
 mod clients;
 mod config;
 mod contents;
@@ -196,6 +198,8 @@ pub struct Host {
     /// Who follows terminals may be others than before, or one has ended.
     terminals_changed: bool,
     changes: changesets::ChangesMemory,
+    /// What git was asked, by the numbers.
+    asked_of_git: BTreeMap<u64, checkpoints::AskedFor>,
 }
 
 /// What the caller lends to one step.
@@ -259,6 +263,7 @@ impl Host {
             watches_changed: false,
             terminals_changed: false,
             changes: changesets::ChangesMemory::default(),
+            asked_of_git: BTreeMap::new(),
             config,
         }
     }
@@ -295,6 +300,8 @@ impl Host {
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
+            Input::Git(number, report) => self.git_reports(step, number, report),
+            Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::annotations;
 use super::attached::Attached;
 use super::changes::DiscardedFile;
+use super::checkpoints::KeptFolder;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
 };
@@ -119,6 +120,8 @@ pub(super) struct Session {
     pub(super) reviewed: ReviewMarks,
     /// Files that clients have had taken back to what they were, in that order.
     pub(super) discarded: Vec<DiscardedFile>,
+    /// What git keeps of its folder.
+    pub(super) kept: KeptFolder,
     /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.
@@ -342,6 +345,8 @@ pub(super) struct Run {
     pub(super) handed_over: Vec<PendingMessage>,
     /// What the agent calls the questions that were asked again, which is under another id each time.
     pub(super) asked_again: BTreeMap<String, String>,
+    /// It waits until its folder is kept: the number under which that was asked.
+    pub(super) kept_by: Option<u64>,
 }
 
 /// How far an attempt has got.
@@ -378,6 +383,7 @@ impl Run {
             permissions: HashMap::new(),
             handed_over: Vec::new(),
             asked_again: BTreeMap::new(),
+            kept_by: None,
         }
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
 use super::changes::DiscardedFile;
+use super::checkpoints::KeptFolder;
 use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
@@ -43,6 +44,9 @@ pub struct SessionBody<'a> {
     /// Files that clients have had taken back.
     #[serde(default, skip_serializing_if = "has_no_discards")]
     pub(super) discarded: Cow<'a, [DiscardedFile]>,
+    /// What git keeps of its folder.
+    #[serde(default, skip_serializing_if = "keeps_nothing")]
+    pub(super) kept: Cow<'a, KeptFolder>,
 }
 
 /// What a chat's row holds.
@@ -135,6 +139,10 @@ fn is_zero(count: &usize) -> bool {
 
 fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
     discarded.is_empty()
+}
+
+fn keeps_nothing(kept: &KeptFolder) -> bool {
+    *kept == KeptFolder::default()
 }
 
 fn has_no_annotations(annotations: &[Annotation]) -> bool {

@@ -154,6 +154,7 @@ impl Host {
             reviewed: Cow::Borrowed(&session.reviewed),
             annotations: Cow::Borrowed(self.annotations_of(key)),
             discarded: Cow::Borrowed(&session.discarded),
+            kept: Cow::Borrowed(&session.kept),
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };
         Some(SessionRow {

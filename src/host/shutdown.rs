@@ -181,8 +181,8 @@ impl Host {
 
     /// Says once that no turn is left.
     pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let runs = self.runs;
-        if let Some(state) = self.shutdown.as_mut().filter(|state| runs == 0 && !state.done) {
+        let works = self.runs > 0 || self.keeps_folders();
+        if let Some(state) = self.shutdown.as_mut().filter(|state| !works && !state.done) {
             state.done = true;
             step.say(Output::Done { cut: state.cut });
         }

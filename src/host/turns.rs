@@ -81,6 +81,7 @@ impl Host {
             None => self.sync_chat(step, key),
         }
         self.begin_session(step, session);
+        self.keep_folder_before(step, key);
         self.advance(step, key);
     }
 
@@ -116,6 +117,7 @@ impl Host {
         step.say(Output::Record(Record::Trial(session)));
         step.say(Output::Timer(Timer::Trial(session), TRIAL));
         self.sequence(step, key, StateAction::ChatTurnResume(action), origin);
+        self.turn_goes_on(key);
         self.sync_chat(step, key);
         self.advance(step, key);
     }
@@ -208,6 +210,7 @@ impl Host {
             }),
         };
         self.sequence(step, key, action, origin);
+        self.keep_folder_behind(step, key);
         self.mark_unread(step, key);
         self.sync_chat(step, key);
         self.put_back_steering(step, key, run.handed_over);
@@ -306,6 +309,7 @@ impl Host {
             // What its session waits for comes first.
             AgentLink::Closed if creating => {}
             AgentLink::Closed => self.open_conversation(step, key),
+            AgentLink::Open if run.kept_by.is_some() => {}
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;
@@ -323,6 +327,7 @@ impl Host {
                     Command::StartTurn { run, message, attached }
                 };
                 self.tell_agent(step, key, command);
+                self.note_overlaps(key);
                 self.hand_over_steering(step, key);
             }
         }

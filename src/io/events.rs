@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
 use super::fronts::Knock;
+use super::git::GitNews;
 use super::keeper::CommitEvent;
 use super::link;
 use super::ptys::PtyReport;
@@ -49,6 +50,8 @@ pub enum LoopEvent {
     Changed(WatchReport),
     /// Something was heard of the program in a terminal.
     Pty(PtyReport),
+    /// Something is heard of git.
+    Git(GitNews),
     /// A piece of what takes long to write is there.
     Piece(Piece),
     /// A front has said hello.
@@ -95,6 +98,8 @@ pub struct Events {
     pub watches: News,
     /// What is heard of programs in terminals.
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
+    /// What is heard of git.
+    pub git: mpsc::UnboundedReceiver<GitNews>,
     /// Pieces of what takes long to write.
     pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Fronts that have said hello.
@@ -117,6 +122,7 @@ impl Events {
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::Begun(connection, begun),
             Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
+            Some(news) = self.git.recv() => LoopEvent::Git(news),
             Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
             Some(knock) = self.knocks.recv() => LoopEvent::Knock(knock),
             Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),

@@ -15,6 +15,7 @@ mod directories;
 pub mod events;
 mod files;
 pub mod fronts;
+pub mod git;
 mod half_open;
 mod held;
 pub mod hello;

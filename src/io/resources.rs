@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use ahp_types::commands::CreateResourceWatchResult;
+use ahp_types::commands::{ContentEncoding, CreateResourceWatchResult};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
@@ -58,6 +58,7 @@ impl JobLane {
     fn of(resource: &Resource) -> Self {
         match resource {
             Resource::Read { .. }
+            | Resource::Kept { .. }
             | Resource::List { .. }
             | Resource::Resolve { .. }
             | Resource::Watch(_)
@@ -135,7 +136,7 @@ impl About {
         let read = |uri: &String| Self { paths: named([uri]), changes: false };
         match resource {
             Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
-            Resource::Files(_) | Resource::Watch(_) => Self::default(),
+            Resource::Files(_) | Resource::Watch(_) | Resource::Kept { .. } => Self::default(),
             Resource::TakeBack { taken, .. } => {
                 let paths = taken.files.iter().filter_map(|file| path_of(file.uri()).ok());
                 Self { paths: paths.collect(), changes: true }
@@ -311,6 +312,10 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
             (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(&meant)))),
+        Resource::Kept { .. } => {
+            let error = RpcError::internal("what git keeps was to be read without git");
+            (Method::ResourceRead, Err(error))
+        }
         Resource::TakeBack { .. } => {
             let error = RpcError::internal("what the core answers was to be answered without it");
             (Method::InvokeChangesetOperation, Err(error))
@@ -324,6 +329,23 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
         Ok(result) => Frame::result(id, method, Bytes::from(result)),
         Err(error) => Frame::Error { id: Some(id), error },
     }
+}
+
+/// The answer that shows a content, or what is known of it where no encoding is said.
+pub(super) fn content_frame(
+    id: RequestId,
+    uri: &str,
+    content: Vec<u8>,
+    encoding: Option<Option<ContentEncoding>>,
+) -> Frame {
+    let (method, result) = match encoding {
+        Some(encoding) => {
+            let read = reading::read_content(content, encoding.as_ref());
+            (Method::ResourceRead, to_json(&read))
+        }
+        None => (Method::ResourceResolve, to_json(&reading::resolve_content(uri, content.len()))),
+    };
+    Frame::result(id, method, Bytes::from(result))
 }
 
 fn method_of(change: &Change) -> Method {

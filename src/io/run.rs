@@ -25,6 +25,7 @@ use self::leaving::NOT_TOLD;
 use super::directories::Directories;
 use super::events::{Events, LoopEvent, Wants};
 use super::fronts::{Fronts, HostPlace, Knock};
+use super::git::{GitAsker, GitOutcome};
 use super::held::ChangedSince;
 use super::keeper::{Keeper, Opened};
 use super::link::{AtEnd, Door, LinkNews, Links, Terms};
@@ -44,7 +45,7 @@ use super::watches::Watches;
 use crate::backend::acp::guards::GuardProgram;
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{Ids, Input, Output, Timer};
+use crate::host::effects::{ConnectionId, Ids, Input, Output, Timer};
 use crate::host::limits::Limits;
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
@@ -243,6 +244,18 @@ fn open_keeper(options: &mut RunOptions, held: Option<StateFolder>) -> Result<Op
         .map_err(StateError)
 }
 
+/// Where files are that are there only while git works on them.
+fn scratch_of(state: &StatePlace) -> PathBuf {
+    let chosen = match state {
+        StatePlace::Folder(asked) => folder::chosen(asked.as_deref()).ok(),
+        StatePlace::Memory => None,
+    };
+    match chosen {
+        Some(folder) => folder.join("git"),
+        None => std::env::temp_dir().join(format!("{}-git-{}", env!("CARGO_PKG_NAME"), std::process::id())),
+    }
+}
+
 struct Sidecar {
     options: RunOptions,
     host: Host,
@@ -267,6 +280,7 @@ struct Sidecar {
     resources: Resources,
     watches: Watches,
     ptys: Ptys,
+    git: GitAsker,
     states: StateWriters,
     directories: Directories,
     /// Where connections come in.
@@ -331,6 +345,8 @@ impl Sidecar {
             Some(folder) => ground.remembering(folder.join(UNFINISHED)),
             None => ground,
         };
+        let scratch = scratch_of(&options.state);
+        let (git, heard_of_git) = GitAsker::new(options.guard.clone(), scratch, &options.own_files);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
         let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), options.deterministic);
@@ -353,6 +369,7 @@ impl Sidecar {
             resources,
             watches,
             ptys,
+            git,
             states,
             directories,
             door,
@@ -379,6 +396,7 @@ impl Sidecar {
                 resources: answered,
                 watches: watched,
                 ptys: heard_of_ptys,
+                git: heard_of_git,
                 pieces,
                 knocks,
                 lost,
@@ -477,13 +495,7 @@ impl Sidecar {
             LoopEvent::Looked(connection, findings) => self.hear_findings(connection, findings),
             LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);
-                match answered.answer {
-                    JobOutcome::Frame(frame) => self.answer(answered.connection, &frame),
-                    JobOutcome::Core(input) => {
-                        self.answer_has_come(answered.connection);
-                        self.feed(*input);
-                    }
-                }
+                self.hear_job(answered.connection, answered.answer);
             }
             LoopEvent::Begun(connection, begun) => self.hear_watches(connection, begun),
             LoopEvent::Changed(Watched { watch, changes }) => {
@@ -492,6 +504,11 @@ impl Sidecar {
             LoopEvent::Pty(report) => {
                 if let Some((terminal, event)) = self.ptys.hear(report) {
                     self.feed(Input::Pty(terminal, event));
+                }
+            }
+            LoopEvent::Git(news) => {
+                for outcome in self.git.hear(news) {
+                    self.hear_git(outcome);
                 }
             }
             LoopEvent::Piece(piece) => self.hear_piece(piece),
@@ -524,6 +541,23 @@ impl Sidecar {
     fn hear_report(&mut self, report: Report) {
         if let Some((chat, event)) = self.agents.hear(report) {
             self.feed(Input::Agent(chat, event));
+        }
+    }
+
+    fn hear_job(&mut self, connection: ConnectionId, outcome: JobOutcome) {
+        match outcome {
+            JobOutcome::Frame(frame) => self.answer(connection, &frame),
+            JobOutcome::Core(input) => {
+                self.answer_has_come(connection);
+                self.feed(*input);
+            }
+        }
+    }
+
+    fn hear_git(&mut self, outcome: GitOutcome) {
+        match outcome {
+            GitOutcome::Core(input) => self.feed(input),
+            GitOutcome::Client(connection, outcome) => self.hear_job(connection, outcome),
         }
     }
 
@@ -585,6 +619,7 @@ impl Sidecar {
         !self.keeper.is_settled()
             || !self.resources.is_idle()
             || !self.ptys.are_settled()
+            || !self.git.is_idle()
             || !self.has_room_for_agents()
             || reads
             || holds

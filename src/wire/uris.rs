@@ -71,6 +71,12 @@ pub fn named_by_content(uri: &str) -> Option<(String, String)> {
     Some((String::from_utf8(URL_SAFE_NO_PAD.decode(chat).ok()?).ok()?, id.to_owned()))
 }
 
+/// The path behind the side in the URI of a content, as a `file:` URI.
+pub fn file_of_content(uri: &str) -> Option<String> {
+    let path = uri.strip_prefix(CONTENT)?.trim_start_matches('/').splitn(3, '/').nth(2)?;
+    Some(format!("file:///{path}"))
+}
+
 /// What is escaped in a path: all but what RFC 3986 lets stand in a segment.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')

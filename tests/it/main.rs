@@ -24,6 +24,7 @@ mod described;
 mod directories;
 mod durability;
 mod files;
+mod git;
 mod guard;
 mod home;
 mod judges;

@@ -332,16 +332,23 @@ fn the_pure_modules_name_nothing_impure() {
 }
 
 /// What each layer may use of the others: a whole module, or one thing in it.
-const LAYERS: [(&str, &[&str]); 9] = [
+const LAYERS: [(&str, &[&str]); 10] = [
     ("wire", &[]),
     ("state", &["wire"]),
     ("host", &["wire", "state"]),
     ("files", &["wire"]),
     ("watches", &["wire", "files"]),
+    ("git", &["wire", "state", "files", "host::effects"]),
     ("versions", &["wire", "state", "host::effects"]),
     ("store", &["wire", "state", "places", "host::effects", "host::log", "host::Start"]),
     ("backend", &["wire", "state", "codec", "files", "host::effects"]),
-    ("io", &["wire", "state", "codec", "files", "watches", "versions", "host", "store", "backend", "status"]),
+    (
+        "io",
+        &[
+            "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store", "backend",
+            "status",
+        ],
+    ),
 ];
 
 /// What a source names of the crate: the first two names of each path, and of each in a group.

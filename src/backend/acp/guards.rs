@@ -53,6 +53,11 @@ impl GuardProgram {
         Self { started: Arc::new(Started { adopts: adopt_orphans(), ..Started::default() }), ..self }
     }
 
+    /// This program.
+    pub fn program(&self) -> &std::path::Path {
+        &self.path
+    }
+
     /// A command that starts one.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);

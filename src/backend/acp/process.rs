@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::unix::{pipe, OwnedWriteHalf};
 use tokio::net::UnixStream;
-use tokio::process::ChildStdout;
+use tokio::process::{ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -89,6 +89,18 @@ impl Process {
             }
             command.current_dir(directory);
         }
+        Self::begin(program, command, &agent.name)
+    }
+
+    /// Starts a guard by this command, which says what it is to start; that is called so in the log.
+    ///
+    /// # Errors
+    /// When the guard cannot be started.
+    pub fn begin(
+        program: &GuardProgram,
+        mut command: Command,
+        name: &str,
+    ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
         let (lifeline, theirs) = Socket::pair()?;
         let (reader, writer) = io::pipe()?;
         lifeline::send(&lifeline, reader.as_fd())?;
@@ -107,7 +119,7 @@ impl Process {
         });
         let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, _lifeline: lifeline };
         let last_lines = LastLines::default();
-        let stderr = tokio::spawn(drain(stderr, agent.name.clone(), last_lines.clone()));
+        let stderr = tokio::spawn(drain(stderr, name.to_owned(), last_lines.clone()));
         Ok((Self { guard, stderr, last_lines }, input, stdout))
     }
 

@@ -6,6 +6,7 @@
 
 mod agents;
 mod events;
+mod git;
 mod ids;
 mod kept;
 mod ptys;
@@ -32,6 +33,7 @@ use crate::wire::watches::Watched;
 
 pub use agents::*;
 pub use events::*;
+pub use git::*;
 pub use ids::*;
 pub use kept::*;
 pub use ptys::*;
@@ -128,6 +130,8 @@ pub enum Input {
     WatchesLackRoom(ConnectionId),
     /// Something is heard of the program in a terminal.
     Pty(TerminalKey, PtyEvent),
+    /// What has come of what git was asked under this number.
+    Git(u64, GitReport),
     /// A timer that was asked for has run out.
     Timer(Timer),
     /// No client can say anything any more.
@@ -209,6 +213,8 @@ pub enum Timer {
     Trial(SessionKey),
     /// A client was asked this, and has had the time to answer.
     Asked(u64),
+    /// The time for which a turn waits until its folder is kept is up; with the number under which that was asked.
+    Kept(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
     Watch(WatchKey, u64),
     /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with the number of that time.
@@ -258,6 +264,8 @@ pub enum Output {
     Resource(ConnectionId, RequestId, Resource),
     /// Do this with the program in a terminal.
     Pty(TerminalKey, PtyCommand),
+    /// Have git do this. Answered by [`Input::Git`] with the number.
+    Git(u64, Box<GitJob>),
     /// Watch no more for this channel.
     Unwatch(String),
     /// Have those watches begun that had no room, for the message of this connection: there is as much as there can be.
@@ -392,6 +400,19 @@ pub enum Resource {
         /// How the client wants it encoded, if it cares.
         encoding: Option<ContentEncoding>,
     },
+    /// A content that git keeps.
+    Kept {
+        /// The URI that clients call it by.
+        uri: String,
+        /// The `file:` URI of the repository's folder.
+        root: String,
+        /// What git calls it.
+        content: GitContent,
+        /// The `file:` URI of the file that it is of.
+        file: String,
+        /// How the client wants it encoded, if it cares; none where it wants to know what is known of it.
+        encoding: Option<Option<ContentEncoding>>,
+    },
     /// A folder's entries.
     List {
         /// Its `file:` URI.
@@ -438,6 +459,8 @@ pub struct TakeBack {
     pub scope: ChangesetScope,
     /// What was taken back is to be there again.
     pub restores: bool,
+    /// The `file:` URI of the folder of the repository that keeps what they were; none where the calls have said it.
+    pub root: Option<String>,
     /// The files.
     pub files: Vec<TakenFile>,
 }
@@ -451,6 +474,8 @@ pub struct TakenFile {
     pub now: FileText,
     /// What is to be in it.
     pub wanted: FileText,
+    /// The same, where git keeps both.
+    pub kept: Option<GitTaken>,
 }
 
 impl TakenFile {

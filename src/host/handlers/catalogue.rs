@@ -127,6 +127,7 @@ impl Host {
                 changes: None,
                 reviewed: Default::default(),
                 discarded: Vec::new(),
+                kept: Default::default(),
                 channel: Channel::new(uri, born_at),
                 state,
                 created_at: now.clone(),
@@ -197,6 +198,7 @@ impl Host {
             self.remove_chat(step, chat);
         }
         self.clear_changesets_of(step, key);
+        self.forget_kept_folder(step, key);
         self.remove_annotations_of(key);
         self.remove_channel(key.into());
         let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };

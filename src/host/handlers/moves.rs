@@ -177,6 +177,7 @@ impl Host {
             changes: None,
             reviewed: Default::default(),
             discarded: Vec::new(),
+            kept: Default::default(),
             // The next number is that of the count of sessions, which is told with the session itself.
             channel: Channel::new(uri.clone(), self.head + 1),
             state,

@@ -26,11 +26,17 @@ impl Host {
             Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
+                if let Some(kept) = self.kept_content(&params.uri, Some(params.encoding))? {
+                    return Ok(kept);
+                }
                 let uri = self.content_called(&params.uri)?.unwrap_or(params.uri);
                 return Ok(Resource::Read { uri, encoding: params.encoding });
             }
             Method::ResourceResolve => {
                 let params: ResourceResolveParams = params.read()?;
+                if let Some(kept) = self.kept_content(&params.uri, None)? {
+                    return Ok(kept);
+                }
                 let content = self.content_called(&params.uri)?;
                 let follows_links = params.follow_symlinks != Some(false);
                 return Ok(Resource::Resolve { uri: params.uri, content, follows_links });

@@ -35,12 +35,23 @@ pub(super) fn read(uri: &str, encoding: Option<&ContentEncoding>) -> Result<Reso
         Some(data) => inline_of(data)?,
         None => (read_file(uri)?, None),
     };
+    Ok(ResourceReadResult { content_type, ..read_content(content, encoding) })
+}
+
+/// A content that is known: as text where it is text, unless asked otherwise.
+pub(super) fn read_content(content: Vec<u8>, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
     let text = if encoding == Some(&ContentEncoding::Base64) { Err(content) } else { as_text(content) };
     let (data, encoding) = match text {
         Ok(text) => (text, ContentEncoding::Utf8),
         Err(content) => (STANDARD.encode(content), ContentEncoding::Base64),
     };
-    Ok(ResourceReadResult { data, encoding, content_type })
+    ResourceReadResult { data, encoding, content_type: None }
+}
+
+/// What is known of a content of this size.
+pub(super) fn resolve_content(uri: &str, bytes: usize) -> ResourceResolveResult {
+    let (uri, r#type, size) = (uri.to_owned(), ResourceType::File, i64::try_from(bytes).ok());
+    ResourceResolveResult { uri, r#type, size, mtime: None, ctime: None, content_type: None, etag: None }
 }
 
 fn inline_of(data: &str) -> Result<(Vec<u8>, Option<String>), RpcError> {
@@ -126,17 +137,7 @@ pub(super) fn resolve(
 ) -> Result<ResourceResolveResult, RpcError> {
     if let Some(data) = content.unwrap_or(uri).strip_prefix("data:") {
         let (content, content_type) = inline_of(data)?;
-        let size = i64::try_from(content.len()).ok();
-        let (uri, r#type) = (uri.to_owned(), ResourceType::File);
-        return Ok(ResourceResolveResult {
-            uri,
-            r#type,
-            size,
-            mtime: None,
-            ctime: None,
-            content_type,
-            etag: None,
-        });
+        return Ok(ResourceResolveResult { content_type, ..resolve_content(uri, content.len()) });
     }
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);

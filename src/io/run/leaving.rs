@@ -84,7 +84,10 @@ impl Sidecar {
     /// How a host leaves that is there for fronts, when none is left and what runs is over.
     pub(super) fn idle(&self) -> Option<Exit> {
         let fronts = self.fronts.as_ref()?;
-        let is_idle = fronts.are_gone() && self.links.iter().count() == 0 && self.host.running_turns() == 0;
+        let is_idle = fronts.are_gone()
+            && self.links.iter().count() == 0
+            && self.host.running_turns() == 0
+            && self.git.is_idle();
         is_idle.then_some(Exit::Done)
     }
 
@@ -95,7 +98,7 @@ impl Sidecar {
         }
         let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
         // Their guards see to it, whether or not we hear of it.
-        let all = async { tokio::join!(self.agents.stop(), self.ptys.stop()) };
+        let all = async { tokio::join!(self.agents.stop(), self.ptys.stop(), self.git.stop()) };
         if tokio::time::timeout_at(by, all).await.is_err() {
             tracing::warn!("the host leaves before its agents and terminals have ended: they take too long");
         }

@@ -169,8 +169,11 @@ impl Sidecar {
             }
             Output::Resource(connection, id, resource) => {
                 self.expect_answer(connection);
-                self.resources.take(connection, id, resource);
+                if let Some(resource) = self.git.take(connection, id.clone(), resource) {
+                    self.resources.take(connection, id, resource);
+                }
             }
+            Output::Git(number, job) => self.git.ask(number, *job),
             Output::Unwatch(channel) => self.watches.release(channel),
             Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),

@@ -1,0 +1,153 @@
+//! What is in a repository's folder, kept.
+//!
+//! A checkpoint is a commit without parents, kept by a ref of our own. Its tree is the folder as it was; its message names
+//! the files whose contents are not in it.
+//!
+//! Owns: making checkpoints, comparing them, and letting go of those of a session.
+//! Never: touches a ref that is not ours.
+
+use percent_encoding::{percent_decode_str, percent_encode};
+
+use super::compare::{compared, with_left_out, HOW};
+use super::index::{CopiedIndex, LeftOut, Scratch};
+use super::program::{GitError, Until};
+use super::repository::Repository;
+use crate::files::uris::PATH;
+use crate::host::effects::{Checkpoint, KeptChange};
+
+/// What the refs begin with that keep checkpoints.
+const REFS: &str = "refs/ahp-sidecar/";
+
+/// So many refs keep the checkpoints of one session; the oldest go first.
+const CHECKPOINTS_MAX: u64 = 1000;
+
+/// After so many more it is looked which are to go.
+const THINNED_EVERY: u64 = 50;
+
+/// Who makes them.
+const BY: [(&str, &str); 6] = [
+    ("GIT_AUTHOR_NAME", "ahp-sidecar"),
+    ("GIT_AUTHOR_EMAIL", "ahp-sidecar@localhost"),
+    // The same folder is the same commit.
+    ("GIT_AUTHOR_DATE", "@0 +0000"),
+    ("GIT_COMMITTER_NAME", "ahp-sidecar"),
+    ("GIT_COMMITTER_EMAIL", "ahp-sidecar@localhost"),
+    ("GIT_COMMITTER_DATE", "@0 +0000"),
+];
+
+/// Keeps what is in the folder now.
+///
+/// # Errors
+/// When git fails, or not in time.
+pub fn keep(
+    repository: &Repository,
+    scratch: &Scratch,
+    (keeper, number): (&str, u64),
+    last: Option<&Checkpoint>,
+    until: Until,
+) -> Result<Checkpoint, GitError> {
+    let index = CopiedIndex::new(repository, scratch, true)?;
+    let (tree, left_out) = index.tree(scratch, until)?;
+    if let Some(last) = last.filter(|last| last.tree == tree && last.left_out == 0 && left_out.is_empty()) {
+        return Ok(last.clone());
+    }
+    scratch.file("message", message_of(&left_out).as_bytes())?;
+    let mut run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]);
+    run = run.with([scratch.path.join("message")]).with([&tree]);
+    for (name, value) in BY {
+        run = run.env(name, value);
+    }
+    let commit = run.line(until)?;
+    // In the order of their age.
+    let name = format!("{REFS}{keeper}/{number:010}");
+    repository.run(["update-ref", "--no-deref", &name, &commit]).output(until)?;
+    if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
+        thin(repository, scratch, keeper, until)?;
+    }
+    Ok(Checkpoint { commit, tree, left_out: left_out.len() })
+}
+
+/// What has changed from one to the other.
+///
+/// # Errors
+/// When git fails, or not in time, or one of them is not there any more.
+pub fn compare(
+    repository: &Repository,
+    before: &Checkpoint,
+    after: &Checkpoint,
+    until: Until,
+) -> Result<Vec<KeptChange>, GitError> {
+    if before == after {
+        return Ok(Vec::new());
+    }
+    let run = repository.run(["diff-tree"]).with(HOW).with([&before.tree, &after.tree]);
+    let changes = compared(repository, run, until)?;
+    let left_out = |checkpoint: &Checkpoint| match checkpoint.left_out {
+        0 => Ok(LeftOut::new()),
+        _ => {
+            let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text(until)?;
+            Ok::<_, GitError>(left_out_in(&said))
+        }
+    };
+    Ok(with_left_out(repository, changes, &left_out(before)?, &left_out(after)?))
+}
+
+/// Lets go of all that is kept under this name.
+///
+/// # Errors
+/// When git fails, or not in time.
+pub fn forget(
+    repository: &Repository,
+    scratch: &Scratch,
+    keeper: &str,
+    until: Until,
+) -> Result<(), GitError> {
+    let names = names_of(repository, keeper, until)?;
+    remove(repository, scratch, &names, until)
+}
+
+/// Lets go of the oldest of those that are kept under this name, but for the first one, where they are too many.
+fn thin(repository: &Repository, scratch: &Scratch, keeper: &str, until: Until) -> Result<(), GitError> {
+    let names = names_of(repository, keeper, until)?;
+    let room = usize::try_from(CHECKPOINTS_MAX).unwrap_or(usize::MAX);
+    match names.len().checked_sub(room) {
+        Some(count @ 1..) => remove(repository, scratch, &names[1..=count], until),
+        _ => Ok(()),
+    }
+}
+
+fn names_of(repository: &Repository, keeper: &str, until: Until) -> Result<Vec<String>, GitError> {
+    let below = format!("{REFS}{keeper}/");
+    let said = repository.run(["for-each-ref", "--format=%(refname)", &below]).text(until)?;
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
+fn remove(
+    repository: &Repository,
+    scratch: &Scratch,
+    names: &[String],
+    until: Until,
+) -> Result<(), GitError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let commands: String = names.iter().map(|name| format!("delete {name}\n")).collect();
+    let commands = scratch.file("refs", commands.as_bytes())?;
+    repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output(until).map(drop)
+}
+
+const HEADING: &str = "What was in a folder when a turn began or ended.";
+
+fn message_of(left_out: &LeftOut) -> String {
+    let lines = left_out.iter().map(|(path, version)| format!("{version} {}\n", percent_encode(path, PATH)));
+    format!("{HEADING}\n\n{}", lines.collect::<String>())
+}
+
+fn left_out_in(commit: &str) -> LeftOut {
+    let Some((_, message)) = commit.split_once(HEADING) else { return LeftOut::new() };
+    let entries = message.lines().filter_map(|line| {
+        let (version, path) = line.rsplit_once(' ')?;
+        Some((percent_decode_str(path).collect(), version.to_owned()))
+    });
+    entries.collect()
+}

@@ -1,0 +1,281 @@
+//! What is in a repository's folder now, as a tree of git's.
+//!
+//! The user's index knows of nearly all files what they are, and when they were looked at last; so a copy of it is
+//! brought up to date by the few files that have changed since. It is the copy that git writes.
+//!
+//! Owns: the copy, what git says has changed, and which contents are too large or too many to be kept.
+//! Never: writes the user's index, or keeps a content that is no file or link of the folder.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::program::{GitError, GitRun, Until};
+use super::repository::Repository;
+
+/// Larger files are kept by name only.
+pub const FILE_BYTES_MAX: u64 = 10 << 20;
+
+/// Of more files that git does not have, the others are kept by name only.
+pub const UNTRACKED_MAX: usize = 2000;
+
+/// More files are not kept by name.
+const NAMES_MAX: usize = 10_000;
+
+/// So often is it tried to take in files that change meanwhile.
+const TRIES: usize = 3;
+
+/// Files whose contents are not kept: what tells their versions apart.
+pub type LeftOut = BTreeMap<Vec<u8>, String>;
+
+/// A folder for files of our own, while something is done.
+#[derive(Debug)]
+pub struct Scratch {
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+impl Scratch {
+    /// A new one in this folder.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(below: &Path) -> io::Result<Self> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = below.join(format!("{}-{number}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self { path })
+    }
+
+    /// A file in it that holds this, to be read.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn file(&self, name: &str, content: &[u8]) -> io::Result<File> {
+        let path = self.path.join(name);
+        File::create(&path)?.write_all(content)?;
+        File::open(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::debug!(%error, "files of our own cannot be removed");
+        }
+    }
+}
+
+/// A copy of the user's index, brought up to date.
+#[derive(Debug)]
+pub struct CopiedIndex<'a> {
+    repository: &'a Repository,
+    /// Where the copy is.
+    path: PathBuf,
+    /// Where objects are written that nobody keeps; else among those of the repository.
+    objects: Option<PathBuf>,
+}
+
+/// What git says of a folder.
+#[derive(Debug, Default)]
+pub struct Status {
+    /// What is checked out; none when nothing was committed yet.
+    pub head: Option<String>,
+    /// The branch; none when there is none.
+    pub branch: Option<String>,
+    /// The branch elsewhere that it follows.
+    pub upstream: Option<String>,
+    /// How many commits are here and not there, and there and not here.
+    pub ahead_behind: Option<(u64, u64)>,
+    /// So many files are not committed as they are.
+    pub uncommitted: u64,
+    /// Files that are in the folder otherwise than in the index.
+    pub changed: Vec<Vec<u8>>,
+    /// Files that git does not have.
+    pub untracked: Vec<Vec<u8>>,
+}
+
+impl<'a> CopiedIndex<'a> {
+    /// A copy in this folder. What it leads to is kept by nobody, unless it `keeps` that.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(repository: &'a Repository, scratch: &Scratch, keeps: bool) -> Result<Self, GitError> {
+        let path = scratch.path.join("index");
+        let theirs = repository.own.join("index");
+        match fs::copy(&theirs, &path) {
+            // Whether a file has changed since it was looked at is told by when that was.
+            Ok(_) => {
+                let modified = fs::metadata(&theirs)?.modified()?;
+                File::options().write(true).open(&path)?.set_modified(modified)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        let objects = if keeps { None } else { Some(scratch.path.join("objects")) };
+        if let Some(objects) = &objects {
+            fs::create_dir_all(objects)?;
+        }
+        Ok(Self { repository, path, objects })
+    }
+
+    /// A run with this index.
+    pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
+        let run = self.repository.run(arguments).env("GIT_INDEX_FILE", &self.path);
+        match &self.objects {
+            Some(objects) => run
+                .env("GIT_OBJECT_DIRECTORY", objects)
+                .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(&self.repository.common.join("objects"))),
+            None => run,
+        }
+    }
+
+    /// What has changed in the folder.
+    ///
+    /// # Errors
+    /// When git fails.
+    pub fn status(&self, until: Until) -> Result<Status, GitError> {
+        let asked = [
+            "status",
+            "--porcelain=v2",
+            "-z",
+            "--branch",
+            "--untracked-files=all",
+            "--ignore-submodules=all",
+            "--no-renames",
+        ];
+        Ok(read_status(&self.run(asked).output(until)?))
+    }
+
+    /// Brings it up to date; what is left out, and the tree of all.
+    ///
+    /// # Errors
+    /// When git fails, or there is too much.
+    pub fn tree(&self, scratch: &Scratch, until: Until) -> Result<(String, LeftOut), GitError> {
+        let mut tries = 0;
+        let left_out = loop {
+            let status = self.status(until)?;
+            match self.take_in(&status, scratch, until) {
+                // A file has become another while it was read.
+                Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
+                taken => break taken?,
+            }
+        };
+        let tree = self.run(["write-tree", "--missing-ok"]).line(until)?;
+        Ok((tree, left_out))
+    }
+
+    fn take_in(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<LeftOut, GitError> {
+        let mut left_out = LeftOut::new();
+        let mut taken: Vec<u8> = Vec::new();
+        let untracked = status.untracked.iter().enumerate().map(|(at, path)| (path, at >= UNTRACKED_MAX));
+        for (path, is_too_many) in status.changed.iter().map(|path| (path, false)).chain(untracked) {
+            let at = self.repository.root.join(OsStr::from_bytes(path));
+            match fs::symlink_metadata(&at) {
+                Ok(known) if known.is_symlink() => {}
+                Ok(known) if known.is_file() => {
+                    if is_too_many || known.len() > FILE_BYTES_MAX || File::open(&at).is_err() {
+                        let version = format!("{} {}.{:09}", known.len(), known.mtime(), known.mtime_nsec());
+                        left_out.insert(path.clone(), version);
+                        continue;
+                    }
+                }
+                // One that is a folder now is not there any more.
+                Ok(known) if known.is_dir() => {}
+                Ok(_) => continue,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(_) => continue,
+            }
+            taken.extend_from_slice(path);
+            taken.push(0);
+        }
+        if left_out.len() > NAMES_MAX {
+            return Err(GitError::Beyond(format!(
+                "{} files are too large, or too many, to be kept",
+                left_out.len()
+            )));
+        }
+        if !taken.is_empty() {
+            let paths = scratch.file("paths", &taken)?;
+            self.run(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"])
+                .reads(paths)
+                .output(until)?;
+        }
+        Ok(left_out)
+    }
+}
+
+/// A path in a list of which colons part the entries.
+fn quoted(path: &Path) -> std::ffi::OsString {
+    let bytes = path.as_os_str().as_bytes();
+    if !bytes.iter().any(|byte| b":\"\\\n".contains(byte)) {
+        return path.as_os_str().to_owned();
+    }
+    let mut quoted = b"\"".to_vec();
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' => quoted.extend([b'\\', *byte]),
+            b'\n' => quoted.extend(b"\\n"),
+            _ => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'"');
+    std::ffi::OsString::from_vec(quoted)
+}
+
+/// Reads what `git status --porcelain=v2 -z --branch` says.
+fn read_status(said: &[u8]) -> Status {
+    let mut status = Status::default();
+    for entry in said.split(|byte| *byte == 0) {
+        match entry {
+            [b'#', b' ', header @ ..] => read_header(&mut status, &String::from_utf8_lossy(header)),
+            // Repositories in this one end with a slash.
+            [b'?', b' ', path @ ..] if !path.ends_with(b"/") => status.untracked.push(path.to_vec()),
+            [b'1', b' ', _, in_folder, b' ', rest @ ..] => {
+                status.uncommitted += 1;
+                // What is before the path: the submodule, three modes, two ids.
+                if let Some(path) = behind(rest, 6).filter(|_| *in_folder != b'.') {
+                    status.changed.push(path.to_vec());
+                }
+            }
+            [b'u', b' ', _, _, b' ', rest @ ..] => {
+                status.uncommitted += 1;
+                status.changed.extend(behind(rest, 8).map(<[u8]>::to_vec));
+            }
+            _ => {}
+        }
+    }
+    // One that is staged as removed, and there, is one file.
+    status.uncommitted += status.untracked.len() as u64;
+    status
+}
+
+fn read_header(status: &mut Status, header: &str) {
+    match header.split_once(' ') {
+        Some(("branch.oid", oid)) => status.head = (oid != "(initial)").then(|| oid.to_owned()),
+        Some(("branch.head", name)) => status.branch = (name != "(detached)").then(|| name.to_owned()),
+        Some(("branch.upstream", name)) => status.upstream = Some(name.to_owned()),
+        Some(("branch.ab", counts)) => {
+            let mut counts = counts.split(' ').map(|count| count.get(1..)?.parse().ok());
+            if let (Some(Some(ahead)), Some(Some(behind))) = (counts.next(), counts.next()) {
+                status.ahead_behind = Some((ahead, behind));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is behind so many words.
+fn behind(mut text: &[u8], words: usize) -> Option<&[u8]> {
+    for _ in 0..words {
+        text = &text[text.iter().position(|byte| *byte == b' ')? + 1..];
+    }
+    Some(text)
+}

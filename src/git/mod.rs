@@ -1,0 +1,20 @@
+//! Repositories of git: what is in a folder, kept and compared, by the user's own program `git`.
+//!
+//! A repository's configuration and attributes can name programs, and opening a folder is no consent to run them; so
+//! everything that would run one is off ([`program`]). What is kept stands in the repository's store of objects, under refs of our
+//! own; the user's index is copied, and never written, as little as HEAD, branches, the stash, hooks or the
+//! configuration.
+//!
+//! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and `git` with it.
+//!
+//! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
+//! folder now), [`checkpoints`] (keeping that), [`compare`] (what differs), [`undo`] (files become what they were), and `worker` (what is asked, and answered, line by line).
+//! Never: decides what is kept or shown, asks the user anything, or uses the network.
+
+pub mod checkpoints;
+pub mod compare;
+pub mod index;
+pub mod program;
+pub mod repository;
+pub mod undo;
+pub mod worker;

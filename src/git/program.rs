@@ -1,0 +1,340 @@
+//! Running git.
+//!
+//! Owns: which program it is, what it is told each time so that it runs no other program, asks nobody and takes no
+//! locks, how long it may take and how much it may say.
+//! Never: runs a shell, or goes on when the time is up.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::{ioctl_fionbio, Errno};
+
+/// So much may be said at once, in bytes.
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
+
+/// So much of what it says about its trouble is kept.
+const TROUBLE_BYTES_MAX: usize = 4 << 10;
+
+/// The oldest version that can be told all of [`SETTINGS`] and understands all that it is asked.
+const VERSION_MIN: (u32, u32) = (2, 31);
+
+/// What is set for each run, whatever is configured: each of these could run a program, or change what is not ours.
+const SETTINGS: [(&str, &str); 23] = [
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.splitIndex", "false"),
+    ("core.pager", "cat"),
+    ("core.editor", ":"),
+    ("core.askPass", ""),
+    ("core.sshCommand", "false"),
+    ("core.gitProxy", ""),
+    ("core.alternateRefsCommand", "true"),
+    ("core.safecrlf", "false"),
+    ("credential.helper", ""),
+    ("protocol.allow", "never"),
+    ("diff.external", ""),
+    ("diff.ignoreSubmodules", "all"),
+    ("diff.renames", "true"),
+    ("diff.renameLimit", "1000"),
+    ("submodule.recurse", "false"),
+    ("status.renames", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("commit.gpgSign", "false"),
+    ("gpg.program", "false"),
+    ("log.showSignature", "false"),
+];
+
+/// What is in the environment of each run.
+const ENVIRONMENT: [(&str, &str); 10] = [
+    ("LC_ALL", "C"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_ALLOW_PROTOCOL", "none"),
+    ("GIT_LITERAL_PATHSPECS", "1"),
+    ("GIT_EDITOR", ":"),
+    ("GIT_PAGER", "cat"),
+    ("GIT_ASKPASS", "false"),
+    ("SSH_ASKPASS", "false"),
+];
+
+/// What of git's own environment is left as it is: where its configuration is found, and the program's parts.
+const KEPT: [&str; 4] = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH"];
+
+/// Why git has not done something.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// It is not there, or too old.
+    #[error("{0}")]
+    Missing(String),
+    /// It took too long.
+    #[error("git took longer than {} ms", .0.as_millis())]
+    Late(Duration),
+    /// It has said more than is read.
+    #[error("git said more than {OUTPUT_BYTES_MAX} bytes")]
+    TooMuch,
+    /// It has failed; with what it says about that, the first line first.
+    #[error("git failed: {trouble}")]
+    Failed {
+        /// What it says.
+        trouble: String,
+        /// Its exit status.
+        status: Option<i32>,
+    },
+    /// It was killed, or cannot be started or heard, or a file is not as it must be.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// There is more than is kept or shown.
+    #[error("{0}")]
+    Beyond(String),
+}
+
+impl GitError {
+    /// What git itself says about its failure.
+    pub fn trouble(&self) -> &str {
+        match self {
+            Self::Failed { trouble, .. } => trouble,
+            _ => "",
+        }
+    }
+}
+
+/// Until when something must be done.
+#[derive(Debug, Clone, Copy)]
+pub struct Until {
+    at: Instant,
+    all: Duration,
+}
+
+impl Until {
+    /// This time from now.
+    pub fn after(all: Duration) -> Self {
+        Self { at: Instant::now() + all, all }
+    }
+
+    /// Whether there is time left.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn check(&self) -> Result<(), GitError> {
+        if Instant::now() < self.at {
+            return Ok(());
+        }
+        Err(GitError::Late(self.all))
+    }
+}
+
+/// The program.
+#[derive(Debug, Clone)]
+pub struct Git {
+    path: PathBuf,
+}
+
+/// One run of it.
+#[derive(Debug)]
+pub struct GitRun<'a> {
+    git: &'a Git,
+    folder: &'a Path,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    settings: Vec<(OsString, OsString)>,
+    stdin: Option<File>,
+}
+
+impl Git {
+    /// The program in the folders of this `PATH`.
+    ///
+    /// # Errors
+    /// When there is none, or it is too old.
+    pub fn find(path: Option<&OsStr>, until: Until) -> Result<Self, GitError> {
+        // A folder that is not said from the root is another one each time.
+        let folders = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
+        let is_program =
+            |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
+        let found = folders.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join("git"));
+        let Some(path) = found.into_iter().find(is_program) else {
+            return Err(GitError::Missing("there is no program `git` on the host's PATH".to_owned()));
+        };
+        let git = Self { path };
+        let said = git.run(Path::new("/"), ["version"]).text(until)?;
+        let (major, minor) = VERSION_MIN;
+        match version_in(&said) {
+            Some(version) if version >= VERSION_MIN => Ok(git),
+            _ => {
+                let said = said.trim();
+                Err(GitError::Missing(format!(
+                    "git {major}.{minor} or newer is needed, and this is `{said}`"
+                )))
+            }
+        }
+    }
+
+    /// A run in this folder.
+    pub fn run<'a, A: AsRef<OsStr>>(
+        &'a self,
+        folder: &'a Path,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> GitRun<'a> {
+        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+        GitRun { git: self, folder, arguments, environment: Vec::new(), settings: Vec::new(), stdin: None }
+    }
+}
+
+/// The two first numbers in what git says of its version.
+fn version_in(said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.trim().strip_prefix("git version ")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+impl GitRun<'_> {
+    /// With more arguments.
+    #[must_use]
+    pub fn with<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// With this in its environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// With more settings.
+    #[must_use]
+    pub fn set(mut self, settings: &[(OsString, OsString)]) -> Self {
+        self.settings.extend_from_slice(settings);
+        self
+    }
+
+    /// With this to read.
+    #[must_use]
+    pub fn reads(mut self, stdin: File) -> Self {
+        self.stdin = Some(stdin);
+        self
+    }
+
+    /// Runs it; gives back what it says, if it succeeds.
+    ///
+    /// # Errors
+    /// When it does not, or not in time.
+    pub fn output(self, until: Until) -> Result<Vec<u8>, GitError> {
+        until.check()?;
+        let mut command = Command::new(&self.git.path);
+        for (name, _) in std::env::vars_os() {
+            let is_gits = name.to_str().is_some_and(|name| name.starts_with("GIT_") && !KEPT.contains(&name));
+            if is_gits {
+                command.env_remove(name);
+            }
+        }
+        command.envs(ENVIRONMENT).envs(self.environment);
+        let fixed = SETTINGS.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let settings: Vec<(OsString, OsString)> = fixed.chain(self.settings).collect();
+        command.env("GIT_CONFIG_COUNT", settings.len().to_string());
+        for (number, (name, value)) in settings.iter().enumerate() {
+            command.env(format!("GIT_CONFIG_KEY_{number}"), name);
+            command.env(format!("GIT_CONFIG_VALUE_{number}"), value);
+        }
+        command.arg("--no-pager").args(self.arguments).current_dir(self.folder);
+        command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let heard = hear(&mut child, until);
+        if heard.is_err() {
+            // It may have ended by itself.
+            child.kill().unwrap_or_default();
+        }
+        let status = child.wait()?;
+        let (said, trouble) = heard?;
+        if status.success() {
+            return Ok(said);
+        }
+        let trouble = String::from_utf8_lossy(&trouble).trim().to_owned();
+        let trouble = match status.signal() {
+            Some(signal) => format!("signal {signal}"),
+            None => trouble,
+        };
+        Err(GitError::Failed { trouble, status: status.code() })
+    }
+
+    /// The same, of what is text.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn text(self, until: Until) -> Result<String, GitError> {
+        Ok(String::from_utf8_lossy(&self.output(until)?).into_owned())
+    }
+
+    /// The same, of what is one line, or nothing.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn line(self, until: Until) -> Result<String, GitError> {
+        Ok(self.text(until)?.trim_end_matches('\n').to_owned())
+    }
+}
+
+/// What it says, and what about its trouble.
+fn hear(child: &mut Child, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError> {
+    let (Some(mut stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(io::Error::other("git has no stdout").into());
+    };
+    for pipe in [rustix::fd::AsFd::as_fd(&stdout), rustix::fd::AsFd::as_fd(&stderr)] {
+        ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
+    }
+    let (mut said, mut trouble) = (Vec::new(), Vec::new());
+    let (mut says, mut has_trouble) = (true, true);
+    while says || has_trouble {
+        until.check()?;
+        let left = until.at.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut pipes = Vec::with_capacity(2);
+        if says {
+            pipes.push(PollFd::new(&stdout, PollFlags::IN));
+        }
+        if has_trouble {
+            pipes.push(PollFd::new(&stderr, PollFlags::IN));
+        }
+        match poll(&mut pipes, Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        says = says && read_into(&mut stdout, &mut said)?;
+        has_trouble = has_trouble && read_into(&mut stderr, &mut trouble)?;
+        if said.len() > OUTPUT_BYTES_MAX {
+            return Err(GitError::TooMuch);
+        }
+        trouble.truncate(TROUBLE_BYTES_MAX);
+    }
+    Ok((said, trouble))
+}
+
+/// Reads what is there. Returns whether more may come.
+fn read_into(pipe: &mut impl Read, all: &mut Vec<u8>) -> io::Result<bool> {
+    let mut chunk = [0; 64 << 10];
+    loop {
+        match pipe.read(&mut chunk) {
+            Ok(0) => return Ok(false),
+            Ok(count) => {
+                all.extend_from_slice(&chunk[..count]);
+                if all.len() > OUTPUT_BYTES_MAX {
+                    return Ok(true);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The process that runs git for the host.
+//!
+//! It is asked, and answers, by lines of JSON on its pipes: a number, and what is to be done, or what is heard of that. It
+//! is under a guard, so that it ends with the host, and so does whatever it runs.
+//!
+//! Owns: which jobs run beside each other: of one repository one that keeps its folder and one that looks at something,
+//! and of either two in all; the others wait.
+//! Never: begins with a job whose time is up.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use base64::prelude::{Engine, BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+
+use super::index::Scratch;
+use super::program::{Git, GitError, Until};
+use super::repository::{NoRepository, Repository};
+use super::{checkpoints, undo};
+use crate::host::effects::{GitJob, GitReport, GitWork};
+
+/// So many jobs of a kind run at once.
+const AT_ONCE: usize = 2;
+
+/// A job with its number.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AskedOfGit {
+    /// The number.
+    pub number: u64,
+    /// The job.
+    pub job: GitJob,
+}
+
+/// What is heard of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HeardOfGit {
+    /// The number of the job.
+    pub number: u64,
+    /// What is heard.
+    pub report: GitReport,
+}
+
+#[derive(Debug)]
+struct WaitingJob {
+    number: u64,
+    job: GitJob,
+    until: Until,
+}
+
+impl WaitingJob {
+    fn keeps(&self) -> bool {
+        matches!(self.job.work, GitWork::Checkpoint { .. })
+    }
+
+    /// Whether one of the two waits for the other.
+    fn meets(&self, (keeps, directories): &(bool, Vec<String>)) -> bool {
+        self.keeps() == *keeps && self.job.directories == *directories
+    }
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: VecDeque<WaitingJob>,
+    /// Whether they keep the folder, and which directories they are about.
+    running: Vec<(bool, Vec<String>)>,
+    is_over: bool,
+}
+
+impl Jobs {
+    fn take(&mut self) -> Option<WaitingJob> {
+        let may_run = |job: &WaitingJob| {
+            let of_kind = self.running.iter().filter(|running| running.0 == job.keeps()).count();
+            of_kind < AT_ONCE && !self.running.iter().any(|running| job.meets(running))
+        };
+        let next = self.waiting.iter().position(may_run)?;
+        let job = self.waiting.remove(next)?;
+        self.running.push((job.keeps(), job.job.directories.clone()));
+        Some(job)
+    }
+}
+
+/// Does what it is asked on stdin until that ends. Files of its own are in this folder.
+///
+/// # Errors
+/// When its pipes fail, or it can have no threads.
+pub fn run(folder: PathBuf) -> io::Result<()> {
+    remove_old(&folder);
+    let shared = Arc::new((Mutex::new(Jobs::default()), Condvar::new()));
+    let folder = Arc::new(folder);
+    let git = Arc::new(Mutex::new(None));
+    for _ in 0..2 * AT_ONCE {
+        let (shared, folder, git) = (Arc::clone(&shared), Arc::clone(&folder), Arc::clone(&git));
+        thread::Builder::new().name("git".to_owned()).spawn(move || work(&shared, &folder, &git))?;
+    }
+    for line in io::stdin().lock().lines() {
+        let AskedOfGit { number, job } = serde_json::from_str(&line?)?;
+        let until = Until::after(Duration::from_millis(job.within_ms));
+        let (jobs, bell) = &*shared;
+        jobs.lock().unwrap_or_else(PoisonError::into_inner).waiting.push_back(WaitingJob {
+            number,
+            job,
+            until,
+        });
+        bell.notify_all();
+    }
+    shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+    remove_old(&folder);
+    Ok(())
+}
+
+/// What a worker before this one has left behind, and this one.
+fn remove_old(folder: &Path) {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!(%error, "files of our own cannot be removed");
+        }
+        _ => {}
+    }
+}
+
+fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>) {
+    let (jobs, bell) = shared;
+    loop {
+        let job = {
+            let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                if jobs.is_over {
+                    return;
+                }
+                match jobs.take() {
+                    Some(job) => break job,
+                    None => jobs = bell.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+                }
+            }
+        };
+        let kind = (job.keeps(), job.job.directories.clone());
+        let number = job.number;
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git)));
+        let report = done.unwrap_or_else(|_| GitReport::Failed("a panic; see above".to_owned()));
+        {
+            let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(at) = jobs.running.iter().position(|running| *running == kind) {
+                jobs.running.swap_remove(at);
+            }
+            bell.notify_all();
+        }
+        let mut line = crate::wire::rpc::to_json(&HeardOfGit { number, report });
+        line.push(b'\n');
+        let mut stdout = io::stdout().lock();
+        if stdout.write_all(&line).and_then(|()| stdout.flush()).is_err() {
+            // The host is gone, and the guard comes for us.
+            return;
+        }
+    }
+}
+
+fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>) -> GitReport {
+    let WaitingJob { job, until, .. } = waiting;
+    let known = git.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let git = match known.map_or_else(|| Git::find(std::env::var_os("PATH").as_deref(), until), Ok) {
+        Ok(found) => {
+            *git.lock().unwrap_or_else(PoisonError::into_inner) = Some(found.clone());
+            found
+        }
+        Err(error @ GitError::Missing(_)) => return GitReport::Unusable(error.to_string()),
+        Err(error) => return GitReport::Failed(error.to_string()),
+    };
+    carry_out(&git, job, folder, until)
+}
+
+/// Does a job with this program.
+pub fn carry_out(git: &Git, job: GitJob, folder: &Path, until: Until) -> GitReport {
+    let repository = match Repository::find(git, &job.directories, until) {
+        Ok(repository) => repository,
+        Err(NoRepository::None) => return GitReport::NoRepository,
+        Err(NoRepository::Unusable(why)) => return GitReport::Unusable(why),
+        Err(NoRepository::Failed(error)) => return GitReport::Failed(error.to_string()),
+    };
+    let done = Scratch::new(folder)
+        .map_err(GitError::from)
+        .and_then(|scratch| do_in(&repository, job.work, &scratch, until));
+    done.unwrap_or_else(|error| GitReport::Failed(error.to_string()))
+}
+
+fn do_in(
+    repository: &Repository,
+    work: GitWork,
+    scratch: &Scratch,
+    until: Until,
+) -> Result<GitReport, GitError> {
+    Ok(match work {
+        GitWork::Checkpoint { keeper, number, last, since } => {
+            let kept = checkpoints::keep(repository, scratch, (&keeper, number), last.as_ref(), until)?;
+            let compared = since.iter().map(|before| {
+                // It can still be asked for.
+                checkpoints::compare(repository, before, &kept, until).ok()
+            });
+            let since = compared.collect();
+            GitReport::Kept { root: repository.uri(), checkpoint: kept, since }
+        }
+        GitWork::Compare { before, after } => {
+            GitReport::Compared(checkpoints::compare(repository, &before, &after, until)?)
+        }
+        GitWork::Forget { keeper } => {
+            checkpoints::forget(repository, scratch, &keeper, until)?;
+            GitReport::Done
+        }
+        GitWork::Read { content, file } => {
+            let content = undo::content_of(repository, &content, &file, until)?;
+            GitReport::Content(BASE64_STANDARD.encode(content))
+        }
+        GitWork::TakeBack { files, below, own } => {
+            let folders = undo::folders(&below, &own);
+            GitReport::TakenBack(undo::take_back(repository, scratch, &files, &folders, until)?)
+        }
+    })
+}

@@ -1,0 +1,551 @@
+//! What git keeps of the folders of sessions: what was in them when a turn began, and when it ended.
+//!
+//! So it is known what a turn has changed by whatever means, and not only what its calls have said. A turn waits a moment
+//! until its folder is kept; one that could not be kept in time begins without, and what its calls say counts.
+//!
+//! Owns: when a folder is kept and for which turn, which turns cannot be told apart because they ran at the same time in one
+//! repository, what has changed from one state to another as far as that is known, and which contents were given out.
+//! Never: runs git, or waits for it longer than a turn may.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ahp_types::commands::ContentEncoding;
+use ahp_types::state::ChatOrigin;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::effects::{
+    ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource, RunId, Timer,
+};
+use super::model::{RunPhase, SessionKey};
+use super::{Host, Step};
+use crate::wire::changesets::ChangesetScope;
+use crate::wire::errors::RpcError;
+use crate::wire::uris::{content_uri, file_of_content, named_by_content};
+
+/// How long git may take where nobody waits for it.
+const WITHIN_MS: u64 = 10_000;
+
+/// So many turns of a session are remembered; the oldest go first, but for the first one.
+const TURNS_MAX: usize = 1000;
+
+/// Of so many pairs of states it is remembered what lies between them.
+const COMPARED_MAX: usize = 200;
+
+/// What git keeps of the folder of a session. Kept with the session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KeptFolder {
+    /// The `file:` URI of the repository's folder; none where there is no repository that is used.
+    pub(super) root: Option<String>,
+    /// What stands in the names of what git keeps for this session.
+    keeper: String,
+    /// What the ids of contents are made with, so that nobody can make one that was not given out.
+    secret: String,
+    /// So often something was to be kept.
+    count: u64,
+    /// The newest state; none when it is not known what has become of the folder since.
+    last: Option<Checkpoint>,
+    /// Nothing had been said in the session when the first turn of these began.
+    is_whole: bool,
+    /// The turns of which something is kept, in the order in which they began.
+    turns: Vec<KeptTurn>,
+    /// Why not all of it is known, for people.
+    pub(super) note: Option<String>,
+}
+
+/// What is kept of a turn. One that a fork has, too, is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KeptTurn {
+    /// The URI of the chat in which it ran.
+    chat: String,
+    turn: String,
+    before: Checkpoint,
+    after: Option<Checkpoint>,
+    /// Another turn ran in the repository at the same time.
+    #[serde(default)]
+    overlaps: bool,
+    /// One of another session did.
+    #[serde(default)]
+    overlaps_others: bool,
+}
+
+/// What git was asked.
+#[derive(Debug)]
+pub(super) enum AskedFor {
+    /// To keep the folder before a turn.
+    Before(ChatKey, RunId),
+    /// To keep it behind a turn.
+    Behind { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
+    /// To keep it after files were taken back.
+    Now { session: SessionKey, since: Vec<Checkpoint> },
+    /// What lies between two states.
+    Between(ComparedPair),
+    /// To let go of what was kept.
+    Nothing,
+}
+
+/// Two states of the folder of a session.
+pub(super) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
+
+/// What lies between two states.
+#[derive(Debug)]
+pub(super) enum Between {
+    /// It was asked for.
+    Asked,
+    Known(Vec<KeptChange>),
+    /// Why it cannot be known, for people.
+    Unknown(String),
+}
+
+/// What lies between states, as far as it is remembered.
+#[derive(Debug, Default)]
+pub(super) struct ComparedStates {
+    pairs: BTreeMap<ComparedPair, Between>,
+    /// What is to be asked for.
+    wanted: Vec<ComparedPair>,
+}
+
+impl ComparedStates {
+    fn keep(&mut self, pair: ComparedPair, between: Between) {
+        while self.pairs.len() >= COMPARED_MAX {
+            self.pairs.pop_first();
+        }
+        self.pairs.insert(pair, between);
+    }
+
+    /// What lies between these two; it is asked for if that is not known.
+    pub(super) fn between(&mut self, pair: &ComparedPair) -> Option<&Between> {
+        if !self.pairs.contains_key(pair) && !self.wanted.contains(pair) {
+            self.wanted.push(pair.clone());
+        }
+        self.pairs.get(pair)
+    }
+
+    /// The same, of what is known.
+    pub(super) fn known(&self, pair: &ComparedPair) -> Option<&[KeptChange]> {
+        match self.pairs.get(pair) {
+            Some(Between::Known(changes)) => Some(changes),
+            _ => None,
+        }
+    }
+}
+
+impl KeptFolder {
+    fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut KeptTurn> {
+        self.turns.iter_mut().rev().find(|kept| kept.turn == turn && kept.chat == chat)
+    }
+
+    /// From what to what all of the session has gone.
+    fn whole(&self) -> Option<(&Checkpoint, &Checkpoint)> {
+        let is_told_apart = !self.turns.iter().any(|turn| turn.overlaps_others);
+        let first = self.turns.first().filter(|_| self.is_whole && is_told_apart)?;
+        Some((&first.before, self.last.as_ref()?))
+    }
+
+    /// From what to what a turn has gone that is over. One that a fork has may have run in another chat.
+    fn of_turn(&self, chat: &str, turn: &str, is_fork: bool) -> Option<(&Checkpoint, &Checkpoint)> {
+        let mut of_chat = self.turns.iter().rev().filter(|kept| kept.turn == turn);
+        let in_chat = of_chat.clone().find(|kept| kept.chat == chat);
+        let kept = in_chat.or_else(|| of_chat.next().filter(|_| is_fork))?;
+        Some((&kept.before, kept.after.as_ref().filter(|_| !kept.overlaps)?))
+    }
+
+    fn take_in(&mut self, turn: KeptTurn) {
+        match self.turn_mut(&turn.chat, &turn.turn) {
+            Some(known) => known.after = None,
+            None => self.turns.push(turn),
+        }
+        if self.turns.len() > TURNS_MAX {
+            self.turns.remove(1);
+        }
+    }
+
+    /// What a content is called that is given out.
+    fn id_of(&self, content: &GitContent) -> String {
+        let (mode, blob) = (content.mode, &content.blob);
+        let mut hash = Sha256::new();
+        hash.update(format!("{} {mode:o} {blob}", self.secret));
+        let mut id = format!("{mode:o}-{blob}-");
+        for byte in &hash.finalize()[..16] {
+            write!(id, "{byte:02x}").unwrap_or_default();
+        }
+        id
+    }
+
+    /// The content that is called so, if it was ever given out.
+    fn content_of(&self, id: &str) -> Option<GitContent> {
+        let mut parts = id.split('-');
+        let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
+        let content = GitContent { blob: parts.next()?.to_owned(), mode };
+        (self.id_of(&content) == id).then_some(content)
+    }
+
+    /// The URI of a content of a side of a file.
+    pub(super) fn uri_of(&self, session: &str, content: &GitContent, side: &str, path: &str) -> String {
+        content_uri(session, &self.id_of(content), side, path)
+    }
+}
+
+impl Host {
+    /// Asks git, about the folders of a chat or what is kept of a session.
+    fn ask_git(
+        &mut self,
+        step: &mut Step<'_>,
+        (directories, within_ms): (Vec<String>, u64),
+        work: GitWork,
+        what: AskedFor,
+    ) -> u64 {
+        let number = self.fresh_key();
+        self.asked_of_git.insert(number, what);
+        step.say(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
+        number
+    }
+
+    /// What is asked to have the folder of a session kept.
+    fn keeping(
+        &mut self,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        since: Vec<Checkpoint>,
+    ) -> Option<GitWork> {
+        let kept = &mut self.channels.sessions.known_mut(session)?.kept;
+        if kept.keeper.is_empty() {
+            (kept.keeper, kept.secret) = (step.ids.fresh(), step.ids.fresh());
+        }
+        kept.count += 1;
+        let (keeper, number, last) = (kept.keeper.clone(), kept.count, kept.last.clone());
+        Some(GitWork::Checkpoint { keeper, number, last, since })
+    }
+
+    /// A turn begins: what is in its folder is kept first.
+    pub(super) fn keep_folder_before(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let within_ms = self.config.limits.kept_within_ms;
+        let directories = self.effective_directories(key);
+        if within_ms == 0 || directories.is_empty() {
+            return;
+        }
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
+        let Some(work) = self.keeping(step, session, Vec::new()) else { return };
+        let number = self.ask_git(step, (directories, within_ms), work, AskedFor::Before(key, run));
+        step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
+        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+            run.kept_by = Some(number);
+        }
+    }
+
+    /// The time is up for which a turn waits until its folder is kept.
+    pub(super) fn folder_is_not_kept_in_time(&mut self, step: &mut Step<'_>, number: u64) {
+        if let Some(AskedFor::Before(chat, run)) = self.asked_of_git.get(&number) {
+            let (chat, run) = (*chat, *run);
+            // What comes later is not what was there before the turn.
+            self.asked_of_git.insert(number, AskedFor::Nothing);
+            let why = "the folder could not be kept in time before the last turn".to_owned();
+            self.folder_was_not_kept(step, (chat, run), Some(why), false);
+        }
+    }
+
+    /// A turn begins without its folder being kept.
+    fn folder_was_not_kept(
+        &mut self,
+        step: &mut Step<'_>,
+        (key, run): (ChatKey, RunId),
+        note: Option<String>,
+        has_repository: bool,
+    ) {
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let session = chat.session;
+        if let Some(of_session) = self.channels.sessions.known_mut(session) {
+            let kept = &mut of_session.kept;
+            if !has_repository {
+                kept.root = kept.root.take().filter(|_| note.is_some());
+            }
+            (kept.note, kept.last) = (note, None);
+            self.unsaved.insert(session.into());
+            self.files_may_have_changed(session, true);
+        }
+        self.turn_waits_no_more(step, key, run);
+    }
+
+    fn turn_waits_no_more(&mut self, step: &mut Step<'_>, key: ChatKey, id: RunId) {
+        let run = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut());
+        if let Some(run) = run.filter(|run| run.id == id && run.kept_by.is_some()) {
+            run.kept_by = None;
+            self.advance(step, key);
+        }
+    }
+
+    /// Something is heard of what git was asked.
+    pub(super) fn git_reports(&mut self, step: &mut Step<'_>, number: u64, report: GitReport) {
+        match self.asked_of_git.remove(&number) {
+            Some(AskedFor::Before(chat, run)) => self.folder_is_kept_before(step, (chat, run), report),
+            Some(AskedFor::Behind { session, chat, turn, since }) => {
+                let after = self.folder_is_kept(session, since, report);
+                let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+                    kept.after = after;
+                }
+            }
+            Some(AskedFor::Now { session, since }) => {
+                self.folder_is_kept(session, since, report);
+            }
+            Some(AskedFor::Between(pair)) => {
+                let session = pair.0;
+                let between = match report {
+                    GitReport::Compared(changes) => Between::Known(changes),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => Between::Unknown(why),
+                    _ => Between::Unknown("the repository is not there any more".to_owned()),
+                };
+                self.changes.compared.keep(pair, between);
+                self.files_may_have_changed(session, true);
+            }
+            Some(AskedFor::Nothing) | None => {}
+        }
+    }
+
+    fn folder_is_kept_before(
+        &mut self,
+        step: &mut Step<'_>,
+        (key, run): (ChatKey, RunId),
+        report: GitReport,
+    ) {
+        let (root, checkpoint) = match report {
+            GitReport::Kept { root, checkpoint, .. } => (root, checkpoint),
+            GitReport::Unusable(why) => return self.folder_was_not_kept(step, (key, run), Some(why), false),
+            GitReport::Failed(why) => return self.folder_was_not_kept(step, (key, run), Some(why), true),
+            _ => return self.folder_was_not_kept(step, (key, run), None, false),
+        };
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let session = chat.session;
+        let is_its = chat.run.as_ref().is_some_and(|it| it.id == run);
+        let turn = chat.conversation.state().active_turn.as_ref().filter(|_| is_its);
+        let turn = turn.map(|turn| (chat.channel.uri.clone(), turn.id.clone()));
+        let is_new = |chat: ChatKey| {
+            let chat = self.channels.chats.known(chat);
+            chat.is_some_and(|chat| chat.all_turns().next().is_none() && chat.removed_turns.is_empty())
+        };
+        let is_whole = self.chats_of(session).into_iter().all(is_new);
+        if let Some((chat, turn)) = turn {
+            let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+            let kept = &mut of_session.kept;
+            if kept.root.as_ref() != Some(&root) {
+                // It works elsewhere from here on, and what was kept before is not of the same files.
+                kept.is_whole = is_whole;
+                kept.turns.clear();
+            }
+            kept.root = Some(root);
+            kept.note = None;
+            kept.last = Some(checkpoint.clone());
+            let (overlaps, overlaps_others) = (false, false);
+            kept.take_in(KeptTurn { chat, turn, before: checkpoint, after: None, overlaps, overlaps_others });
+            self.unsaved.insert(session.into());
+            self.files_may_have_changed(session, true);
+        }
+        self.turn_waits_no_more(step, key, run);
+    }
+
+    /// The folder of a session is kept as it is now, or is not.
+    fn folder_is_kept(
+        &mut self,
+        session: SessionKey,
+        since: Vec<Checkpoint>,
+        report: GitReport,
+    ) -> Option<Checkpoint> {
+        let of_session = self.channels.sessions.known_mut(session)?;
+        let (after, note) = match report {
+            GitReport::Kept { checkpoint, since: compared, .. } => {
+                for (before, changes) in since.into_iter().zip(compared) {
+                    if let Some(changes) = changes {
+                        let pair = (session, before, checkpoint.clone());
+                        self.changes.compared.keep(pair, Between::Known(changes));
+                    }
+                }
+                (Some(checkpoint), None)
+            }
+            GitReport::Failed(why) | GitReport::Unusable(why) => (None, Some(why)),
+            _ => (None, Some("the repository is not there any more".to_owned())),
+        };
+        of_session.kept.last.clone_from(&after);
+        of_session.kept.note = note;
+        self.unsaved.insert(session.into());
+        self.files_may_have_changed(session, true);
+        after
+    }
+
+    /// A turn that was over goes on: what is behind it is not known yet.
+    pub(super) fn turn_goes_on(&mut self, key: ChatKey) {
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let session = chat.session;
+        let Some(turn) = &chat.conversation.state().active_turn else { return };
+        let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
+        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+            kept.after = None;
+            self.unsaved.insert(session.into());
+        }
+    }
+
+    /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
+    pub(super) fn keep_folder_behind(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let directories = self.effective_directories(key);
+        let Some(chat) = self.channels.chats.known(key).filter(|_| self.config.limits.kept_within_ms > 0)
+        else {
+            return;
+        };
+        let session = chat.session;
+        let Some(turn) = chat.conversation.history().last() else { return };
+        let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
+        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let kept = &mut of_session.kept;
+        let Some(before) = kept.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
+        let mut since = vec![before];
+        since.extend(kept.turns.first().map(|first| first.before.clone()));
+        since.dedup();
+        let Some(work) = self.keeping(step, session, since.clone()) else { return };
+        let behind = AskedFor::Behind { session, chat, turn, since };
+        self.ask_git(step, (directories, WITHIN_MS), work, behind);
+    }
+
+    /// Files of a session were taken back: what is in its folder now is kept.
+    pub(super) fn keep_folder_now(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        let Some(of_session) = self.channels.sessions.known(session) else { return };
+        let Some(root) = of_session.kept.root.clone() else { return };
+        let since: Vec<Checkpoint> =
+            of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
+        let Some(work) = self.keeping(step, session, since.clone()) else { return };
+        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
+    }
+
+    /// A session is gone: what was kept for it may go.
+    pub(super) fn forget_kept_folder(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        let Some(of_session) = self.channels.sessions.known(session) else { return };
+        let kept = &of_session.kept;
+        let Some(root) = kept.root.clone().filter(|_| !kept.keeper.is_empty()) else { return };
+        let work = GitWork::Forget { keeper: kept.keeper.clone() };
+        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Nothing);
+    }
+
+    /// The agent of a chat begins to work: if that of another one works in the same repository, nobody can tell which of
+    /// them has changed what.
+    pub(super) fn note_overlaps(&mut self, key: ChatKey) {
+        if self.config.limits.kept_within_ms == 0 {
+            return;
+        }
+        let works =
+            |chat: &super::model::Chat| chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
+        let others: Vec<ChatKey> = self
+            .channels
+            .chats
+            .iter()
+            .filter(|(other, chat)| **other != key && works(chat) && self.share_a_repository(key, **other))
+            .map(|(other, _)| *other)
+            .collect();
+        for other in others {
+            let sessions = [key, other].map(|chat| self.channels.chats.known(chat).map(|chat| chat.session));
+            let are_others = sessions[0] != sessions[1];
+            for (chat, session) in [key, other].into_iter().zip(sessions) {
+                let turn = self.channels.chats.known(chat).and_then(|chat| {
+                    let turn = chat.conversation.state().active_turn.as_ref()?;
+                    Some((chat.channel.uri.clone(), turn.id.clone()))
+                });
+                let Some(((chat, turn), session)) = turn.zip(session) else { continue };
+                let Some(of_session) = self.channels.sessions.known_mut(session) else { continue };
+                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+                    kept.overlaps = true;
+                    kept.overlaps_others |= are_others;
+                    self.unsaved.insert(session.into());
+                }
+            }
+        }
+    }
+
+    /// Whether two chats work in one repository, as far as that is known.
+    fn share_a_repository(&self, one: ChatKey, other: ChatKey) -> bool {
+        let folders = |chat: ChatKey| {
+            let session = self.channels.chats.known(chat).map(|chat| chat.session);
+            let session = session.and_then(|session| self.channels.sessions.known(session));
+            let root = session.and_then(|session| session.kept.root.clone());
+            root.map_or_else(|| self.effective_directories(chat), |root| vec![root])
+        };
+        let below = |one: &str, other: &str| {
+            let other = other.trim_end_matches('/');
+            one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let (one, other) = (folders(one), folders(other));
+        one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
+    }
+
+    /// Whether git is asked for something that must be known of a session that stays in memory.
+    pub(super) fn asks_git_for(&self, session: &super::model::Session) -> bool {
+        let key = self.find_session(&session.channel.uri);
+        self.asked_of_git.values().any(|asked| match asked {
+            AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
+            AskedFor::Between((session, ..)) => Some(*session) == key,
+            AskedFor::Before(..) | AskedFor::Nothing => false,
+        })
+    }
+
+    /// Whether it will be known soon what a turn of this session has changed, or the turn of this id.
+    pub(super) fn is_being_kept(&self, key: SessionKey, of: Option<&str>) -> bool {
+        self.asked_of_git.values().any(|asked| match asked {
+            AskedFor::Behind { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
+            AskedFor::Now { session, .. } => *session == key && of.is_none(),
+            _ => false,
+        })
+    }
+
+    /// Whether the folder of a turn that is over is being kept.
+    pub(super) fn keeps_folders(&self) -> bool {
+        self.asked_of_git.values().any(|asked| matches!(asked, AskedFor::Behind { .. }))
+    }
+
+    /// Asks for what lies between states that somebody looks at.
+    pub(super) fn compare_what_is_wanted(&mut self, step: &mut Step<'_>) {
+        for pair in std::mem::take(&mut self.changes.compared.wanted) {
+            let session = self.channels.sessions.known(pair.0);
+            let Some(root) = session.and_then(|session| session.kept.root.clone()) else { continue };
+            self.changes.compared.keep(pair.clone(), Between::Asked);
+            let (_, before, after) = pair.clone();
+            let work = GitWork::Compare { before, after };
+            self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Between(pair));
+        }
+    }
+
+    /// From what to what that has gone which a changeset is of; none where only calls tell that.
+    pub(super) fn kept_states(&self, key: SessionKey, scope: &ChangesetScope) -> Option<ComparedPair> {
+        let kept = &self.channels.sessions.known(key)?.kept;
+        kept.root.as_ref()?;
+        let (before, after) = match scope {
+            ChangesetScope::Session => kept.whole()?,
+            ChangesetScope::Turn(id) => {
+                let chat = self.channels.chats.known(self.chat_of_turn(key, id)?)?;
+                chat.conversation.history().get(id)?;
+                let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
+                kept.of_turn(&chat.channel.uri, id, is_fork)?
+            }
+        };
+        Some((key, before.clone(), after.clone()))
+    }
+
+    /// What is asked of a content that git keeps; none where a URI is of no such content.
+    ///
+    /// # Errors
+    /// `-32008` when it was never given out, or its session is not there.
+    pub(super) fn kept_content(
+        &self,
+        uri: &str,
+        encoding: Option<Option<ContentEncoding>>,
+    ) -> Result<Option<Resource>, RpcError> {
+        let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
+        let Some(key) = self.find(&channel).and_then(|channel| channel.session()) else { return Ok(None) };
+        let gone = || RpcError::resource_not_found(uri);
+        let kept = &self.channels.sessions.known(key).ok_or_else(gone)?.kept;
+        let content = kept.content_of(&id).ok_or_else(gone)?;
+        let root = kept.root.clone().ok_or_else(gone)?;
+        let file = file_of_content(uri).unwrap_or_default();
+        Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
+    }
+}

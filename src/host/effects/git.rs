@@ -1,0 +1,153 @@
+//! What the core asks to be done with repositories of git, and what it hears of that.
+//!
+//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two states of a folder is.
+//! Never: runs anything, or knows how git is asked.
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::edits::LineCounts;
+
+/// Something to be done with the repository that some directories are in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitJob {
+    /// The `file:` URIs of the directories.
+    pub directories: Vec<String>,
+    /// How long it may take.
+    pub within_ms: u64,
+    /// What.
+    pub work: GitWork,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GitWork {
+    /// Keep what is in the folder now.
+    Checkpoint {
+        /// What of the session stands in the names of the refs that keep it.
+        keeper: String,
+        /// Which of them this is; later ones have greater numbers.
+        number: u64,
+        /// The last one of the session: where nothing has changed since, it is taken again.
+        last: Option<Checkpoint>,
+        /// Earlier ones: what has changed since each of them is told, too.
+        since: Vec<Checkpoint>,
+    },
+    /// What has changed from one to the other.
+    Compare {
+        /// The earlier one.
+        before: Checkpoint,
+        /// The later one.
+        after: Checkpoint,
+    },
+    /// The session is gone: what was kept for it is wanted no more.
+    Forget {
+        /// See [`GitWork::Checkpoint`].
+        keeper: String,
+    },
+    /// A content that was given out.
+    Read {
+        /// What git calls it.
+        content: GitContent,
+        /// The `file:` URI of the file that it is of.
+        file: String,
+    },
+    /// Files that are to be what they were before.
+    TakeBack {
+        /// The files.
+        files: Vec<GitTaken>,
+        /// The URIs of the folders below which files may be changed.
+        below: Vec<String>,
+        /// The paths of what is the host's own: it is never changed.
+        own: Vec<String>,
+    },
+}
+
+/// A state of a folder that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// What git calls it.
+    pub commit: String,
+    /// What it calls the files in it.
+    pub tree: String,
+    /// So many files were too large, or too many, for their contents to be kept.
+    #[serde(default, skip_serializing_if = "is_none_left_out")]
+    pub left_out: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none_left_out(count: &usize) -> bool {
+    *count == 0
+}
+
+/// What git calls a content of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GitContent {
+    /// Its id; empty where the content is not kept.
+    pub blob: String,
+    /// Its mode: whether it is a link, or a program.
+    pub mode: u32,
+}
+
+impl GitContent {
+    /// The mode of a link.
+    pub const LINK: u32 = 0o120_000;
+
+    /// Whether it is a link, so that the content is where that leads.
+    pub fn is_link(&self) -> bool {
+        self.mode == Self::LINK
+    }
+}
+
+/// What has become of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptChange {
+    /// Its `file:` URI; of one that is not there any more, the URI that it had.
+    pub file: String,
+    /// What it was called before, if that was otherwise.
+    pub renamed_from: Option<String>,
+    /// What was in it; none when it was not there.
+    pub before: Option<GitContent>,
+    /// What is in it; none when it is not there.
+    pub after: Option<GitContent>,
+    /// What has become of its lines; none where it has none.
+    pub lines: Option<LineCounts>,
+}
+
+/// A file that is to be what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitTaken {
+    /// Its `file:` URI.
+    pub file: String,
+    /// What must be in it now; none when it must not be there.
+    pub now: Option<GitContent>,
+    /// What is to be in it; none when it is not to be there.
+    pub wanted: Option<GitContent>,
+}
+
+/// What is heard of a [`GitJob`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GitReport {
+    /// There is no repository: nothing is to be said about that.
+    NoRepository,
+    /// There is one, and it is not used, or git is not there; why, for people.
+    Unusable(String),
+    /// It was not done; why, for people.
+    Failed(String),
+    /// What is in the folder is kept.
+    Kept {
+        /// The `file:` URI of the repository's folder.
+        root: String,
+        /// By this name.
+        checkpoint: Checkpoint,
+        /// What has changed since each of those that were asked about; none where that is not known.
+        since: Vec<Option<Vec<KeptChange>>>,
+    },
+    /// What has changed.
+    Compared(Vec<KeptChange>),
+    /// A content; in base64.
+    Content(String),
+    /// What has become of each of the files: why nothing was done to it, for people, if nothing was.
+    TakenBack(Vec<Option<String>>),
+    /// It is done, and nothing else is to be said.
+    Done,
+}

@@ -1,0 +1,321 @@
+//! What git is asked, and the process that runs it.
+//!
+//! Owns: starting that process when something is asked for the first time, and again when it has ended; what waits for it;
+//! and that everything that was asked is answered once, whatever becomes of it.
+//! Never: runs git by itself, or waits on the loop's thread.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ahp_types::commands::ContentEncoding;
+use base64::prelude::{Engine, BASE64_STANDARD};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::ChildStdout;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::resources::{content_frame, JobOutcome};
+use crate::backend::acp::guards::GuardProgram;
+use crate::backend::acp::process::{AgentStdin, Process};
+use crate::git::worker::{AskedOfGit, HeardOfGit};
+use crate::host::effects::{
+    ConnectionId, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource, TakeBack,
+};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::{to_json, RequestId};
+
+/// The mode of this program in which it runs git.
+pub const MODE: &str = "run-git";
+
+/// How long the process may be silent about something whose own time is up.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a content may take that a client reads.
+const READ_WITHIN_MS: u64 = 10_000;
+
+/// How long files may take that become what they were.
+const TAKEN_WITHIN_MS: u64 = 60_000;
+
+/// Something that is heard of the process.
+#[derive(Debug)]
+pub enum GitNews {
+    /// It has answered.
+    Heard(HeardOfGit),
+    /// It has ended; with which of them it was.
+    Ended(u64),
+    /// It should have answered by now.
+    Overdue(u64),
+}
+
+/// Who wants to know.
+#[derive(Debug)]
+enum AskedBy {
+    /// The core, under this number.
+    Core(u64),
+    /// A client that reads a content, or wants to know what is known of it.
+    Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
+    /// A client that has files taken back.
+    Taker { connection: ConnectionId, id: RequestId, taken: Box<TakeBack> },
+}
+
+/// What has come of something.
+#[derive(Debug)]
+pub enum GitOutcome {
+    /// The core is told.
+    Core(Input),
+    /// A client is answered.
+    Client(ConnectionId, JobOutcome),
+}
+
+/// The process, while it runs.
+#[derive(Debug)]
+struct RunningGit {
+    /// Which one it is.
+    number: u64,
+    /// Ends when this is dropped.
+    lines: mpsc::UnboundedSender<Vec<u8>>,
+}
+
+/// What git is asked.
+#[derive(Debug)]
+pub struct GitAsker {
+    guard: Option<GuardProgram>,
+    /// Where files of its own are.
+    folder: PathBuf,
+    /// What is the host's own.
+    own: Vec<String>,
+    process: Option<RunningGit>,
+    waiting: BTreeMap<u64, AskedBy>,
+    last: u64,
+    news: mpsc::UnboundedSender<GitNews>,
+    stop: CancellationToken,
+    running: watch::Sender<usize>,
+}
+
+impl GitAsker {
+    /// Asks nothing yet.
+    pub fn new(
+        guard: Option<GuardProgram>,
+        folder: PathBuf,
+        own: &[PathBuf],
+    ) -> (Self, mpsc::UnboundedReceiver<GitNews>) {
+        let (news, heard) = mpsc::unbounded_channel();
+        let own = own.iter().filter_map(|path| path.to_str().map(str::to_owned)).collect();
+        let (running, _) = watch::channel(0);
+        let (waiting, stop) = (BTreeMap::new(), CancellationToken::new());
+        (Self { guard, folder, own, process: None, waiting, last: 0, news, stop, running }, heard)
+    }
+
+    /// Asks something for the core. Must be called inside a tokio runtime.
+    pub fn ask(&mut self, number: u64, job: GitJob) {
+        self.send(AskedBy::Core(number), job);
+    }
+
+    /// Asks what a client has asked for, if that is something for git; gives it back else.
+    pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) -> Option<Resource> {
+        match resource {
+            Resource::Kept { uri, root, content, file, encoding } => {
+                let work = GitWork::Read { content, file };
+                let job = GitJob { directories: vec![root], within_ms: READ_WITHIN_MS, work };
+                self.send(AskedBy::Reader { connection, id, uri, encoding }, job);
+                None
+            }
+            Resource::TakeBack { taken, below } => {
+                let Some(root) = taken.root.clone() else { return Some(Resource::TakeBack { taken, below }) };
+                let files: Vec<GitTaken> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
+                let work = GitWork::TakeBack { files, below, own: self.own.clone() };
+                let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
+                self.send(AskedBy::Taker { connection, id, taken }, job);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    fn send(&mut self, by: AskedBy, job: GitJob) {
+        self.last += 1;
+        let number = self.last;
+        self.waiting.insert(number, by);
+        let within = Duration::from_millis(job.within_ms) + GRACE;
+        let mut line = to_json(&AskedOfGit { number, job });
+        line.push(b'\n');
+        let failed = match self.started() {
+            Ok(process) => process.lines.send(line).is_err(),
+            Err(error) => {
+                tracing::warn!("git cannot be run: {error:#}");
+                true
+            }
+        };
+        let news = self.news.clone();
+        if failed {
+            return tell(&news, GitNews::Overdue(number));
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(within).await;
+            tell(&news, GitNews::Overdue(number));
+        });
+    }
+
+    /// The process; it is started if there is none.
+    fn started(&mut self) -> anyhow::Result<&RunningGit> {
+        let running = match self.process.take() {
+            Some(running) if !running.lines.is_closed() => running,
+            _ => {
+                self.last += 1;
+                let number = self.last;
+                let Some(guard) = &self.guard else { anyhow::bail!("this host starts no programs") };
+                let mut command = guard.command();
+                command.arg("--").arg(guard.program()).arg(MODE).arg(&self.folder);
+                let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
+                let (lines, wanted) = mpsc::unbounded_channel();
+                tokio::spawn(write(stdin, wanted, self.stop.child_token()));
+                let counted = CountedGit::new(&self.running);
+                tokio::spawn(hear(
+                    (number, process, counted),
+                    stdout,
+                    self.news.clone(),
+                    self.stop.child_token(),
+                ));
+                RunningGit { number, lines }
+            }
+        };
+        Ok(self.process.insert(running))
+    }
+
+    /// Takes news in; what comes of that.
+    pub fn hear(&mut self, news: GitNews) -> Vec<GitOutcome> {
+        match news {
+            GitNews::Heard(HeardOfGit { number, report }) => {
+                self.outcome(number, report).into_iter().collect()
+            }
+            GitNews::Overdue(number) => {
+                if !self.waiting.contains_key(&number) {
+                    return Vec::new();
+                }
+                // What hangs in it would hang for ever.
+                self.process = None;
+                let report = GitReport::Failed("git does not answer".to_owned());
+                self.outcome(number, report).into_iter().collect()
+            }
+            GitNews::Ended(process) => {
+                if self.process.as_ref().is_some_and(|running| running.number == process) {
+                    self.process = None;
+                }
+                // Those that were asked of it, and not of another one since.
+                let lost: Vec<u64> = match &self.process {
+                    Some(running) => {
+                        self.waiting.range(..running.number).map(|(number, _)| *number).collect()
+                    }
+                    None => self.waiting.keys().copied().collect(),
+                };
+                let failed = || GitReport::Failed("the process that runs git has ended".to_owned());
+                lost.into_iter().filter_map(|number| self.outcome(number, failed())).collect()
+            }
+        }
+    }
+
+    fn outcome(&mut self, number: u64, report: GitReport) -> Option<GitOutcome> {
+        Some(match self.waiting.remove(&number)? {
+            AskedBy::Core(number) => GitOutcome::Core(Input::Git(number, report)),
+            AskedBy::Reader { connection, id, uri, encoding } => {
+                let content = match report {
+                    GitReport::Content(content) => BASE64_STANDARD.decode(content).ok(),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => {
+                        tracing::debug!(why, "a content cannot be read");
+                        None
+                    }
+                    _ => None,
+                };
+                let frame = match content {
+                    Some(content) => content_frame(id, &uri, content, encoding),
+                    None => Frame::Error { id: Some(id), error: RpcError::resource_not_found(&uri) },
+                };
+                GitOutcome::Client(connection, JobOutcome::Frame(frame))
+            }
+            AskedBy::Taker { connection, id, taken } => {
+                let told = |why: Option<String>| why.map_or(FileTaken::Done, FileTaken::Refused);
+                let outcomes = match report {
+                    GitReport::TakenBack(outcomes) => outcomes.into_iter().map(told).collect(),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => {
+                        vec![FileTaken::Refused(why); taken.files.len()]
+                    }
+                    _ => vec![FileTaken::Refused("there is no repository".to_owned()); taken.files.len()],
+                };
+                let input = Input::TakenBack { connection, id, taken, outcomes };
+                GitOutcome::Client(connection, JobOutcome::Core(Box::new(input)))
+            }
+        })
+    }
+
+    /// Nothing is waited for.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Ends the process, for good; done when nothing of it is left.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        // Cannot fail: the sender is ours.
+        self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
+    }
+}
+
+/// A process that has not quite ended.
+#[derive(Debug)]
+struct CountedGit(watch::Sender<usize>);
+
+impl CountedGit {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for CountedGit {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+fn tell(news: &mpsc::UnboundedSender<GitNews>, what: GitNews) {
+    if news.send(what).is_err() {
+        tracing::debug!("nobody listens to git any more");
+    }
+}
+
+/// Says the lines to the process, until there are no more; that ends it.
+async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>>, stop: CancellationToken) {
+    loop {
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            () = stop.cancelled() => None,
+        };
+        let Some(line) = line else { return };
+        if stdin.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hears the process until it ends.
+async fn hear(
+    (number, process, counted): (u64, Process, CountedGit),
+    stdout: ChildStdout,
+    news: mpsc::UnboundedSender<GitNews>,
+    stop: CancellationToken,
+) {
+    let mut lines = BufReader::new(stdout).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        match serde_json::from_str(&line) {
+            Ok(heard) => tell(&news, GitNews::Heard(heard)),
+            Err(error) => {
+                tracing::error!(%error, "a mistake of this program: what runs git cannot be understood")
+            }
+        }
+    }
+    let how = process.ended(stop).await;
+    tracing::debug!(how, "the process that runs git has ended");
+    tell(&news, GitNews::Ended(number));
+    drop(counted);
+}

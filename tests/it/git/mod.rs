@@ -1,0 +1,332 @@
+//! Changesets of sessions that work in repositories of git.
+//!
+//! Owns: a repository that knows nothing of the configuration of whoever runs the tests, and a host that finds git.
+//! Never: writes outside of folders of its own.
+
+mod model;
+mod programs;
+mod trust;
+mod turns;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+use crate::support::{program, Process};
+
+/// Where git is found.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+const SESSION: &str = "ahp-session:/s";
+const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
+
+/// A folder with a repository in it, and a home.
+pub struct Repository {
+    _folder: TempDir,
+    pub root: PathBuf,
+    /// What is the repository's own.
+    own: PathBuf,
+    pub home: PathBuf,
+    pub state: PathBuf,
+}
+
+/// What may be inherited of the environment, and what is said of git.
+pub fn environment(home: &Path) -> [(&'static str, PathBuf); 5] {
+    [
+        ("PATH", PATH.into()),
+        ("HOME", home.to_owned()),
+        ("GIT_CONFIG_GLOBAL", home.join("gitconfig")),
+        ("GIT_CONFIG_NOSYSTEM", "1".into()),
+        ("XDG_CONFIG_HOME", home.to_owned()),
+    ]
+}
+
+impl Repository {
+    /// With nothing in it.
+    pub fn empty() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().canonicalize().unwrap();
+        let (root, home) = (top.join("work tree"), top.join("home"));
+        for folder in [&root, &home] {
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(home.join("gitconfig"), "[user]\n name = A\n email = a@b\n[init]\n defaultBranch = main\n")
+            .unwrap();
+        let repository =
+            Self { _folder: folder, state: top.join("state"), own: root.join(".git"), root, home };
+        repository.git(&["init", "-q"]);
+        repository
+    }
+
+    /// With these files committed.
+    pub fn with(files: &[(&str, &str)]) -> Self {
+        let repository = Self::empty();
+        for (name, text) in files {
+            repository.write(name, text);
+        }
+        repository.commit();
+        repository
+    }
+
+    pub fn git(&self, arguments: &[&str]) -> String {
+        self.git_in(&self.root, arguments)
+    }
+
+    /// Whatever comes of it.
+    pub fn try_git_in(&self, folder: &Path, arguments: &[&str]) -> Output {
+        let mut git = Command::new("git");
+        git.args(["-c", "protocol.file.allow=always"]).args(arguments).current_dir(folder).env_clear();
+        git.envs(environment(&self.home)).output().unwrap()
+    }
+
+    pub fn git_in(&self, folder: &Path, arguments: &[&str]) -> String {
+        let output = self.try_git_in(folder, arguments);
+        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub fn commit(&self) {
+        self.git(&["add", "-A"]);
+        self.git(&["commit", "-q", "-m", "x", "--allow-empty"]);
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// The refs that keep what is ours.
+    pub fn our_refs(&self) -> Vec<String> {
+        let refs = self.git(&["for-each-ref", "--format=%(refname)", "refs/ahp-sidecar"]);
+        refs.lines().map(str::to_owned).collect()
+    }
+
+    /// Everything in the repository that is the user's, but for what it has as objects.
+    pub fn of_the_user(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        let mut folders = vec![self.own.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_str().unwrap();
+                if path.is_dir() && !["objects", "ahp-sidecar"].contains(&name) {
+                    folders.push(path);
+                } else if path.is_file() {
+                    found.insert(path.clone(), fs::read(&path).unwrap());
+                }
+            }
+        }
+        found
+    }
+}
+
+pub fn uri(path: &Path) -> String {
+    ahp_sidecar::files::uris::uri_of(path)
+}
+
+/// A host, and a client that follows a session which works in a repository.
+pub struct Talk {
+    pub process: Process,
+    seq: u64,
+    id: u64,
+    /// What was heard and is of no answer.
+    pub heard: Vec<Value>,
+}
+
+impl Talk {
+    /// A host that keeps its sessions, with these variables besides.
+    pub fn open(repository: &Repository, more: &[(&str, &str)]) -> Self {
+        let mut command = program();
+        command.arg("--state-dir").arg(&repository.state).arg("--exclusive");
+        command.envs(environment(&repository.home)).envs(more.iter().copied());
+        let mut talk = Self { process: Process::spawn(command), seq: 0, id: 0, heard: Vec::new() };
+        let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
+        talk.ask("initialize", &hello);
+        talk
+    }
+
+    /// The same with a session in the repository.
+    pub fn begin(repository: &Repository) -> Self {
+        let mut talk = Self::open(repository, &[]);
+        talk.create(SESSION, &repository.root);
+        talk
+    }
+
+    pub fn create(&mut self, session: &str, folder: &Path) {
+        let params = json!({ "channel": session, "workingDirectories": [uri(folder)] });
+        self.ask("createSession", &params);
+        self.follow(session);
+    }
+
+    /// Asks, and gives the answer back.
+    pub fn ask(&mut self, method: &str, params: &Value) -> Value {
+        self.id += 1;
+        let id = self.id;
+        self.process
+            .say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+        loop {
+            let message = self.process.next();
+            if message["id"] == id {
+                return message;
+            }
+            self.heard.push(message);
+        }
+    }
+
+    pub fn follow(&mut self, channel: &str) -> Value {
+        self.ask("subscribe", &json!({ "channel": channel }))["result"]["snapshot"]["state"].clone()
+    }
+
+    pub fn dispatch(&mut self, channel: &str, action: &Value) {
+        self.seq += 1;
+        let params = json!({ "channel": channel, "clientSeq": self.seq, "action": action });
+        let message = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params });
+        self.process.say(&message.to_string());
+    }
+
+    /// Waits for an action on a channel.
+    pub fn until(&mut self, channel: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let wanted = |message: &Value| {
+            let params = &message["params"];
+            message["method"] == "action" && params["channel"] == channel && is_it(&params["action"])
+        };
+        loop {
+            if let Some(at) = self.heard.iter().position(wanted) {
+                let found = self.heard.remove(at);
+                return found["params"]["action"].clone();
+            }
+            let message = self.process.next();
+            self.heard.push(message);
+        }
+    }
+
+    pub fn start(&mut self, chat: &str, turn: &str, script: &str) {
+        let message = json!({ "text": script, "origin": { "kind": "user" } });
+        let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
+        self.dispatch(chat, &action);
+    }
+
+    /// Begins a turn in which, when its first steps are done, this is done behind its back; and waits for its end.
+    pub fn turn(&mut self, turn: &str, script: &str, behind_its_back: impl FnOnce()) {
+        self.turn_in(CHAT, turn, script, behind_its_back);
+    }
+
+    pub fn turn_in(&mut self, chat: &str, turn: &str, script: &str, behind_its_back: impl FnOnce()) {
+        self.follow(chat);
+        self.start(chat, turn, &format!("{script}\n/ask go"));
+        let call = self.asked(chat);
+        behind_its_back();
+        self.allow(chat, turn, &call);
+        self.until(chat, |action| action["type"] == "chat/turnComplete");
+    }
+
+    /// Waits until a call asks for a permission; which one.
+    pub fn asked(&mut self, chat: &str) -> String {
+        let ready = self
+            .until(chat, |action| action["type"] == "chat/toolCallReady" && action["confirmed"].is_null());
+        ready["toolCallId"].as_str().unwrap().to_owned()
+    }
+
+    pub fn allow(&mut self, chat: &str, turn: &str, call: &str) {
+        let action =
+            json!({ "type": "chat/toolCallConfirmed", "turnId": turn, "toolCallId": call, "approved": true });
+        self.dispatch(chat, &action);
+    }
+
+    /// The state of a changeset, when it is computed.
+    pub fn changeset(&mut self, what: &str) -> Value {
+        let channel = format!("{SESSION}/changeset/{what}");
+        loop {
+            let state = self.follow(&channel);
+            assert!(state.is_object(), "{channel} is not there");
+            self.ask("ping", &json!({ "channel": "ahp-root://" }));
+            self.process.say(
+                &json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": { "channel": channel } })
+                    .to_string(),
+            );
+            if state["status"] != "computing" {
+                return state;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// What a changeset shows: of each file what it was called, what was in it, and what is in it, with its counts.
+    pub fn files(&mut self, repository: &Repository, what: &str) -> Vec<ShownFile> {
+        let state = self.changeset(what);
+        assert_eq!(state["status"], "ready", "{state}");
+        let files = state["files"].as_array().unwrap().clone();
+        let mut shown: Vec<ShownFile> = files.iter().map(|file| self.shown(repository, file)).collect();
+        shown.sort();
+        shown
+    }
+
+    fn shown(&mut self, repository: &Repository, file: &Value) -> ShownFile {
+        let mut side = |name: &str| {
+            let side = &file["edit"][name];
+            let uri = side["uri"].as_str()?;
+            let path = ahp_sidecar::files::uris::path_of(uri).unwrap();
+            let name = path.strip_prefix(&repository.root).unwrap().to_str().unwrap().to_owned();
+            Some((name, self.content(side["content"]["uri"].as_str().unwrap())))
+        };
+        let (before, after) = (side("before"), side("after"));
+        let diff = &file["edit"]["diff"];
+        let counts =
+            diff.is_object().then(|| (diff["added"].as_i64().unwrap(), diff["removed"].as_i64().unwrap()));
+        ShownFile { before, after, counts }
+    }
+
+    /// A content, as text where it is text.
+    pub fn content(&mut self, uri: &str) -> String {
+        let answer = self.ask("resourceRead", &json!({ "channel": "ahp-root://", "uri": uri }));
+        match answer["result"]["data"].as_str() {
+            Some(data) => data.to_owned(),
+            None => format!("error {}", answer["error"]["code"]),
+        }
+    }
+
+    pub fn invoke(&mut self, what: &str, operation: &str, target: Option<&str>) -> Value {
+        let channel = format!("{SESSION}/changeset/{what}");
+        self.changeset(what);
+        let mut params = json!({ "channel": channel, "operationId": operation });
+        if let Some(uri) = target {
+            params["target"] = json!({ "kind": "resource", "resource": uri });
+        }
+        self.ask("invokeChangesetOperation", &params)
+    }
+
+    /// The descriptions of the rows of the session, by their kinds.
+    pub fn rows(&mut self) -> BTreeMap<String, String> {
+        let state = self.follow(SESSION);
+        let rows = state["changesets"].as_array().cloned().unwrap_or_default();
+        let text = |row: &Value, member: &str| row[member].as_str().unwrap_or_default().to_owned();
+        rows.iter().map(|row| (text(row, "changeKind"), text(row, "description"))).collect()
+    }
+}
+
+/// A file as a changeset shows it: what it was called and what was in it, and the same now; and its counts of lines.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShownFile {
+    pub before: Option<(String, String)>,
+    pub after: Option<(String, String)>,
+    pub counts: Option<(i64, i64)>,
+}
+
+/// One that is called the same before and after; empty where it was not or is not there.
+pub fn changed(name: &str, before: &str, after: &str, counts: (i64, i64)) -> ShownFile {
+    let side = |text: &str| (!text.is_empty()).then(|| (name.to_owned(), text.to_owned()));
+    ShownFile { before: side(before), after: side(after), counts: Some(counts) }
+}

@@ -1,0 +1,349 @@
+//! What git says of a folder, against full copies of it.
+//!
+//! Owns: folders in which anything may have happened, and a model that knows each file's bytes.
+//! Never: starts a host: what keeps, compares and takes back is asked directly.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use ahp_sidecar::files::uris::path_of;
+use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::worker::carry_out;
+use ahp_sidecar::host::effects::{Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange};
+use base64::prelude::{Engine, BASE64_STANDARD};
+use proptest::prelude::*;
+
+use super::{uri, Repository};
+
+const NAMES: [&str; 8] = ["a", "b.crlf", "dir/c", "dir/d e\n", "dir/sub/f", "g", "-h", "\u{e4}*[x]"];
+
+/// What somebody does with files.
+#[derive(Debug, Clone)]
+enum Deed {
+    Write(usize, u8),
+    Binary(usize),
+    Remove(usize),
+    Rename(usize, usize),
+    Link(usize),
+    Program(usize),
+    Ignored,
+    Stage,
+    Commit,
+    /// It is written again as it was, so that only its times are others.
+    Touch(usize),
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let name = || 0..NAMES.len();
+    let deed = prop_oneof![
+        4 => (name(), any::<u8>()).prop_map(|(name, text)| Deed::Write(name, text)),
+        1 => name().prop_map(Deed::Binary),
+        2 => name().prop_map(Deed::Remove),
+        2 => (name(), name()).prop_map(|(from, to)| Deed::Rename(from, to)),
+        1 => name().prop_map(Deed::Link),
+        1 => name().prop_map(Deed::Program),
+        1 => Just(Deed::Ignored),
+        1 => Just(Deed::Stage),
+        1 => Just(Deed::Commit),
+        1 => name().prop_map(Deed::Touch),
+    ];
+    proptest::collection::vec(deed, 0..8)
+}
+
+/// How a repository is.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    NoCommits,
+    Detached,
+    Conflict,
+    Worktree,
+    Submodule,
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Plain),
+        Just(Kind::NoCommits),
+        Just(Kind::Detached),
+        Just(Kind::Conflict),
+        Just(Kind::Worktree),
+        Just(Kind::Submodule)
+    ]
+}
+
+fn made(kind: Kind) -> Repository {
+    let mut repository = Repository::empty();
+    repository.write(".gitattributes", "*.crlf text eol=crlf\n* filter=lfs\n");
+    repository.write(".gitignore", "ignored\n");
+    repository.git(&["config", "filter.lfs.clean", "false"]);
+    for (number, name) in NAMES.iter().enumerate().filter(|(number, _)| number % 2 == 0) {
+        do_in(&repository, &Deed::Write(number, 7), name);
+    }
+    if matches!(kind, Kind::NoCommits) {
+        return repository;
+    }
+    repository.commit();
+    match kind {
+        Kind::Detached => drop(repository.git(&["checkout", "-q", "--detach"])),
+        Kind::Conflict => {
+            repository.git(&["checkout", "-q", "-b", "other"]);
+            repository.write("a", "theirs\n");
+            repository.commit();
+            repository.git(&["checkout", "-q", "main"]);
+            repository.write("a", "ours\n");
+            repository.commit();
+            let merge = repository.try_git_in(&repository.root, &["merge", "-q", "other"]);
+            assert!(!merge.status.success());
+        }
+        Kind::Worktree => {
+            let other = repository.home.join("other tree");
+            repository.git(&["worktree", "add", "-q", "-b", "other", other.to_str().unwrap()]);
+            repository.root = other;
+        }
+        Kind::Submodule => {
+            let below = Repository::with(&[("x", "1\n")]);
+            repository.git(&["submodule", "--quiet", "add", below.root.to_str().unwrap(), "below"]);
+            repository.commit();
+        }
+        _ => {}
+    }
+    repository
+}
+
+fn do_in(repository: &Repository, deed: &Deed, name: &str) {
+    let path = repository.path(name);
+    let is_file = fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
+    let clear = |path: &Path| {
+        if fs::symlink_metadata(path).is_ok_and(|known| !known.is_dir()) {
+            fs::remove_file(path).unwrap();
+        }
+    };
+    match deed {
+        Deed::Write(_, text) => {
+            clear(&path);
+            let end = if name.ends_with(".crlf") { "\r\n" } else { "\n" };
+            let lines: String = (0..text % 6).map(|line| format!("{}{end}", (text / 6 + line) % 5)).collect();
+            repository.write(name, lines);
+        }
+        // What is said to be text is no other.
+        Deed::Binary(_) if !name.ends_with(".crlf") => {
+            clear(&path);
+            repository.write(name, b"\0\xff\n\0");
+        }
+        Deed::Remove(_) => clear(&path),
+        Deed::Rename(_, to) => {
+            let to = repository.path(NAMES[*to]);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            if fs::symlink_metadata(&path).is_ok() && !name.ends_with(".crlf") && !to.ends_with("b.crlf") {
+                fs::rename(&path, to).unwrap();
+            }
+        }
+        Deed::Link(_) if !name.ends_with(".crlf") => {
+            clear(&path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink("nowhere", path).unwrap();
+        }
+        Deed::Program(_) if is_file => {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        Deed::Ignored => repository.write("ignored", "x"),
+        Deed::Touch(_) if is_file => {
+            let content = fs::read(&path).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        _ => {}
+    }
+}
+
+fn do_all(repository: &Repository, deeds: &[Deed]) {
+    // The filter is the user's own, and has nothing to do here.
+    let user = |arguments: &[&str]| {
+        let all = [&["-c", "filter.lfs.clean="], arguments].concat();
+        repository.git(&all);
+    };
+    for deed in deeds {
+        match deed {
+            Deed::Stage => user(&["add", "-A"]),
+            Deed::Commit => {
+                user(&["add", "-A"]);
+                user(&["commit", "-q", "--allow-empty", "-m", "x"]);
+            }
+            Deed::Write(name, _)
+            | Deed::Binary(name)
+            | Deed::Remove(name)
+            | Deed::Rename(name, _)
+            | Deed::Link(name)
+            | Deed::Touch(name)
+            | Deed::Program(name) => do_in(repository, deed, NAMES[*name]),
+            Deed::Ignored => do_in(repository, deed, ""),
+        }
+    }
+}
+
+/// Each file's mode and bytes, as git would say the mode.
+type FullCopy = BTreeMap<String, (u32, Vec<u8>)>;
+
+fn copy_of(repository: &Repository) -> FullCopy {
+    let mut copy = FullCopy::new();
+    let mut folders = vec![repository.root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(&repository.root).unwrap().to_str().unwrap().to_owned();
+            let known = fs::symlink_metadata(&path).unwrap();
+            if [".git", "ignored", "below", ".gitmodules"].contains(&name.as_str()) {
+                continue;
+            }
+            if known.is_dir() {
+                folders.push(path);
+            } else if known.is_symlink() {
+                let to = fs::read_link(&path).unwrap().to_str().unwrap().as_bytes().to_vec();
+                copy.insert(name, (0o120_000, to));
+            } else {
+                let mode = if known.permissions().mode() & 0o100 != 0 { 0o100_755 } else { 0o100_644 };
+                copy.insert(name, (mode, fs::read(&path).unwrap()));
+            }
+        }
+    }
+    copy
+}
+
+struct Asker<'a> {
+    git: Git,
+    repository: &'a Repository,
+}
+
+impl Asker<'_> {
+    fn ask(&self, work: GitWork) -> GitReport {
+        let job = GitJob { directories: vec![uri(&self.repository.root)], within_ms: 60_000, work };
+        let until = Until::after(Duration::from_secs(60));
+        carry_out(&self.git, job, &self.repository.state, until)
+    }
+
+    fn keep(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
+        let (keeper, last) = ("k".to_owned(), last.cloned());
+        match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new() }) {
+            GitReport::Kept { checkpoint, .. } => checkpoint,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<KeptChange> {
+        match self.ask(GitWork::Compare { before: before.clone(), after: after.clone() }) {
+            GitReport::Compared(changes) => changes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read(&self, content: &GitContent, file: &str) -> (u32, Vec<u8>) {
+        let work = GitWork::Read { content: content.clone(), file: file.to_owned() };
+        match self.ask(work) {
+            GitReport::Content(text) => (content.mode, BASE64_STANDARD.decode(text).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What was in files that differ, and what is.
+    fn sides(&self, changes: &[KeptChange]) -> (FullCopy, FullCopy) {
+        let (mut before, mut after) = (FullCopy::new(), FullCopy::new());
+        let name = |uri: &str| {
+            let path = path_of(uri).unwrap();
+            path.strip_prefix(&self.repository.root).unwrap().to_str().unwrap().to_owned()
+        };
+        for change in changes {
+            let from = change.renamed_from.as_ref().unwrap_or(&change.file);
+            if let Some(content) = &change.before {
+                before.insert(name(from), self.read(content, from));
+            }
+            if let Some(content) = &change.after {
+                after.insert(name(&change.file), self.read(content, &change.file));
+            }
+        }
+        (before, after)
+    }
+}
+
+/// What differs between two copies, on both sides.
+fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
+    let only = |one: &FullCopy, other: &FullCopy| -> FullCopy {
+        let differs = one.iter().filter(|(name, file)| other.get(*name) != Some(file));
+        differs.map(|(name, file)| (name.clone(), file.clone())).collect()
+    };
+    (only(one, other), only(other, one))
+}
+
+fn taken(changes: &[KeptChange]) -> Vec<GitTaken> {
+    let all = changes.iter().flat_map(|change| {
+        let now = |file: &String, now: &Option<GitContent>, wanted: &Option<GitContent>| GitTaken {
+            file: file.clone(),
+            now: now.clone(),
+            wanted: wanted.clone(),
+        };
+        match &change.renamed_from {
+            Some(from) => vec![now(&change.file, &change.after, &None), now(from, &None, &change.before)],
+            None => vec![now(&change.file, &change.after, &change.before)],
+        }
+    });
+    all.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_differs_is_what_full_copies_say(
+        kind in kinds(),
+        at_first in deeds(),
+        meanwhile in deeds(),
+        later in deeds(),
+    ) {
+        let repository = made(kind);
+        let path = std::ffi::OsStr::new(super::PATH);
+        let git = Git::find(Some(path), Until::after(Duration::from_secs(60))).unwrap();
+        let asker = Asker { git, repository: &repository };
+        do_all(&repository, &at_first);
+        let theirs = repository.of_the_user();
+        let (first_copy, first) = (copy_of(&repository), asker.keep(1, None));
+        prop_assert_eq!(repository.of_the_user(), theirs);
+        do_all(&repository, &meanwhile);
+        let (second_copy, second) = (copy_of(&repository), asker.keep(2, Some(&first)));
+        let changes = asker.compare(&first, &second);
+        prop_assert_eq!(asker.sides(&changes), difference(&first_copy, &second_copy), "{:?}", changes);
+        do_all(&repository, &later);
+        let third_copy = copy_of(&repository);
+        // What was changed since stays, the rest is as it was.
+        let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
+        let report = asker.ask(GitWork::TakeBack { files: taken.clone(), below, own: Vec::new() });
+        let GitReport::TakenBack(outcomes) = report else { panic!("{report:?}") };
+        let fourth_copy = copy_of(&repository);
+        let mut wanted = third_copy.clone();
+        for (file, outcome) in taken.iter().zip(&outcomes) {
+            let path = path_of(&file.file).unwrap();
+            let name = path.strip_prefix(&repository.root).unwrap().to_str().unwrap();
+            let (now, before) = (third_copy.get(name), first_copy.get(name));
+            let may = now == second_copy.get(name) || now == before;
+            // Where a folder was is a file now, or the other way round.
+            let is_in_the_way = outcome.as_ref().is_some_and(|why| !why.contains("changed since"));
+            prop_assert!(outcome.is_none() == may || is_in_the_way, "{}: {:?}", name, outcome);
+            if outcome.is_none() {
+                match before {
+                    Some(before) => wanted.insert(name.to_owned(), before.clone()),
+                    None => wanted.remove(name),
+                };
+            }
+        }
+        prop_assert_eq!(fourth_copy, wanted);
+        asker.ask(GitWork::Forget { keeper: "k".to_owned() });
+        prop_assert_eq!(repository.our_refs(), [""; 0]);
+    }
+}
+
+/// Each takes some hundred runs of git.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
+    asked.map_or(24, |cases| cases / 10 + 1)
+}

@@ -1,0 +1,136 @@
+//! Folders of which git keeps nothing, and what is said about that.
+//!
+//! Owns: repositories that are not used, a git that is not there or takes its time, and that turns begin all the same.
+//! Never: measures how long anything takes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::{changed, environment, Repository, Talk, SESSION};
+
+/// Has a host with a `git` that is this script, behind which `$GIT` is the real one.
+fn with_git(repository: &Repository, script: &str) -> Talk {
+    let folder = repository.home.join("bin");
+    fs::create_dir_all(&folder).unwrap();
+    let real = super::PATH.split(':').map(|folder| format!("{folder}/git"));
+    let real = real.into_iter().find(|git| fs::metadata(git).is_ok()).unwrap();
+    let git = folder.join("git");
+    fs::write(&git, format!("#!/bin/sh\nGIT={real}\n{script}\n")).unwrap();
+    fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.display(), super::PATH);
+    let mut talk = Talk::open(repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk
+}
+
+/// A turn shows what its call says, and the rows say why not more is known.
+fn shows_what_is_said(mut talk: Talk, repository: &Repository, why: &str) {
+    talk.turn("t1", "/files said=new", || repository.write("a", "2\n"));
+    assert_eq!(talk.files(repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
+    let rows = talk.rows();
+    for kind in ["turn", "session"] {
+        assert!(rows[kind].contains(why), "{kind}: {}", rows[kind]);
+        assert!(rows[kind].contains("without what its commands have"), "{rows:?}");
+    }
+    assert_eq!(repository.our_refs(), [""; 0]);
+}
+
+#[test]
+fn a_repository_of_somebody_else_is_not_used() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let talk = with_git(&repository, "export GIT_TEST_ASSUME_DIFFERENT_OWNER=1\nexec $GIT \"$@\"");
+    shows_what_is_said(talk, &repository, "git does not trust this repository");
+}
+
+#[test]
+fn a_git_that_is_too_old_is_not_used() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let talk = with_git(&repository, "echo git version 2.20.1");
+    shows_what_is_said(talk, &repository, "git 2.31 or newer is needed, and this is `git version 2.20.1`");
+}
+
+#[test]
+fn where_there_is_no_git_it_is_said() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::open(&repository, &[("PATH", "/nowhere")]);
+    talk.create(SESSION, &repository.root);
+    shows_what_is_said(talk, &repository, "there is no program `git` on the host's PATH");
+}
+
+#[test]
+fn a_turn_begins_when_git_takes_too_long() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
+    let talk = with_git(&repository, slow);
+    shows_what_is_said(talk, &repository, "could not be kept in time");
+}
+
+#[test]
+fn the_home_folder_is_not_kept() {
+    let mut repository = Repository::with(&[("a", "1\n")]);
+    repository.home.clone_from(&repository.root);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files said=new", || repository.write("a", "2\n"));
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
+    assert!(talk.rows()["turn"].contains("the whole home folder"));
+}
+
+#[test]
+fn a_folder_without_a_repository_is_nothing_to_speak_of() {
+    let repository = Repository::empty();
+    fs::remove_dir_all(repository.path(".git")).unwrap();
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files said=new", || ());
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
+    assert!(talk.rows()["turn"].ends_with("without what its commands have"));
+    assert!(!repository.path(".git").exists());
+}
+
+#[test]
+fn a_bare_repository_is_not_used() {
+    let repository = Repository::empty();
+    fs::remove_dir_all(repository.path(".git")).unwrap();
+    repository.git(&["init", "-q", "--bare", "."]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files said=new", || ());
+    assert!(talk.rows()["turn"].contains("the repository is bare"), "{:?}", talk.rows());
+}
+
+#[test]
+fn git_is_not_asked_where_that_is_off() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut command = crate::support::program();
+    command.args(["--ephemeral", "--git", "off"]).envs(environment(&repository.home));
+    let mut talk =
+        Talk { process: crate::support::Process::spawn(command), seq: 0, id: 0, heard: Vec::new() };
+    let hello =
+        serde_json::json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
+    talk.ask("initialize", &hello);
+    talk.create(SESSION, &repository.root);
+    talk.turn("t1", "/files said=new", || repository.write("a", "2\n"));
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
+    assert_eq!(repository.our_refs(), [""; 0]);
+}
+
+#[test]
+fn nothing_of_git_outlives_the_host() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let pid = repository.home.join("pid");
+    let slow = format!(
+        "case \"$*\" in *status*) echo $$ >'{}'; exec sleep 1000;; esac\nexec $GIT \"$@\"",
+        pid.display()
+    );
+    let mut talk = with_git(&repository, &slow);
+    talk.start(super::CHAT, "t1", "/say x");
+    let pid = loop {
+        match fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n')) {
+            Some(text) => break text.trim().to_owned(),
+            None => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    talk.process.child.kill().unwrap();
+    talk.process.wait();
+    while fs::metadata(format!("/proc/{pid}")).is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

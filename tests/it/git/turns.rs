@@ -1,0 +1,197 @@
+//! What turns have changed, by whatever means.
+//!
+//! Owns: changesets of turns and sessions from what git keeps, taking them back, and what is left after a death.
+//! Never: looks at which programs run: that is in `programs`.
+
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+
+use serde_json::json;
+
+use super::{changed, uri, Repository, ShownFile, Talk, CHAT, SESSION};
+
+fn set_mode(repository: &Repository, name: &str, mode: u32) {
+    fs::set_permissions(repository.path(name), fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_turn_shows_what_its_commands_have_changed() {
+    let repository = Repository::with(&[
+        ("edited", "1\n2\n"),
+        ("removed", "x\n"),
+        ("sub/from", "a\nb\nc\nd\n"),
+        ("program", "p\n"),
+        ("same", "s\n"),
+    ]);
+    repository.write("mine before", "u\n");
+    repository.write("staged", "i\n");
+    repository.git(&["add", "staged"]);
+    let before = repository.of_the_user();
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files said=new", || {
+        repository.write("edited", "1\n3\n4\n");
+        fs::remove_file(repository.path("removed")).unwrap();
+        fs::rename(repository.path("sub/from"), repository.path("sub/to")).unwrap();
+        set_mode(&repository, "program", 0o755);
+        symlink("same", repository.path("link")).unwrap();
+        repository.write("binary", b"\0\x01");
+        repository.write("same", "s\n");
+    });
+    let link =
+        ShownFile { before: None, after: Some(("link".to_owned(), "same".to_owned())), counts: Some((1, 0)) };
+    let renamed = ShownFile {
+        before: Some(("sub/from".to_owned(), "a\nb\nc\nd\n".to_owned())),
+        after: Some(("sub/to".to_owned(), "a\nb\nc\nd\n".to_owned())),
+        counts: Some((0, 0)),
+    };
+    let binary =
+        ShownFile { before: None, after: Some(("binary".to_owned(), "\0\u{1}".to_owned())), counts: None };
+    let mut wanted = vec![
+        binary,
+        link,
+        changed("said", "", "new\n", (1, 0)),
+        changed("edited", "1\n2\n", "1\n3\n4\n", (2, 1)),
+        changed("program", "p\n", "p\n", (0, 0)),
+        changed("removed", "x\n", "", (0, 1)),
+        renamed,
+    ];
+    wanted.sort();
+    assert_eq!(talk.files(&repository, "turn/t1"), wanted);
+    assert_eq!(talk.files(&repository, "session"), wanted);
+    // What the user does between turns is of no turn, and of the session.
+    repository.write("same", "mine\n");
+    talk.turn("t2", "/say hello", || repository.write("edited", "5\n"));
+    assert_eq!(talk.files(&repository, "turn/t1"), wanted);
+    assert_eq!(talk.files(&repository, "turn/t2"), [changed("edited", "1\n3\n4\n", "5\n", (1, 3))]);
+    let session = talk.files(&repository, "session");
+    assert!(session.contains(&changed("edited", "1\n2\n", "5\n", (1, 2))), "{session:?}");
+    assert!(session.contains(&changed("same", "s\n", "mine\n", (1, 1))), "{session:?}");
+    assert_eq!(repository.of_the_user(), before);
+    assert_eq!(talk.rows()["session"], "What has changed in the repository in this session");
+    // A turn that has changed nothing says so.
+    talk.turn("t3", "/say hello", || ());
+    assert_eq!(talk.files(&repository, "turn/t3"), []);
+    let summary = talk.ask("listSessions", &json!({ "channel": "ahp-root://" }));
+    assert_eq!(summary["result"]["items"][0]["changes"]["files"], 8, "{summary}");
+}
+
+#[test]
+fn a_turn_is_taken_back_and_brought_back() {
+    let repository =
+        Repository::with(&[("edited", "1\n"), ("removed", "x\n"), ("from", "a\nb\nc\n"), ("program", "p\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files said=new sub/deep/new=x", || {
+        repository.write("edited", "2\n");
+        repository.write("since", "2\n");
+        fs::remove_file(repository.path("removed")).unwrap();
+        fs::rename(repository.path("from"), repository.path("to")).unwrap();
+        set_mode(&repository, "program", 0o755);
+        symlink("edited", repository.path("link")).unwrap();
+    });
+    let all = talk.files(&repository, "turn/t1");
+    repository.write("since", "3\n");
+    let answer = talk.invoke("turn/t1", "discard-changes", None);
+    let message = answer["result"]["message"].as_str().unwrap_or_default();
+    assert!(message.ends_with("/since`: it was changed since"), "{answer}");
+    let status = || repository.git(&["status", "--porcelain", "-z"]);
+    assert_eq!(status(), "?? since\0");
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("since", "", "2\n", (1, 0))]);
+    assert_eq!(talk.files(&repository, "session"), [changed("since", "", "3\n", (1, 0))]);
+    let answer = talk.invoke("turn/t1", "restore-changes", None);
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    assert_eq!(talk.files(&repository, "turn/t1"), all);
+    assert_eq!(repository.read("sub/deep/new"), "x\n");
+    assert_eq!(
+        fs::read_link(repository.path("link")).unwrap(),
+        repository.path("edited").file_name().unwrap()
+    );
+    assert_ne!(fs::metadata(repository.path("program")).unwrap().permissions().mode() & 0o111, 0);
+    assert!(!repository.path("from").exists() && repository.read("to") == "a\nb\nc\n");
+    // One file alone.
+    let target = uri(&repository.path("edited"));
+    talk.invoke("turn/t1", "discard-changes", Some(&target));
+    assert_eq!(repository.read("edited"), "1\n");
+    assert!(!talk.files(&repository, "turn/t1").iter().any(|file| file.counts == Some((1, 1))));
+}
+
+#[test]
+fn what_was_kept_is_there_after_a_death_and_gone_with_its_session() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/say x", || repository.write("a", "2\n"));
+    let wanted = [changed("a", "1\n", "2\n", (1, 1))];
+    assert_eq!(talk.files(&repository, "turn/t1"), wanted);
+    let given = talk.changeset("turn/t1");
+    let given = given["files"][0]["edit"]["before"]["content"]["uri"].as_str().unwrap().to_owned();
+    // It dies in the middle of a turn.
+    talk.start(CHAT, "t2", "/ask go");
+    talk.asked(CHAT);
+    repository.write("a", "3\n");
+    talk.process.child.kill().unwrap();
+    talk.process.wait();
+    repository.git(&["gc", "-q", "--prune=now"]);
+    repository.write("a", "4\n");
+    let mut talk = Talk::open(&repository, &[]);
+    assert_eq!(talk.content(&given), "1\n");
+    assert_eq!(talk.files(&repository, "turn/t1"), wanted);
+    assert_eq!(talk.files(&repository, "turn/t2"), [changed("a", "2\n", "4\n", (1, 1))]);
+    // Nobody can make up what was not given out.
+    let made_up = given.replacen("100644-", "100755-", 1);
+    assert_eq!(talk.content(&made_up), "error -32008");
+    assert!(!repository.our_refs().is_empty());
+    talk.ask("disposeSession", &json!({ "channel": SESSION }));
+    while !repository.our_refs().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn turns_at_the_same_time_in_one_repository_show_what_their_calls_say() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let other = "ahp-chat:/other";
+    talk.ask("createChat", &json!({ "channel": SESSION, "chat": other }));
+    talk.follow(CHAT);
+    talk.start(CHAT, "t1", "/files one=1\n/ask go");
+    let call = talk.asked(CHAT);
+    talk.turn_in(other, "t2", "/files two=2", || repository.write("a", "2\n"));
+    talk.allow(CHAT, "t1", &call);
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("one", "", "1\n", (1, 0))]);
+    assert_eq!(talk.files(&repository, "turn/t2"), [changed("two", "", "2\n", (1, 0))]);
+    let session = talk.files(&repository, "session");
+    assert_eq!(session.len(), 3, "{session:?}");
+    // One after the other they are told apart again.
+    talk.turn("t3", "/say x", || repository.write("a", "3\n"));
+    assert_eq!(talk.files(&repository, "turn/t3"), [changed("a", "2\n", "3\n", (1, 1))]);
+    // Of two sessions it is not known what either has changed.
+    talk.create("ahp-session:/2", &repository.root.join("."));
+    let theirs = "ahp-chat://default/YWhwLXNlc3Npb246LzI";
+    talk.start(CHAT, "t4", "/ask go");
+    let call = talk.asked(CHAT);
+    talk.turn_in(theirs, "u1", "/say x", || repository.write("a", "4\n"));
+    talk.allow(CHAT, "t4", &call);
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    assert_eq!(talk.changeset("turn/t4")["status"], "error");
+    let session = talk.files(&repository, "session");
+    assert_eq!(session.len(), 2, "{session:?}");
+}
+
+#[test]
+fn what_is_too_large_is_told_by_its_name() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let large = vec![b'x'; 11 << 20];
+    repository.write("there", &large);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/say x", || {
+        repository.write("new", &large);
+        repository.write("there", &large[1..]);
+    });
+    let unknown = |name: &str| Some((name.to_owned(), "error -32008".to_owned()));
+    let new = ShownFile { before: None, after: unknown("new"), counts: None };
+    let there = ShownFile { before: unknown("there"), after: unknown("there"), counts: None };
+    assert_eq!(talk.files(&repository, "turn/t1"), [new, there]);
+    let objects = repository.git(&["count-objects", "-v"]);
+    let size = objects.lines().find_map(|line| line.strip_prefix("size: ")).unwrap();
+    assert!(size.parse::<u64>().unwrap() < 1000, "{objects}");
+}
