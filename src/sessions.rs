@@ -19,10 +19,10 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::host::effects::{ChatKey, ChatRow, SavedChat, SavedSession, SessionKey, SessionRow};
+use crate::host::effects::{ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
 use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::state::history::CompletedTurn;
-use crate::store::archive::{Archive, ArchivedSession, Salvaged};
+use crate::store::archive::{Archive, ArchivedSession, Import, Salvaged, SessionPiece};
 use crate::store::check::Extent;
 use crate::store::errors::StoreError;
 use crate::store::folder::{self, StateFolder};
@@ -225,7 +225,7 @@ fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()>
         shown?;
     }
     out.flush()?;
-    ensure!(archive.load(key).is_ok() && damage == 0, "not everything of {uri} can be read");
+    ensure!(archive.check(key).is_ok() && damage == 0, "not everything of {uri} can be read");
     Ok(())
 }
 
@@ -389,23 +389,37 @@ fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Result<()> {
     written
 }
 
-/// Writes a session. Nothing is written of one that is damaged.
+/// Writes a session, piece by piece. Nothing is written of one that is damaged.
 fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {
-    let session = archive.load(archive.find(uri)?)?;
-    let actions = archive.actions(session.row.key)?;
-    let mut lines = vec![session_line(&session.row)?];
-    for chat in &session.chats {
-        lines.extend(chat_lines(chat)?);
-    }
-    for action in actions {
-        lines.push(ExportLine::Envelope(serde_json::from_slice(&envelope_of(&action.line))?));
-    }
+    let key = archive.find(uri)?;
+    archive.check(key)?;
+    let actions = archive.actions(key)?;
     let header = Header { format: FORMAT.to_owned(), version: FORMAT_VERSION };
     writeln!(out, "{}", serde_json::to_string(&header)?)?;
-    lines.push(ExportLine::End { lines: lines.len() });
-    for line in lines {
-        writeln!(out, "{}", serde_json::to_string(&line)?)?;
+    let mut lines = 0;
+    let mut write = |line: ExportLine| -> anyhow::Result<()> {
+        lines += 1;
+        Ok(writeln!(out, "{}", serde_json::to_string(&line)?)?)
+    };
+    // Turns that have no rows of their own yet: they come behind those that have.
+    let mut ended: Vec<Turn> = Vec::new();
+    archive.walk(key, &mut |piece| match piece {
+        SessionPiece::Session(row) => write(session_line(&row)?),
+        SessionPiece::Chat(chat) => {
+            std::mem::take(&mut ended)
+                .iter()
+                .try_for_each(|turn| write(turn_line(&to_sorted_json(turn))?))?;
+            let mut body = up_to_date(&chat)?;
+            ended = std::mem::take(&mut body.state.to_mut().turns);
+            write(chat_line(&chat, &body)?)
+        }
+        SessionPiece::Turn(turn) => write(turn_line(&turn.text())?),
+    })?;
+    ended.iter().try_for_each(|turn| write(turn_line(&to_sorted_json(turn))?))?;
+    for action in actions {
+        write(ExportLine::Envelope(serde_json::from_slice(&envelope_of(&action.line))?))?;
     }
+    writeln!(out, "{}", serde_json::to_string(&ExportLine::End { lines })?)?;
     Ok(())
 }
 
@@ -419,31 +433,37 @@ fn session_line(row: &SessionRow) -> anyhow::Result<ExportLine> {
     })
 }
 
-fn chat_lines(chat: &SavedChat) -> anyhow::Result<Vec<ExportLine>> {
-    let mut body = up_to_date(chat)?;
-    let ended = std::mem::take(&mut body.state.to_mut().turns);
+/// The line of a chat, whose body is up to date and has no completed turns.
+fn chat_line(chat: &SavedChat, body: &ChatBody<'_>) -> anyhow::Result<ExportLine> {
     let running = chat.row.running && body.state.active_turn.is_some();
     let saved = serde_json::from_slice(&body.to_json())?;
-    let mut lines =
-        vec![ExportLine::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved }];
-    for turn in &chat.turns {
-        lines.push(ExportLine::Turn(serde_json::from_slice(&turn.text())?));
-    }
-    for turn in ended {
-        lines.push(ExportLine::Turn(serde_json::from_slice(&to_sorted_json(&turn))?));
-    }
-    Ok(lines)
+    Ok(ExportLine::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved })
 }
 
-/// Brings a session back from the trash.
+fn turn_line(json: &[u8]) -> anyhow::Result<ExportLine> {
+    Ok(ExportLine::Turn(serde_json::from_slice(json)?))
+}
+
+/// Brings a session back from the trash, if all of it can be read.
 fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
-    let mut session = archive.load(archive.find_removed(uri)?)?;
     let head = archive.next_head()?;
-    session.row.body = session_born_at(head, &session.row.body)?;
-    for chat in &mut session.chats {
-        chat.row.body = chat_born_at(head, &chat.row.body)?;
-    }
-    Ok(archive.bring_back(&session)?)
+    let (mut session, mut chats) = (None, Vec::new());
+    archive.walk(archive.find_removed(uri)?, &mut |piece| {
+        match piece {
+            SessionPiece::Session(mut row) => {
+                row.body = session_born_at(head, &row.body)?;
+                session = Some(row);
+            }
+            SessionPiece::Chat(mut chat) => {
+                chat.row.body = chat_born_at(head, &chat.row.body)?;
+                chats.push(chat);
+            }
+            SessionPiece::Turn(_) => {}
+        }
+        anyhow::Ok(())
+    })?;
+    let session = session.context("there is no session")?;
+    Ok(archive.bring_back(&session, &chats)?)
 }
 
 /// A session's body whose channel came into being now. A client that knew it before, or knew another of its name, is
@@ -461,29 +481,29 @@ fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// Brings in an exported session. Returns its URI.
+/// Brings in an exported session, piece by piece. Returns its URI.
 fn restore_from(archive: &mut Archive, path: &Path) -> anyhow::Result<String> {
     let name = || path.display().to_string();
     let file = File::open(path).with_context(name)?;
-    let session = read_export(BufReader::new(file), archive.next_head()?).with_context(name)?;
-    let uri = session.row.uri.clone();
-    archive.bring_in(session)?;
-    Ok(uri)
+    let head = archive.next_head()?;
+    let reading = Reading { head, import: archive.begin_import()?, uri: None };
+    read_export(BufReader::new(file), reading).with_context(name)
 }
 
-fn read_export(export: impl BufRead, head: u64) -> anyhow::Result<SavedSession> {
+fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result<String> {
     let mut lines = export.lines().enumerate();
     let first = lines.next().context("it is empty")?.1?;
     let header: Header = serde_json::from_str(&first).context("it is no exported session")?;
     ensure!(header.format == FORMAT, "it is no exported session");
     ensure!(header.version <= FORMAT_VERSION, "it was written by a newer version of this program");
-    let mut reading = Reading { head, session: None };
     for (number, line) in lines.by_ref() {
         let at = || format!("line {}", number + 1);
         let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
         if let ExportLine::End { lines } = line {
             ensure!(lines == number - 1, "lines are missing");
-            return reading.session.context("there is no session in it");
+            let uri = reading.uri.context("there is no session in it")?;
+            reading.import.finish()?;
+            return Ok(uri);
         }
         reading.take(line).with_context(at)?;
     }
@@ -491,42 +511,39 @@ fn read_export(export: impl BufRead, head: u64) -> anyhow::Result<SavedSession> 
 }
 
 /// A session that is being read from an export.
-struct Reading {
+struct Reading<'a> {
     head: u64,
-    session: Option<SavedSession>,
+    import: Import<'a>,
+    /// The session's URI, when its line was read.
+    uri: Option<String>,
 }
 
-impl Reading {
+impl Reading<'_> {
     fn take(&mut self, line: ExportLine) -> anyhow::Result<()> {
-        match (line, &mut self.session) {
-            (ExportLine::Session { uri, modified_at, summary, saved }, None) => {
+        let is_in_place = match line {
+            ExportLine::Session { uri, modified_at, summary, saved } if self.uri.is_none() => {
                 check::<SessionSummary>(&summary)?;
                 let summary = Bytes::from(summary.get().to_owned());
                 let body = session_born_at(self.head, saved.get().as_bytes())?;
-                let row = SessionRow { key: SessionKey(0), uri, modified_at, summary, body };
-                self.session = Some(SavedSession { row, chats: Vec::new(), deaths: 0 });
+                self.uri = Some(uri.clone());
+                self.import.session(SessionRow { key: SessionKey(0), uri, modified_at, summary, body })?;
+                true
             }
-            (ExportLine::Chat { uri, running, progress, saved }, Some(session)) => {
+            ExportLine::Chat { uri, running, progress, saved } => {
                 let body = chat_born_at(self.head, saved.get().as_bytes())?;
-                let (key, owner) = (ChatKey(0), session.row.key);
-                let row = ChatRow { key, session: owner, uri, running, as_of: self.head, body };
-                session.chats.push(SavedChat {
-                    row,
-                    turns: Vec::new(),
-                    actions: Vec::new(),
-                    sifted: false,
-                    progress,
-                });
+                let (key, session) = (ChatKey(0), SessionKey(0));
+                let row = ChatRow { key, session, uri, running, as_of: self.head, body };
+                self.import.chat(row, progress)?
             }
-            (ExportLine::Turn(turn), Some(SavedSession { chats, .. })) => {
+            ExportLine::Turn(turn) => {
                 check::<Turn>(&turn)?;
-                let chat = chats.last_mut().context("a turn of no chat")?;
                 let turn = CompletedTurn::kept(turn.get().to_owned().into());
-                chat.turns.push(turn.map_err(anyhow::Error::msg)?);
+                self.import.turn(&turn.map_err(anyhow::Error::msg)?)?
             }
-            (ExportLine::Envelope(_), Some(_)) => {}
-            _ => bail!("it is in the wrong place"),
-        }
+            ExportLine::Envelope(_) => self.uri.is_some(),
+            ExportLine::Session { .. } | ExportLine::End { .. } => false,
+        };
+        ensure!(is_in_place, "it is in the wrong place");
         Ok(())
     }
 }

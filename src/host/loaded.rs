@@ -16,7 +16,7 @@ use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer}
 use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
-use super::rows::{self, ChatBody, SessionBody};
+use super::rows::{self, ChatBody, SessionBody, WrittenRows};
 use super::save::lasted_since;
 use super::selection::Waiting;
 use super::turns::Ending;
@@ -254,6 +254,7 @@ fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
         unfollowed: None,
+        written_rows: WrittenRows::default(),
     };
     Ok(LoadedAlone { session, annotations })
 }

@@ -22,6 +22,7 @@ use super::effects::{
 pub(super) use super::effects::{ChannelId, SessionKey};
 use super::locale::Language;
 use super::progress::Opening;
+use super::rows::WrittenRows;
 use super::selection::Waiting;
 use super::settings::SettingsSent;
 use crate::state::edits::CallEdit;
@@ -128,6 +129,8 @@ pub(super) struct Session {
     pub(super) shown_at: u64,
     /// The number of the time for which it stays although nobody follows it, while that runs.
     pub(super) unfollowed: Option<u64>,
+    /// The rows of its chats, as they were kept last.
+    pub(super) written_rows: WrittenRows,
 }
 
 impl Session {

@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{Annotation, ChatState, SessionState};
+use ahp_types::state::{Annotation, ChatState, ChatSummary, SessionState};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::attached::Attached;
 use super::changes::DiscardedFile;
 use super::checkpoints::KeptFolder;
+use super::effects::Rope;
 use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
@@ -94,6 +95,37 @@ impl SessionBody<'_> {
     pub fn to_json(&self) -> Bytes {
         to_sorted_json(self).into()
     }
+
+    /// The same, of a state without the rows of its chats: this is their text.
+    pub(super) fn to_json_with(&self, chats: Vec<u8>) -> Bytes {
+        let mut body = serde_json::to_value(self).unwrap_or_default();
+        let mut state = Rope::members_of(body["state"].take());
+        state.insert("chats".to_owned(), chats.into());
+        let mut members = Rope::members_of(body);
+        members.insert("state".to_owned(), Rope::object(state));
+        Rope::object(members).into_text().into()
+    }
+}
+
+/// The rows of a session's chats as they were written last, each with its JSON text: a session may have many, of which
+/// one has changed.
+#[derive(Debug, Default)]
+pub(super) struct WrittenRows(Vec<(ChatSummary, Vec<u8>)>);
+
+impl WrittenRows {
+    /// The JSON text of the list of these. Those that are what they were are not written again.
+    pub(super) fn list(&mut self, rows: &[ChatSummary]) -> Vec<u8> {
+        self.0.truncate(rows.len());
+        for (at, row) in rows.iter().enumerate() {
+            match self.0.get_mut(at) {
+                Some((known, _)) if known == row => {}
+                Some(known) => *known = (row.clone(), to_sorted_json(row)),
+                None => self.0.push((row.clone(), to_sorted_json(row))),
+            }
+        }
+        let texts = self.0.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join(&b","[..]);
+        [b"[", &texts[..], b"]"].concat()
+    }
 }
 
 impl ChatBody<'_> {
@@ -171,8 +203,25 @@ mod tests {
         for chat in [CHAT, PLAIN_CHAT] {
             assert_eq!(ChatBody::read(chat.as_bytes()).unwrap().to_json(), chat);
         }
-        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", "")] {
-            assert_eq!(SessionBody::read(session.as_bytes()).unwrap().to_json(), *session);
+        let row = |uri: &str| {
+            format!(
+                r#"{{"modifiedAt":"2026-01-02T03:04:05.678Z","resource":"{uri}","status":1,"title":"A"}}"#
+            )
+        };
+        let rows = format!(r#""chats":[{},{}]"#, row("c:/1"), row("c:/2"));
+        let several = SESSION.replace("\"chats\":[]", &rows);
+        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several] {
+            let mut body = SessionBody::read(session.as_bytes()).unwrap();
+            assert_eq!(body.to_json(), *session);
+            let mut written = WrittenRows::default();
+            let mut chats = std::mem::take(&mut body.state.to_mut().chats);
+            for _ in 0..2 {
+                assert_eq!(body.to_json_with(written.list(&chats)), *session);
+            }
+            // One changes, one goes, and all is as if it had been written for the first time.
+            chats.iter_mut().for_each(|row| row.title.push('x'));
+            chats.pop();
+            assert_eq!(written.list(&chats), WrittenRows::default().list(&chats));
         }
     }
 

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::ChatOrigin;
+use bytes::Bytes;
 
 use super::attached;
 use super::effects::{ChatRow, Output, Past, Record, SessionRow};
@@ -135,15 +136,28 @@ impl Host {
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let session = self.channels.chats.known(key).and_then(|chat| self.session_row(chat.session));
-        if let Some(row) = session {
+        let session = self.channels.chats.known(key).map(|chat| chat.session);
+        if let Some(row) = session.and_then(|session| self.session_row(session)) {
             step.say(Output::Record(Record::Session(row)));
         }
         self.save_whole_chat(step, key);
     }
 
     /// A session's row, whole.
-    fn session_row(&self, key: SessionKey) -> Option<SessionRow> {
+    fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
+        let summary = to_json(&self.summary(key)?).into();
+        let session = self.channels.sessions.known_mut(key)?;
+        let chats = std::mem::take(&mut session.state.chats);
+        let rows = session.written_rows.list(&chats);
+        let row = self.session_row_with(key, summary, rows);
+        if let Some(session) = self.channels.sessions.known_mut(key) {
+            session.state.chats = chats;
+        }
+        row
+    }
+
+    /// A session's row with this text of the rows of its chats, which are not in its state.
+    fn session_row_with(&self, key: SessionKey, summary: Bytes, rows: Vec<u8>) -> Option<SessionRow> {
         let session = self.channels.sessions.known(key)?;
         let body = SessionBody {
             state: Cow::Borrowed(&session.state),
@@ -161,8 +175,8 @@ impl Host {
             key,
             uri: session.channel.uri.clone(),
             modified_at: session.modified_at.clone(),
-            summary: to_json(&self.summary(key)?).into(),
-            body: body.to_json(),
+            summary,
+            body: body.to_json_with(rows),
         })
     }
 

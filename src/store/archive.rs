@@ -4,11 +4,12 @@
 //! and removing one for good.
 //! Never: knows what the JSON text in a row means, or gives a sequence number.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::path::Path;
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
+use sha2::{Digest, Sha256};
 
 use super::check::Extent;
 use super::errors::StoreError;
@@ -17,7 +18,7 @@ use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::turns::TextReading;
 use super::{agents, check, mend, schema, space, trash, turns, ways};
-use crate::host::effects::{ActionLine, ChannelId, ChatKey, SavedChat, SavedSession, SessionKey};
+use crate::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
 use crate::state::history::CompletedTurn;
 
 /// Why something cannot be done to a session.
@@ -56,6 +57,17 @@ pub struct Salvaged {
     pub turns: Vec<Result<CompletedTurn, StoreError>>,
     /// Why the actions that its row does not know of are not there.
     pub behind: Option<StoreError>,
+}
+
+/// A piece of a session.
+#[derive(Debug)]
+pub enum SessionPiece {
+    /// Its row: the first piece.
+    Session(SessionRow),
+    /// A chat of it: its row and the actions that the row does not know of, without its completed turns.
+    Chat(SavedChat),
+    /// The next completed turn of the chat that came last.
+    Turn(CompletedTurn),
 }
 
 /// The database, for one who holds the state folder.
@@ -173,13 +185,38 @@ impl Archive {
         Ok(keys.collect::<Result<_, _>>()?)
     }
 
-    /// A session with everything that belongs to it, listed or not.
+    /// Hands out a session, listed or not, with everything that belongs to it but the actions on it: piece by piece, so
+    /// that no more of it is in memory than whoever takes the pieces keeps.
     ///
     /// # Errors
-    /// When something of it cannot be read.
-    pub fn load(&self, key: SessionKey) -> Result<SavedSession, ArchiveError> {
-        rows::whole_session(&self.connection, key, &mut |_, _| true, &mut TextReading::whole())?
-            .ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))
+    /// When something of it cannot be read, and what is returned for a piece.
+    pub fn walk<E: From<ArchiveError>>(
+        &self,
+        key: SessionKey,
+        take: &mut dyn FnMut(SessionPiece) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let row = rows::session(&self.connection, key).map_err(ArchiveError::from)?;
+        let row = row.ok_or_else(|| ArchiveError::NotFound(key.0.to_string(), ""))?;
+        take(SessionPiece::Session(row))?;
+        let mut reading = TextReading::whole();
+        for chat in rows::all_chat_keys(&self.connection, key).map_err(ArchiveError::from)? {
+            let mut chat = rows::chat(&self.connection, key, chat).map_err(ArchiveError::from)?;
+            let actions = chat.actions(&self.connection, &mut |_| true);
+            chat.saved.actions = actions.map_err(ArchiveError::from)?;
+            take(SessionPiece::Chat(chat.saved.clone()))?;
+            for turn in chat.turns(&self.connection, &mut reading) {
+                take(SessionPiece::Turn(turn.map_err(ArchiveError::from)?))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that all of a session can be read.
+    ///
+    /// # Errors
+    /// What cannot.
+    pub fn check(&self, key: SessionKey) -> Result<(), ArchiveError> {
+        self.walk(key, &mut |_| Ok(()))
     }
 
     /// The chats of a session, each as far as it can be read.
@@ -233,30 +270,30 @@ impl Archive {
         Ok(super::sqlite::last_reserved(&self.connection)?.max(self.told))
     }
 
-    /// Brings a session out of the trash, with these rows in place of those that it has.
+    /// Brings a session out of the trash, with these rows in place of those that it and its chats have.
     ///
     /// # Errors
     /// When it cannot be listed beside those that are.
-    pub fn bring_back(&mut self, session: &SavedSession) -> Result<(), ArchiveError> {
+    pub fn bring_back(&mut self, session: &SessionRow, chats: &[SavedChat]) -> Result<(), ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
-        keep_all(&transaction, session)?;
+        for uri in std::iter::once(&session.uri).chain(chats.iter().map(|chat| &chat.row.uri)) {
+            check_free(&transaction, uri)?;
+        }
+        put_listed(&transaction, session)?;
+        for chat in chats {
+            put_listed_chat(&transaction, &chat.row, chat.progress)?;
+        }
         commit(transaction)
     }
 
-    /// Brings in a session from elsewhere, under new keys.
+    /// Begins to bring in a session from elsewhere, under new keys.
     ///
     /// # Errors
-    /// When it cannot be listed beside those that are.
-    pub fn bring_in(&mut self, mut session: SavedSession) -> Result<(), ArchiveError> {
+    /// When the database cannot be written.
+    pub fn begin_import(&mut self) -> Result<Import<'_>, ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
-        let mut keys = super::sqlite::last_key(&transaction)? + 1..;
-        session.row.key = SessionKey(keys.next().unwrap_or(u64::MAX));
-        for chat in &mut session.chats {
-            chat.row.session = session.row.key;
-            chat.row.key = ChatKey(keys.next().unwrap_or(u64::MAX));
-        }
-        keep_all(&transaction, &session)?;
-        commit(transaction)
+        let last_key = super::sqlite::last_key(&transaction)?;
+        Ok(Import { transaction, last_key, session: None, chat: None, kept: HashMap::new() })
     }
 
     /// Removes everything in the trash for good, or what is there under one URI. Returns how many sessions
@@ -303,33 +340,107 @@ fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError
     schema::migrate(connection).map(drop)
 }
 
-/// Keeps a session as one that is listed.
-fn keep_all(connection: &Connection, session: &SavedSession) -> Result<(), ArchiveError> {
-    let uris = std::iter::once(&session.row.uri).chain(session.chats.iter().map(|chat| &chat.row.uri));
-    for uri in uris {
-        if find(connection, uri, || ways::are_complete(connection))?.is_some() {
-            return Err(ArchiveError::InUse(uri.clone()));
-        }
+/// A session that is being brought in from elsewhere, piece by piece. It is there when it is finished.
+#[derive(Debug)]
+pub struct Import<'a> {
+    transaction: Transaction<'a>,
+    last_key: u64,
+    session: Option<SessionKey>,
+    /// The chat whose turns come now, and how many have come.
+    chat: Option<(ChatRow, Option<u64>, u64)>,
+    /// Which chat has a text at a place: chats that have begun as others did have the same ones there.
+    kept: HashMap<(u64, [u8; 32]), ChatKey>,
+}
+
+impl Import<'_> {
+    fn next_key(&mut self) -> u64 {
+        self.last_key += 1;
+        self.last_key
     }
-    rows::put_session(connection, &session.row)?;
-    trash::take_out(connection, session.row.key)?;
-    // Chats that have begun as others of the session did have the same texts at the same places.
-    let mut kept: HashMap<(u64, Bytes), ChatKey> = HashMap::new();
-    for SavedChat { row, turns, progress, .. } in &session.chats {
-        turns::cut(connection, row.key, 0)?;
-        for (turn, place) in turns.iter().zip(0..) {
-            match kept.get(&(place, turn.text())) {
-                Some(other) => turns::share(connection, *other, row.key, &(place..place + 1))?,
-                None => {
-                    turns::put(connection, row.key, place, turn)?;
-                    kept.insert((place, turn.text()), row.key);
-                }
+
+    /// Takes in the session's row.
+    ///
+    /// # Errors
+    /// When there is one, or it cannot be listed beside those that are.
+    pub fn session(&mut self, mut row: SessionRow) -> Result<(), ArchiveError> {
+        check_free(&self.transaction, &row.uri)?;
+        row.key = SessionKey(self.next_key());
+        self.session = Some(row.key);
+        put_listed(&self.transaction, &row)
+    }
+
+    /// Takes in the row of a chat of it, and how far its agent had got. Returns false when there is no session yet.
+    ///
+    /// # Errors
+    /// When it cannot be there beside those that are.
+    pub fn chat(&mut self, mut row: ChatRow, progress: Option<u64>) -> Result<bool, ArchiveError> {
+        self.end_chat()?;
+        let Some(session) = self.session else { return Ok(false) };
+        check_free(&self.transaction, &row.uri)?;
+        (row.key, row.session) = (ChatKey(self.next_key()), session);
+        self.chat = Some((row, progress, 0));
+        Ok(true)
+    }
+
+    /// Takes in the next turn of that chat. Returns false when there is no chat yet.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn turn(&mut self, turn: &CompletedTurn) -> Result<bool, ArchiveError> {
+        let Some((row, _, turns)) = &mut self.chat else { return Ok(false) };
+        let place = *turns;
+        *turns += 1;
+        match self.kept.entry((place, Sha256::digest(turn.text()).into())) {
+            Entry::Occupied(other) => {
+                turns::share(&self.transaction, *other.get(), row.key, &(place..place + 1))?;
+            }
+            Entry::Vacant(place_of_text) => {
+                turns::put(&self.transaction, row.key, place, turn)?;
+                place_of_text.insert(row.key);
             }
         }
-        rows::put_chat(connection, row)?;
-        if let Some(progress) = progress {
-            rows::put_progress(connection, row.key, *progress)?;
+        Ok(true)
+    }
+
+    fn end_chat(&mut self) -> Result<(), ArchiveError> {
+        match self.chat.take() {
+            Some((row, progress, _)) => put_listed_chat(&self.transaction, &row, progress),
+            None => Ok(()),
         }
+    }
+
+    /// Keeps all of it.
+    ///
+    /// # Errors
+    /// When that fails; nothing is kept then.
+    pub fn finish(mut self) -> Result<(), ArchiveError> {
+        self.end_chat()?;
+        commit(self.transaction)
+    }
+}
+
+fn check_free(connection: &Connection, uri: &str) -> Result<(), ArchiveError> {
+    match find(connection, uri, || ways::are_complete(connection))? {
+        Some(_) => Err(ArchiveError::InUse(uri.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// Keeps a session as one that is listed.
+fn put_listed(connection: &Connection, row: &SessionRow) -> Result<(), ArchiveError> {
+    rows::put_session(connection, row)?;
+    Ok(trash::take_out(connection, row.key)?)
+}
+
+/// Keeps a chat of such a session, whose turns are there.
+fn put_listed_chat(
+    connection: &Connection,
+    row: &ChatRow,
+    progress: Option<u64>,
+) -> Result<(), ArchiveError> {
+    rows::put_chat(connection, row)?;
+    if let Some(progress) = progress {
+        rows::put_progress(connection, row.key, progress)?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::rows::{signed, sum, unsigned};
 use super::texts::{TextName, Texts};
 use crate::host::effects::ChatKey;
 use crate::state::history::CompletedTurn;
-use crate::state::texts::{TurnFacts, TurnText};
+use crate::state::texts::{TurnFacts, TurnText, WeakTurnText};
 use crate::wire::rpc::to_json;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
@@ -279,8 +279,8 @@ pub(super) fn last(
 
 /// What becomes of the texts of turns that are read.
 pub(super) enum TextReading {
-    /// They are read, too. Those that several turns have are kept here: each is in memory once.
-    Whole(HashMap<i64, TurnText>),
+    /// They are read, too. Those that several turns have are in memory once: these are those that somebody has.
+    Whole(HashMap<i64, WeakTurnText>),
     /// Each is read when somebody needs it.
     Later(Arc<Texts>),
 }
@@ -346,13 +346,13 @@ fn turn_of(
 ) -> Result<Option<CompletedTurn>, StoreError> {
     let text = match reading {
         TextReading::Later(texts) => texts.named(row.text, row.facts.clone()),
-        TextReading::Whole(shared) => match shared.get(&row.text.key) {
-            Some(text) => text.clone(),
+        TextReading::Whole(shared) => match shared.get(&row.text.key).and_then(WeakTurnText::upgrade) {
+            Some(text) => text,
             None => {
                 let Some(text) = text_of(connection, row.text)? else { return Ok(None) };
                 let text = TurnText::here(text);
                 if uses(connection, row.text.key)?.is_some() {
-                    shared.insert(row.text.key, text.clone());
+                    shared.insert(row.text.key, text.downgrade());
                 }
                 text
             }

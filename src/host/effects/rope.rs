@@ -4,11 +4,14 @@
 //! So nobody holds all of it, however long a chat is.
 //! Never: decides what is told, or who writes it.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+use serde_json::Value;
 
 use crate::host::contents::told_turn;
 use crate::state::history::CompletedTurn;
-use crate::wire::rpc::to_json;
+use crate::wire::rpc::{sorted, to_json};
 
 /// Text from this size on, in bytes, is large: it takes longer to write than others should wait.
 pub const LARGE_BYTES: usize = 1 << 20;
@@ -38,6 +41,12 @@ impl Rope {
             Strand::Turns(chat.to_owned(), turns),
             Strand::Text(b"]".to_vec()),
         ])
+    }
+
+    /// The members of an object, by their names.
+    pub fn members_of(object: Value) -> BTreeMap<String, Self> {
+        let Value::Object(members) = object else { return BTreeMap::new() };
+        members.into_iter().map(|(name, value)| (name, sorted(value).into())).collect()
     }
 
     /// An object of these members, in this order.

@@ -3,8 +3,6 @@
 //! Owns: how a state is told whose completed turns are text already: they are put into it as they are, when it is written.
 //! Never: looks for a state, or decides what a client is given of it.
 
-use std::collections::BTreeMap;
-
 use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{SnapshotState, Turn};
@@ -18,7 +16,6 @@ use crate::state::reduce::Conversation;
 use crate::wire::action_lines::{begin_line, end_line};
 use crate::wire::channels::ChannelKind;
 use crate::wire::methods::Method;
-use crate::wire::rpc::sorted;
 
 /// The state of a channel, and where it stands in the sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,8 +58,7 @@ impl ToldState {
         snapshot["state"] = serde_json::to_value(&self.state).unwrap_or_default();
         said(&mut snapshot);
         let state = with_turns(snapshot["state"].take(), &self.channel, self.turns);
-        let members = snapshot.as_object_mut().map(std::mem::take).unwrap_or_default();
-        let mut members = ropes(members);
+        let mut members = Rope::members_of(snapshot);
         members.insert("state".to_owned(), state);
         Rope::object(members)
     }
@@ -127,7 +123,7 @@ impl LargeStates {
     pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut besides: Value = self.besides.into_iter().collect();
         said(&mut besides);
-        let mut members = ropes(besides.as_object_mut().map(std::mem::take).unwrap_or_default());
+        let mut members = Rope::members_of(besides);
         let mut snapshots = self.states.into_iter().map(|state| state.rope(said));
         if self.method == Method::Subscribe {
             members.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));
@@ -188,14 +184,10 @@ pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
 }
 
 /// An object with these turns of a chat in it, as clients are told them.
-fn with_turns(mut state: Value, chat: &str, turns: Vec<CompletedTurn>) -> Rope {
-    let mut members = ropes(state.as_object_mut().map(std::mem::take).unwrap_or_default());
+fn with_turns(object: Value, chat: &str, turns: Vec<CompletedTurn>) -> Rope {
+    let mut members = Rope::members_of(object);
     if !turns.is_empty() {
         members.insert("turns".to_owned(), Rope::turns(chat, turns));
     }
     Rope::object(members)
-}
-
-fn ropes(members: serde_json::Map<String, Value>) -> BTreeMap<String, Rope> {
-    members.into_iter().map(|(name, value)| (name, sorted(value).into())).collect()
 }

@@ -21,6 +21,7 @@ use crate::host::effects::{
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, ChannelId, Chat, Session, SessionKey};
 use crate::host::progress::Opening;
+use crate::host::rows::WrittenRows;
 use crate::host::{Findings, Host, Step};
 use crate::state::status::activity_of;
 use crate::wire::annotations::annotations_uri;
@@ -138,6 +139,7 @@ impl Host {
                 ahead,
                 shown_at: born_at,
                 unfollowed: None,
+                written_rows: WrittenRows::default(),
             },
         );
         self.add_annotations(session, Vec::new());

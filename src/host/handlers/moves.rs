@@ -13,6 +13,7 @@ use super::chats::CHATS_MAX;
 use crate::host::catalogue::{row_of, summary_of};
 use crate::host::effects::ChatKey;
 use crate::host::model::{creating_session, Channel, Session, SessionKey};
+use crate::host::rows::WrittenRows;
 use crate::host::{Host, Step};
 use crate::wire::errors::RpcError;
 
@@ -189,6 +190,7 @@ impl Host {
             ahead: false,
             shown_at: self.head,
             unfollowed: None,
+            written_rows: WrittenRows::default(),
         };
         let to = SessionKey(self.fresh_key());
         self.channels.by_uri.insert(uri.clone(), to.into());
