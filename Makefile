@@ -20,8 +20,9 @@ test-versions: ## the official crates of every released version judge the host: 
 			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET) || failed=1; \
 	done; exit $$failed
 
-soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS (500), from the seed CRASH_SEED (the clock's)
+soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS (500), from the seed CRASH_SEED (the clock's); and 100,000 random changes of files: FILE_CASES schedules (3600)
 	CRASH_KILLS=$${CRASH_KILLS:-5000} ACP_CRASH_KILLS=$${ACP_CRASH_KILLS:-500} $(CARGO) test --test it crash -- --nocapture
+	FILE_CASES=$${FILE_CASES:-3600} $(CARGO) test --lib files::tests::model
 
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --check

@@ -463,6 +463,7 @@ impl ServeOptions {
                 patience: Duration::from_secs(self.stall_timeout),
                 ..OutboxLimits::default()
             },
+            state_folder: None,
             state: if self.ephemeral {
                 StatePlace::Memory
             } else {

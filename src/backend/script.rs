@@ -58,6 +58,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("review", "NAME [JSON]", "Calls a tool whose result must be confirmed"),
     ("fail", "NAME TEXT", "Calls a tool that fails with TEXT"),
     ("terminal", "TEXT", "Shows a terminal in which TEXT is printed"),
+    ("pty", "COMMAND", "Has COMMAND run in a terminal"),
     ("files", "NAME=TEXT ...", "Writes files where it works"),
     ("question", "JSON", "Asks the user, and says the answers back"),
     ("model", "", "Says which model and agent the message chose"),
@@ -426,6 +427,7 @@ impl ScriptAgent {
             "/review" => self.call(rest, Gate::None, true).await,
             "/fail" => self.fail_call(rest).await,
             "/terminal" => self.show_terminal(rest).await,
+            "/pty" => self.run_in_terminal(rest).await,
             "/files" => self.write_files(rest).await,
             "/where" => {
                 let directories = self.working_directories.join("\n");

@@ -24,6 +24,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::unfinished::{OtherName, Unfinished, UnfinishedNote};
 use super::uris::PATH_BYTES_MAX;
 
 /// So deep in each other are folders that are made, copied or removed.
@@ -96,6 +97,8 @@ pub struct Folders {
     folders: Vec<Arc<WorkFolder>>,
     /// What is in them is not served where it is one of these.
     own: Arc<[Own]>,
+    /// Where it is remembered what is not finished.
+    unfinished: Option<Arc<Unfinished>>,
 }
 
 /// A folder that somebody works in, wherever its name has led when it was given.
@@ -237,12 +240,29 @@ impl Folders {
                 None
             }
         });
-        Self { folders: there.collect(), own: Arc::default() }
+        Self { folders: there.collect(), own: Arc::default(), unfinished: None }
     }
 
     /// Folders that were found before, but for what is the host's own.
     pub fn of(folders: Vec<Arc<WorkFolder>>, own: Arc<[Own]>) -> Self {
-        Self { folders, own }
+        Self { folders, own, unfinished: None }
+    }
+
+    /// The same; what is not finished is remembered, where there is something to remember it in.
+    pub fn remembering(self, unfinished: Option<Arc<Unfinished>>) -> Self {
+        Self { unfinished, ..self }
+    }
+
+    /// Remembers that something has this name beside the one that it is to have.
+    pub(super) fn remember(
+        &self,
+        why: OtherName,
+        place: &ResolvedPath,
+        has: &OsStr,
+        name: &OsStr,
+    ) -> Option<UnfinishedNote> {
+        let folder = place.path.parent()?;
+        Some(self.unfinished.as_ref()?.remember(why, folder, has, name))
     }
 
     /// Opens a file to be read.

@@ -1,7 +1,7 @@
 //! Files below the folders that somebody works in: one way of finding, reading and changing them, for agents and clients.
 //!
 //! Owns: [`folders`] (where a path leads that must stay below), [`writing`] (what a file becomes), [`trees`] (folders
-//! that are made, moved, copied and removed), [`facts`] (what tells a version of a file from another one), and [`uris`]
+//! that are made, moved, copied and removed), [`facts`] (what tells a version of a file from another one), [`unfinished`] (what a host that ends leaves to the next one), and [`uris`]
 //! (what a file is called in the protocol). Everything is done on the descriptors that the way has led to, never by a path
 //! again.
 //! Never: answers anybody, runs anything, or waits for what is no file of a disk. Whoever calls it does so on a thread
@@ -13,5 +13,6 @@ pub mod folders;
 #[cfg(test)]
 mod tests;
 pub mod trees;
+pub mod unfinished;
 pub mod uris;
 pub mod writing;

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use super::folders::{
     identity, must_be_file, Folders, Identity, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY, DEPTH_MAX,
 };
+use super::unfinished::{OtherName, UnfinishedNote};
 use super::writing::{must_be_on_a_disk, name_beside};
 
 /// So many files and folders are copied or removed at once.
@@ -122,7 +123,7 @@ impl Folders {
         let is_twin = !only_if_free && is_another_name(&source, name, &known, &target, there)?;
         match put_in_place(&source.folder, name, &target.folder, there, only_if_free) {
             // The system does nothing then, and says that it is done.
-            Ok(()) if is_twin => Self::take_name(&source, name, &known, &target, there),
+            Ok(()) if is_twin => self.take_name(&source, name, &known, &target, there),
             Err(PathRefusal::Failed(error)) if is(&error, Errno::XDEV) => {
                 must_be_replaceable(is_folder(&known), &target, there)?;
                 self.move_over(&source, name, &target, there, only_if_free)
@@ -133,6 +134,7 @@ impl Folders {
 
     /// Takes its name from a file that has the one as well that it is to have.
     fn take_name(
+        &self,
         source: &ResolvedPath,
         name: &OsString,
         known: &Stat,
@@ -140,6 +142,7 @@ impl Folders {
         there: &OsString,
     ) -> Result<(), PathRefusal> {
         let aside = name_beside();
+        let _remembered = self.remember(OtherName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
             Err(Errno::NOENT) => return Ok(()),
             put => put?,
@@ -169,6 +172,7 @@ impl Folders {
         only_if_free: bool,
     ) -> Result<(), PathRefusal> {
         let aside = name_beside();
+        let _remembered = self.remember(OtherName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
             // A folder of a lower layer of an overlay has no other name: it goes as far as it is what was copied.
             Err(Errno::XDEV) => return self.move_what_is_aside(source, name, target, there, only_if_free),
@@ -280,6 +284,7 @@ impl Folders {
     ) -> Result<CopyRecord, PathRefusal> {
         must_be_replaceable(matches!(source, CopySource::Folder(_)), to, name)?;
         let new = name_beside();
+        let remembered = self.remember(OtherName::Copy, to, &new, name);
         let placed = self.make_copy(source, &to.folder, &new).and_then(|copy| {
             put_in_place(&to.folder, &new, &to.folder, name, only_if_free)?;
             Ok(copy)
@@ -294,6 +299,7 @@ impl Folders {
                 let is_folder = matches!(source, CopySource::Folder(_));
                 if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
                     tracing::warn!(%error, "what was copied in part cannot be removed: `{}` is left beside `{}`", new.display(), to.path.display());
+                    remembered.into_iter().for_each(UnfinishedNote::keep);
                 }
                 Err(refusal)
             }
@@ -331,6 +337,12 @@ impl Folders {
             }
         }
         Ok(copy)
+    }
+
+    /// Removes a copy that nobody goes on with.
+    pub(super) fn remove_copy(&self, folder: &OwnedFd, name: &OsString) -> Result<(), PathRefusal> {
+        let is_folder = is_folder(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?);
+        self.remove_what_was_made(folder.as_fd(), name, is_folder)
     }
 
     fn remove_what_was_made(

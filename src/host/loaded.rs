@@ -23,6 +23,7 @@ use super::turns::Ending;
 use super::{ChatKey, Host, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
+use crate::wire::terminals::COMMAND_PREFIX;
 
 /// How long after an interrupted turn was ended, safely, the process still being there counts.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
@@ -175,6 +176,7 @@ impl Host {
         let run = self.fresh_run();
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
+        let is_command = turn.message.text.starts_with(COMMAND_PREFIX);
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
         let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
         run.phase = RunPhase::Over;
@@ -194,6 +196,8 @@ impl Host {
             let resumable = can_always.is_some_and(|always| {
                 always || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
             });
+            // What a command has done is not done again, and an agent has nothing to take up.
+            let resumable = resumable && !is_command;
             let message = "the host ended while the turn ran".to_owned();
             Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
         };

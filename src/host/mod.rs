@@ -18,7 +18,7 @@
 //! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` (programs that clients type into), `changes` and `changesets` (which files were changed),
+//! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what users have run), `changes` and `changesets` (which files were changed),
 //! `checkpoints` (what git keeps of folders), `sights` (what it says is there now), `discards` (and taking changes back), `annotations` (what people say to places in files),
 //! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
@@ -36,6 +36,7 @@ mod changesets;
 mod channels;
 mod checkpoints;
 mod clients;
+mod commands;
 mod config;
 mod contents;
 mod credentials;
@@ -47,6 +48,7 @@ mod discards;
 mod dispatch;
 pub mod effects;
 mod handlers;
+mod holders;
 pub mod idle;
 pub mod limits;
 mod loaded;
@@ -307,6 +309,7 @@ impl Host {
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }
+            Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
             Input::FilesChanged { watch, changes } => {
                 self.repository_has_changed(step, &watch);
                 self.files_have_changed(step, &watch, changes);

@@ -359,6 +359,8 @@ pub(super) enum RunPhase {
     Waiting { resume: bool },
     /// The agent works on it.
     Started,
+    /// It is a command that the user has run, with which the agent has nothing to do.
+    Command,
     /// The agent has given it up.
     Over,
 }

@@ -34,7 +34,8 @@ impl Host {
             return;
         };
         let state = chat.conversation.state();
-        let steering = state.steering_message.as_ref().filter(|_| !self.steers(key));
+        let steering = state.steering_message.as_ref();
+        let steering = steering.filter(|it| !self.steers(key) || self.command_in(&it.message.text).is_some());
         let (kind, next) = match steering {
             Some(steering) => (PendingMessageKind::Steering, Some(steering)),
             None => (PendingMessageKind::Queued, state.queued_messages.iter().flatten().next()),
@@ -78,9 +79,14 @@ impl Host {
         if !self.steers(key) {
             return;
         }
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
+        // It is run when the turn is over.
+        if self.command_in(&pending.message.text).is_some() {
+            return;
+        }
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
-        let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
         run.handed_over.push(pending.clone());
         let run = run.id;
         let PendingMessage { id, message } = pending;

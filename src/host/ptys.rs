@@ -1,7 +1,7 @@
 //! Terminals with a program in them that is typed into: shells that clients ask for.
 //!
-//! Owns: when such a terminal comes into being and goes, who has it and what others may do with it, the list of them in
-//! the root state, and how much may wait to be typed.
+//! Owns: when such a terminal comes into being and goes, what is heard of its program, and the list of them in the root
+//! state. Who has one, and what clients do with it, is in `holders`.
 //! Never: starts a program or reads what it prints, which happens outside; writes down what is typed or shown, which may be
 //! secret.
 //!
@@ -12,21 +12,22 @@
 use std::time::Duration;
 
 use ahp_types::actions::{
-    ActionOrigin, RootTerminalsChangedAction, StateAction, TerminalClaimedAction, TerminalDataAction,
-    TerminalExitedAction, TerminalResizedAction, TerminalTitleChangedAction,
+    RootTerminalsChangedAction, StateAction, TerminalCommandDetectionAvailableAction,
+    TerminalCommandExecutedAction, TerminalCommandFinishedAction, TerminalCwdChangedAction,
+    TerminalDataAction, TerminalExitedAction, TerminalTitleChangedAction,
 };
 use ahp_types::commands::{CreateTerminalParams, DisposeTerminalParams};
 use ahp_types::state::{
     TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
 };
 
-use super::actions::Verdict;
 use super::channels::{Pty, Terminal};
 use super::directories::usable_directory;
 use super::effects::{
     ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, ScreenSize,
-    TerminalKey, Timer, TypedText,
+    TerminalKey, Timer,
 };
+use super::holders::{screen_size, title_of};
 use super::limits::URI_BYTES_MAX;
 use super::model::Channel;
 use super::refusal::Refusal;
@@ -46,15 +47,6 @@ const PTYS_PER_CLIENT_MAX: usize = 8;
 /// So many terminals stay whose program has ended; past it the oldest goes.
 const ENDED_MAX: usize = 64;
 
-/// So many bytes are typed at once.
-const INPUT_BYTES_MAX: usize = 64 << 10;
-
-/// So many bytes wait to be taken by a program.
-const UNTAKEN_BYTES_MAX: usize = 1 << 20;
-
-/// So many columns and rows a screen has at most.
-const SCREEN_MAX: i64 = 1000;
-
 /// The size of a screen of which its client does not say how large it is.
 const SCREEN_COLS: i64 = 80;
 const SCREEN_ROWS: i64 = 24;
@@ -71,30 +63,6 @@ pub(super) struct NewPty {
     uri: String,
     made_by: String,
     size: ScreenSize,
-}
-
-/// The size of a screen.
-///
-/// # Errors
-/// When no screen has it.
-fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
-    let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
-    let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
-    match (read(cols), read(rows)) {
-        (Some(cols), Some(rows)) => Ok(ScreenSize { cols, rows }),
-        _ => Err(Refusal::ScreenSize(SCREEN_MAX)),
-    }
-}
-
-/// A title as clients may give one.
-///
-/// # Errors
-/// When it is too long, or not what people read.
-fn title_of(title: &str) -> Result<(), Refusal> {
-    if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
-        return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
-    }
-    Ok(())
 }
 
 /// Whether a client may call a terminal so. What the host calls its own is not for them.
@@ -125,7 +93,7 @@ impl Host {
         }
         let client = self.connections.get(&connection);
         let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
-        self.check_ptys_have_room(&made_by)?;
+        self.check_ptys_have_room(Some(&made_by)).map_err(RpcError::invalid_params)?;
         let uri = params.channel;
         if self.find(&uri).is_some() || self.unreadable.contains_key(&uri) || is_root(&uri) || is_watch(&uri)
         {
@@ -177,23 +145,27 @@ impl Host {
         of_session.or_else(|| self.connections.get(&connection)?.default_directory.clone())
     }
 
-    fn check_ptys_have_room(&self, client: &str) -> Result<(), RpcError> {
+    /// Whether one more program may run in a terminal, that this client asks for if one does.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check_ptys_have_room(&self, client: Option<&str>) -> Result<(), String> {
         let max = self.config.limits.ptys;
+        if max == 0 {
+            return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
+        }
         let (mut all, mut of_client) = (0, 0);
         for terminal in self.channels.terminals.values().filter(|terminal| terminal.runs()) {
             let Some(pty) = &terminal.pty else { continue };
             all += 1;
-            of_client += usize::from(pty.made_by == client);
+            of_client += usize::from(client == Some(&pty.made_by));
         }
         if all >= max {
-            return Err(RpcError::invalid_params(format_args!(
-                "{max} terminals run, which is all that this host has"
-            )));
+            return Err(format!("{max} terminals run, which is all that this host has"));
         }
         if of_client >= PTYS_PER_CLIENT_MAX {
-            return Err(RpcError::invalid_params(format_args!(
-                "{PTYS_PER_CLIENT_MAX} terminals of this client run, which is all that it may have"
-            )));
+            let max = PTYS_PER_CLIENT_MAX;
+            return Err(format!("{max} terminals of this client run, which is all that it may have"));
         }
         Ok(())
     }
@@ -212,9 +184,9 @@ impl Host {
         let pty = Pty {
             asked: Some((connection, id)),
             made_by: new.made_by,
-            untaken_bytes: 0,
-            was_followed: false,
+            is_named: !new.state.title.is_empty(),
             time: Some(number),
+            ..Pty::default()
         };
         // It has no past: whoever knew something under this URI knew something else.
         let channel = Channel::new(new.uri, self.head + 1);
@@ -256,6 +228,7 @@ impl Host {
                     step.say(Output::Frame(connection, answer));
                 }
             }
+            PtyEvent::NotStarted(why) if pty.call.is_some() => self.command_is_over(step, key, Err(why)),
             PtyEvent::NotStarted(why) => {
                 if let Some((connection, id)) = pty.asked.take() {
                     let error = RpcError::unavailable(why);
@@ -264,17 +237,68 @@ impl Host {
                 self.remove_pty(step, key);
             }
             PtyEvent::Data(data) => {
+                self.command_goes_on(step, key);
                 self.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
             }
+            PtyEvent::Title(title) => {
+                if !pty.is_named && !title.is_empty() && state.title != title {
+                    let changed = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title });
+                    self.sequence(step, key, changed, None);
+                    self.list_terminals(step);
+                }
+            }
+            PtyEvent::Directory(cwd) => {
+                if state.cwd.as_ref() != Some(&cwd) {
+                    let changed = StateAction::TerminalCwdChanged(TerminalCwdChangedAction { cwd });
+                    self.sequence(step, key, changed, None);
+                }
+            }
+            PtyEvent::DetectsCommands => {
+                if state.supports_command_detection != Some(true) {
+                    let available = TerminalCommandDetectionAvailableAction {};
+                    self.sequence(step, key, StateAction::TerminalCommandDetectionAvailable(available), None);
+                }
+            }
+            PtyEvent::CommandBegun(line) => self.line_begins(step, key, line),
+            PtyEvent::CommandDone(code) => self.line_ends(step, key, code),
+            PtyEvent::Waits => self.command_waits(step, key),
             PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
             PtyEvent::Exited(exit_code) => {
+                let is_of_call = pty.call.is_some();
+                self.line_ends(step, key, None);
                 let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
                 self.sequence(step, key, exited, None);
                 self.terminals_changed = true;
+                if is_of_call {
+                    return self.command_is_over(step, key, Ok(exit_code));
+                }
                 self.forget_ended_ptys(step);
                 self.list_terminals(step);
             }
         }
+    }
+
+    /// A shell begins to run a line. Where another one runs, it is not known how that has ended: nobody has said it.
+    fn line_begins(&mut self, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
+        self.line_ends(step, key, None);
+        let terminal = self.channels.terminals.get_mut(&key);
+        let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
+        pty.lines += 1;
+        let command_id = format!("cmd-{}", pty.lines);
+        pty.line = Some((command_id.clone(), step.now.monotonic_ms));
+        let timestamp = step.now.unix_ms;
+        let executed = TerminalCommandExecutedAction { command_id, command_line, timestamp };
+        self.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
+    }
+
+    /// The line that a shell runs is done, if it runs one.
+    pub(super) fn line_ends(&mut self, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
+        let terminal = self.channels.terminals.get_mut(&key);
+        let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
+        let Some((command_id, since_ms)) = pty.line.take() else { return };
+        let lasted_ms = i64::try_from(step.now.monotonic_ms.saturating_sub(since_ms)).unwrap_or(i64::MAX);
+        let finished = TerminalCommandFinishedAction { command_id, exit_code, duration_ms: Some(lasted_ms) };
+        self.sequence(step, key, StateAction::TerminalCommandFinished(finished), None);
     }
 
     /// Of many terminals whose program has ended the oldest go.
@@ -287,7 +311,7 @@ impl Host {
     }
 
     /// Tells which terminals there are, if that is not what was told last.
-    fn list_terminals(&mut self, step: &mut Step<'_>) {
+    pub(super) fn list_terminals(&mut self, step: &mut Step<'_>) {
         let is_listed =
             |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
         let listed = self.channels.terminals.values().filter(is_listed);
@@ -345,11 +369,7 @@ impl Host {
     fn remove_pty(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         let Some(terminal) = self.channels.terminals.get_mut(&key) else { return };
         let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
-        if terminal.runs() {
-            step.say(Output::Pty(key, PtyCommand::End));
-            let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
-            self.sequence(step, key, exited, None);
-        }
+        self.end_program(step, key);
         if let Some((connection, id)) = asked {
             let error = RpcError::unavailable("the terminal was ended before its shell had started");
             step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
@@ -359,168 +379,21 @@ impl Host {
         self.list_terminals(step);
     }
 
+    /// Ends what runs in a terminal, if it has not ended.
+    pub(super) fn end_program(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        if self.channels.terminals.get(&key).is_some_and(Terminal::runs) {
+            step.say(Output::Pty(key, PtyCommand::End));
+            self.line_ends(step, key, None);
+            let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
+            self.sequence(step, key, exited, None);
+        }
+    }
+
     /// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
     pub(super) fn end_ptys_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         for key in self.ptys_held_by(chat) {
             self.remove_pty(step, key);
         }
-    }
-
-    fn ptys_held_by(&self, chat: ChatKey) -> Vec<TerminalKey> {
-        let Some(uri) = self.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
-            return Vec::new();
-        };
-        let is_held = |it: &Terminal| {
-            let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
-            it.pty.is_some() && holds
-        };
-        let terminals = self.channels.terminals.iter();
-        terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
-    }
-
-    /// A chat is one of another session now: so are the terminals that clients have given it.
-    pub(super) fn hand_ptys_over(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        let session = self.channels.chats.known(chat).map(|chat| chat.session);
-        let session = session.and_then(|key| self.channels.sessions.known(key));
-        let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
-        for key in self.ptys_held_by(chat) {
-            let claim = self.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
-            let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
-            claim.session.clone_from(&session);
-            let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };
-            self.sequence(step, key, StateAction::TerminalClaimed(claimed), None);
-        }
-        self.list_terminals(step);
-    }
-
-    /// Whether a client may be said to have a terminal in this way.
-    ///
-    /// # Errors
-    /// Why not.
-    fn check_claim(&self, client: &str, claim: &TerminalClaim) -> Result<(), Refusal> {
-        match claim {
-            TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
-            TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
-            TerminalClaim::Session(claim) => {
-                let unknown = |uri: &String| Refusal::ClaimUnknown(uri.clone());
-                let session = self.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
-                let chat = self.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
-                let is_in = self.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
-                if is_in {
-                    Ok(())
-                } else {
-                    Err(Refusal::NoChatOfSession(claim.chat.clone()))
-                }
-            }
-        }
-    }
-
-    /// Whether the client is gone that has a terminal.
-    fn holder_is_gone(&self, key: TerminalKey) -> bool {
-        match self.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
-            Some(TerminalClaim::Client(claim)) => !self.can_speak(&claim.client_id),
-            _ => false,
-        }
-    }
-
-    /// Whether a client may type into a terminal, and do all else with it that its holder does.
-    ///
-    /// # Errors
-    /// When another client has it, or a session has and the client does not follow it.
-    fn check_use(&self, key: TerminalKey, client: &str) -> Result<(), Refusal> {
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(()) };
-        let is_clients = |connection: &ConnectionId| {
-            self.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
-        };
-        match &terminal.state.claim {
-            TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
-            TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
-            _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
-            _ => Err(Refusal::NotFollowed),
-        }
-    }
-
-    /// What a client asks to be done with the program in a terminal.
-    ///
-    /// # Errors
-    /// Why it is not.
-    pub(super) fn client_uses_pty(
-        &mut self,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        if let StateAction::TerminalClaimed(claimed) = action {
-            return self.claim_pty(step, key, claimed, origin);
-        }
-        self.check_use(key, &origin.client_id)?;
-        let Some(terminal) = self.channels.terminals.known_mut(key) else { return Ok(Verdict::Unchanged) };
-        let runs = terminal.runs();
-        let Some(pty) = terminal.pty.as_mut() else { return Ok(Verdict::Unchanged) };
-        match &action {
-            StateAction::TerminalInput(_) | StateAction::TerminalResized(_) if !runs => {
-                return Err(Refusal::ProgramEnded);
-            }
-            StateAction::TerminalInput(input) => {
-                let bytes = input.data.len();
-                if bytes > INPUT_BYTES_MAX {
-                    return Err(Refusal::InputTooLarge(INPUT_BYTES_MAX));
-                }
-                if pty.untaken_bytes + bytes > UNTAKEN_BYTES_MAX {
-                    return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
-                }
-                pty.untaken_bytes += bytes;
-                step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
-                // It changes no state, and what it says is for nobody else.
-                return Ok(Verdict::Unchanged);
-            }
-            StateAction::TerminalResized(TerminalResizedAction { cols, rows }) => {
-                let size = screen_size(*cols, *rows)?;
-                if (terminal.state.cols, terminal.state.rows) == (Some(*cols), Some(*rows)) {
-                    return Ok(Verdict::Unchanged);
-                }
-                step.say(Output::Pty(key, PtyCommand::Resize(size)));
-            }
-            StateAction::TerminalTitleChanged(changed) => {
-                title_of(&changed.title)?;
-                if terminal.state.title == changed.title {
-                    return Ok(Verdict::Unchanged);
-                }
-            }
-            StateAction::TerminalCleared(_) if terminal.state.content.is_empty() => {
-                return Ok(Verdict::Unchanged);
-            }
-            _ => {}
-        }
-        self.sequence(step, key, action, Some(origin));
-        self.list_terminals(step);
-        Ok(Verdict::Done)
-    }
-
-    /// A client takes a terminal, or gives it away.
-    fn claim_pty(
-        &mut self,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        claimed: TerminalClaimedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        self.check_claim(&origin.client_id, &claimed.claim)?;
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
-        if terminal.chat.is_some() {
-            return Err(Refusal::OutputOfAgent("belongs to its call"));
-        }
-        if !self.holder_is_gone(key) {
-            self.check_use(key, &origin.client_id)?;
-        }
-        if terminal.state.claim == claimed.claim {
-            return Ok(Verdict::Unchanged);
-        }
-        self.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
-        self.terminals_changed = true;
-        self.list_terminals(step);
-        Ok(Verdict::Done)
     }
 
     /// The clients that have terminals may be gone, or here again.

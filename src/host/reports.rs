@@ -146,6 +146,10 @@ impl Host {
                 self.end_turn(step, other, gone(true), None);
             }
         }
+        let run = self.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
+        if run.is_some_and(|run| run.phase == RunPhase::Command) {
+            return;
+        }
         // Where no agent has ever started, trying again is beginning.
         let has_failed = self.channels.sessions.known(session).is_some_and(Session::has_failed);
         let resumable = has_failed || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
@@ -209,6 +213,9 @@ impl Host {
             TurnEvent::ClientTool { id, name, input, message } => {
                 let errand = Errand { tool: name, input, message };
                 self.call_on_client(step, CallRef { key, turn_id, id }, errand);
+            }
+            TurnEvent::Command { id, line } => {
+                self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);
             }
             TurnEvent::ToolContent { id, content } => {
                 self.set_content(step, CallRef { key, turn_id, id }, content, meta());

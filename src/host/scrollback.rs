@@ -30,19 +30,26 @@ fn runs(part: &TerminalContentPart) -> bool {
     matches!(part, TerminalContentPart::Command(command) if !command.is_complete)
 }
 
+/// How many parts there are at most, and how many are left when there are more: also lines that print nothing take room.
+const PARTS_MAX: usize = 1000;
+const PARTS_LEFT: usize = 750;
+
 /// Cuts content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether anything was cut.
 pub(super) fn cut(content: &mut Vec<TerminalContentPart>, bytes_max: usize, bytes_left: usize) -> bool {
     let bytes: usize = content.iter().map(|part| text_of(part).len()).sum();
-    if bytes <= bytes_max {
+    let oldest = if content.len() > PARTS_MAX { content.len() - PARTS_LEFT } else { 0 };
+    if bytes <= bytes_max && oldest == 0 {
         return false;
     }
-    let mut excess = bytes - bytes_left.min(bytes_max);
+    let of_oldest: usize = content[..oldest].iter().map(|part| text_of(part).len()).sum();
+    let excess = if bytes <= bytes_max { 0 } else { bytes - bytes_left.min(bytes_max) };
+    let mut excess = excess.max(of_oldest);
     let last = content.len().saturating_sub(1);
     let mut at = 0;
     content.retain_mut(|part| {
         let (is_last, length) = (at == last, text_of(part).len());
         at += 1;
-        if excess == 0 {
+        if excess == 0 && at > oldest {
             return true;
         }
         if length <= excess && !is_last && !runs(part) {

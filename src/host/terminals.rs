@@ -222,7 +222,7 @@ impl Host {
     }
 
     /// Who has a terminal in which a chat's agent runs a command.
-    fn claim_of(
+    pub(super) fn claim_of(
         &self,
         chat: ChatKey,
         turn_id: Option<String>,
@@ -308,7 +308,9 @@ impl Host {
         }
         self.terminals_changed = true;
         for key in self.terminals_of(chat) {
-            let Some(terminal) = self.channels.terminals.known_mut(key) else { continue };
+            // What the user has had run is none of its.
+            let terminal = self.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
+            let Some(terminal) = terminal else { continue };
             terminal.name = None;
             if terminal.runs() {
                 let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
@@ -353,7 +355,8 @@ impl Host {
             return;
         }
         self.settle_ptys(step);
-        let is_over = |it: &Terminal| it.pty.is_none() && !it.runs() && it.channel.subscribers.is_empty();
+        let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
+        let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
         let over = self.channels.terminals.iter().filter(|(_, it)| is_over(it));
         let going = over.filter(|(_, it)| it.is_kept || !self.may_be_shown(it));
         for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
@@ -409,7 +412,9 @@ impl Host {
         };
         // What was told last of one whose end the call does not say does not lead to this.
         let session = self.channels.sessions.known(self.channels.chats.known(key)?.session)?;
-        let born_at = if result.is_some() { session.channel.born_at } else { self.head + 1 };
+        // Nor does it to what was typed into: that was written down nowhere but in the call.
+        let is_told = result.is_some() && block.is_pty != Some(true);
+        let born_at = if is_told { session.channel.born_at } else { self.head + 1 };
         let channel = Channel::new(uri, born_at);
         let is_cut = result.is_some_and(|result| result.truncated == Some(true));
         let (since, detaches, is_kept) = (String::new(), false, true);

@@ -16,7 +16,7 @@ use ahp_types::state::{AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Mess
 use super::clients::tools_of_clients;
 use super::config::is_no_choice;
 use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer};
-use super::model::{AgentLink, Run, RunPhase, Session, SessionKey, TitleBy};
+use super::model::{AgentLink, Chat, Run, RunPhase, Session, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
 use crate::state::history::CompletedTurn;
@@ -186,6 +186,8 @@ impl Host {
         let Some(run) = chat.run.take() else { return };
         self.terminals_changed = true;
         self.runs -= 1;
+        self.end_commands_of(step, key);
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
         if !matches!(ending, Ending::Failed { resumable: true, .. }) {
             chat.progress.remove(&run.turn_id);
         }
@@ -295,9 +297,17 @@ impl Host {
     /// Starts the waiting run if its agent is ready for it.
     pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = self.is_creating(key);
+        let waits = |chat: &Chat| {
+            chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
+        };
+        if self.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
+            return;
+        }
         self.tell_tokens(step, key);
         self.tell_tools(step, key);
         let agent = self.agent_of(key).map(|agent| agent.info.clone());
+        let commands = self.channels.chats.known(key).filter(|chat| waits(chat));
+        let commands = commands.and_then(|chat| self.told_of_commands(chat));
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -315,6 +325,7 @@ impl Host {
                 run.phase = RunPhase::Started;
                 let (run, message) = (run.id, as_agent_hears(agent.as_ref(), &turn.message));
                 let attached = chat.attached.turns.get(&turn.id).cloned().unwrap_or_default();
+                let attached = commands.into_iter().chain(attached).collect();
                 let command = if resume {
                     Command::ResumeTurn {
                         run,

@@ -1,12 +1,23 @@
 //! Programs in terminals of the system's, into which clients type.
 //!
-//! Each has a guard of its own, as agents have, and a task that attends to it (`program`). `shell` says which program it is.
+//! Each has a guard of its own, as agents have, under which it is started (`opening`), and a task that attends to it
+//! (`program`). `shell` says which program it is, and `integration` how it tells of its commands. What it prints is taken
+//! apart (`scanner`) and listened to (`listener`): it is answered what it asks of its terminal (`questions`), of which as much is
+//! known as that takes (`screen`). `typing` is what waits to be written, `foreground` who would read it.
 //!
 //! Owns: which of them run, what each is told, and what is heard of them.
 //! Never: drops a byte of what they print: they wait while clients do not read.
 
+mod foreground;
+mod integration;
+mod listener;
+mod opening;
 mod program;
+mod questions;
+mod scanner;
+mod screen;
 mod shell;
+mod typing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::acp::guards::GuardProgram;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
+pub use integration::ShellScripts;
 
 /// Something that was heard of a program.
 #[derive(Debug)]
@@ -58,6 +70,8 @@ impl PtyReports {
 #[derive(Debug)]
 pub struct Ptys {
     guard: Option<GuardProgram>,
+    /// The scripts that have shells tell of their commands; without them they do not.
+    scripts: Option<ShellScripts>,
     /// What a program prints is told when it has ended, all at once: the same each time.
     tells_at_end: bool,
     /// What each of them is to be told.
@@ -74,12 +88,13 @@ impl Ptys {
     /// None yet, and where it is heard what becomes of them.
     pub fn new(
         guard: Option<GuardProgram>,
+        scripts: Option<ShellScripts>,
         tells_at_end: bool,
     ) -> (Self, mpsc::UnboundedReceiver<PtyReport>) {
         let (reports, heard) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (commands, starting, stop) = (HashMap::new(), HashMap::new(), CancellationToken::new());
-        (Self { guard, tells_at_end, commands, starting, reports, stop, running }, heard)
+        (Self { guard, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
     /// Does what is asked. Must be called inside a tokio runtime.
@@ -96,7 +111,7 @@ impl Ptys {
                 };
                 self.commands.insert(terminal, sender);
                 self.starting.insert(terminal, launch.command.is_some());
-                program::start(self.guard.as_ref(), &launch, reports, attended);
+                program::start(self.guard.as_ref(), self.scripts.as_ref(), &launch, reports, attended);
             }
             PtyCommand::End => {
                 // It ends when it can be told nothing more.
@@ -126,7 +141,7 @@ impl Ptys {
                 self.starting.remove(&terminal);
                 self.commands.remove(&terminal);
             }
-            PtyEvent::Data(_) | PtyEvent::Took(_) => {}
+            _ => {}
         }
         Some((terminal, event))
     }

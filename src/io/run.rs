@@ -33,7 +33,7 @@ use super::listen::announce::Announced;
 use super::listen::notice::{ListenNotice, PutUp};
 use super::listen::{self, Bound, Listening};
 use super::outbox::OutboxLimits;
-use super::ptys::Ptys;
+use super::ptys::{Ptys, ShellScripts};
 use super::readers::Readers;
 use super::resources::{Ground, JobOutcome, Resources};
 use super::signals::catch_signals;
@@ -81,6 +81,8 @@ pub struct RunOptions {
     pub outbox: OutboxLimits,
     /// Where sessions are kept.
     pub state: StatePlace,
+    /// The folder that this is, once it is held.
+    pub state_folder: Option<PathBuf>,
     /// How much is kept there of what is over.
     pub store: StoreOptions,
     /// How programs in terminals are started; none where none can be.
@@ -99,6 +101,9 @@ pub enum Exit {
 /// Why a host cannot begin where the user may have no more threads.
 const NO_THREAD: &str = "a thread cannot be started (see `ulimit -u`)";
 
+/// The folder, in that of the state, in which it is remembered what is not finished in others.
+const UNFINISHED: &str = "unfinished";
+
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
 const QUIET_TURNS: usize = 4;
@@ -115,7 +120,7 @@ pub fn serve(
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
     options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
-    let opened = match open_keeper(&options, held) {
+    let opened = match open_keeper(&mut options, held) {
         Ok(opened) => opened,
         Err(error) => {
             if let Some(place) = place {
@@ -164,6 +169,18 @@ pub fn serve(
     exit
 }
 
+/// The scripts that have shells tell of their commands, in the state folder; none where there is no such folder, or where
+/// what is told must be the same each time.
+fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
+    let StatePlace::Folder(asked) = &options.state else { return None };
+    if options.deterministic || options.limits.ptys == 0 {
+        return None;
+    }
+    let put = folder::chosen(asked.as_deref()).map_err(anyhow::Error::from);
+    let put = put.and_then(|folder| Ok(ShellScripts::put(&folder)?));
+    put.inspect_err(|error| tracing::warn!(%error, "shells will not tell of their commands")).ok()
+}
+
 /// What tells where is listened, until it is dropped: in the state folder, and to an editor.
 type Posted = (Option<PutUp>, Option<Announced>);
 
@@ -193,12 +210,12 @@ async fn listen_to_others(options: &RunOptions) -> anyhow::Result<(Option<Bound>
 /// # Errors
 /// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.
 pub fn serve_fronts(
-    options: RunOptions,
+    mut options: RunOptions,
     backends: Vec<Box<dyn Backend>>,
     held: StateFolder,
     place: HostPlace,
 ) -> anyhow::Result<Exit> {
-    let opened = match open_keeper(&options, Some(held)) {
+    let opened = match open_keeper(&mut options, Some(held)) {
         Ok(opened) => opened,
         Err(error) => {
             place.refuse(&format!("{error:#}"), EXIT_STATE);
@@ -225,14 +242,17 @@ pub fn serve_fronts(
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
 
-fn open_keeper(options: &RunOptions, held: Option<StateFolder>) -> Result<Opened, StateError> {
+fn open_keeper(options: &mut RunOptions, held: Option<StateFolder>) -> Result<Opened, StateError> {
     let StatePlace::Folder(asked) = &options.state else { return Ok(Keeper::in_memory()) };
     let held = match held {
         Some(held) => Ok(held),
         None => folder::chosen(asked.as_deref()).and_then(|folder| StateFolder::hold(&folder)),
     };
     held.map_err(anyhow::Error::from)
-        .and_then(|folder| Keeper::open_held(folder, options.store))
+        .and_then(|folder| {
+            options.state_folder = Some(folder.path().to_owned());
+            Keeper::open_held(folder, options.store)
+        })
         .map_err(StateError)
 }
 
@@ -333,11 +353,16 @@ impl Sidecar {
         let (door, links) = Door::new(options.outbox);
         let (directories, looked) = Directories::new();
         let ground = Ground::new(&options.write_roots, &options.own_files);
+        let ground = match &options.state_folder {
+            Some(folder) => ground.remembering(folder.join(UNFINISHED)),
+            None => ground,
+        };
         let scratch = scratch_of(&options.state);
         let (git, heard_of_git) = GitAsker::new(options.guard.clone(), scratch, &options.own_files);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
-        let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), options.deterministic);
+        let scripts = shell_scripts(&options);
+        let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), scripts, options.deterministic);
         let (states, pieces) = StateWriters::new();
         let sidecar = Self {
             edges: Edges::new(providers),

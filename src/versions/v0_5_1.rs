@@ -32,6 +32,12 @@ impl VersionStep for V0_5_1 {
         }
     }
 
+    fn result_down(&self, method: &str, result: &mut Value, _scene: &mut Scene<'_>) {
+        if let ("initialize", Value::Object(result)) = (method, result) {
+            result.remove("terminalCommandPrefix");
+        }
+    }
+
     fn action_down(&self, told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
         if told.name() == "chat/responsePart" && told.action.get("part").is_some_and(is_question) {
             return Vec::new();

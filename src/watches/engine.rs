@@ -60,6 +60,7 @@ pub struct Engine {
     said: SystemReport,
     /// So much may be in what is looked at again and again.
     looked_at_max: usize,
+    entries_max: usize,
     /// The system says nothing, because it has no more room.
     no_room: Option<&'static str>,
 }
@@ -78,10 +79,16 @@ struct WatchedFolder {
 
 impl Engine {
     /// Begins with nothing to watch. What is the host's own is not watched. Where the system says nothing, no more than
+    /// Knows of so many files and folders in one watch.
+    #[cfg(test)]
+    pub(super) fn limited_to(self, entries_max: usize) -> Self {
+        Self { entries_max, ..self }
+    }
+
     /// `looked_at_max` files and folders are looked at for one watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[Own]>, looked_at_max: usize) -> Self {
         let (watches, said) = (BTreeMap::new(), SystemReport::default());
-        Self { system, watches, own, said, looked_at_max, no_room: None }
+        Self { system, watches, own, said, looked_at_max, entries_max: ENTRIES_MAX, no_room: None }
     }
 
     /// Begins where the system says nothing because of this.
@@ -114,7 +121,7 @@ impl Engine {
         }
         let watched = Watched::named_by(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
         let path = path_of(&watched.uri)?;
-        let entries_max = if self.system.says() { ENTRIES_MAX } else { self.looked_at_max };
+        let entries_max = if self.system.says() { self.entries_max } else { self.looked_at_max };
         let own = || Arc::clone(&self.own);
         let (tree, is_looked_at) = match Tree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
             Ok(tree) => (tree, !self.system.says()),

@@ -360,6 +360,34 @@ fn no_more_folders_are_watched_than_may_be() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn what_grows_too_large_is_told_and_each_change_in_it_that_the_system_says() {
+    let (folder, top) = folder();
+    ["a", "b/c"].iter().for_each(|file| make(&top, file));
+    let engine = || Engine::new(system(), Arc::default(), ENTRIES_MAX);
+    let channel = all_below(&top).channel();
+    let refused = engine().limited_to(2).begin(&channel).unwrap_err();
+    assert!(refused.error.message.contains("more than 2 files and folders"), "{}", refused.error);
+    let mut engine = engine().limited_to(5);
+    engine.begin(&channel).unwrap();
+    let mut scene = Scene { _folder: folder, top, engine, channel };
+    make(&scene.top, "d");
+    assert_eq!(scene.told_below(), told(&[("d", Added)]));
+    make(&scene.top, "b/more");
+    assert_eq!(scene.told_below(), told(&[("", Updated), ("b/more", Added)]));
+    fs::write(scene.top.join("b/more"), "other").unwrap();
+    assert_eq!(scene.told_below(), told(&[("", Updated), ("b/more", Added)]));
+    fs::remove_file(scene.top.join("b/more")).unwrap();
+    assert_eq!(scene.told_below(), told(&[("b/more", Deleted)]));
+    // Where there is room again, it is taken.
+    fs::remove_file(scene.top.join("a")).unwrap();
+    make(&scene.top, "e");
+    assert_eq!(scene.told_below(), told(&[("a", Deleted), ("e", Added)]));
+    fs::write(scene.top.join("e"), "other").unwrap();
+    assert_eq!(scene.told_below(), told(&[("e", Updated)]));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn what_the_system_forgets_is_found() {
     let mut scene = Scene::new(&["a", "d/b", "gone"], system(), all_below);
     let max: usize =

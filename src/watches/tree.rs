@@ -41,6 +41,8 @@ pub struct Tree {
     entries: usize,
     /// Not all of it can be watched, and why.
     trouble: Option<WatchTrouble>,
+    /// There is, or was, more in it than is known.
+    is_partial: bool,
     has_begun: bool,
     /// Something in it has a path that is too long, and that was said.
     has_too_long: bool,
@@ -107,6 +109,7 @@ struct Look<'a> {
     changes: &'a mut Changes,
     entries: &'a mut usize,
     trouble: &'a mut Option<WatchTrouble>,
+    is_partial: &'a mut bool,
     has_too_long: &'a mut bool,
     /// With any trouble nothing more is looked at.
     gives_up: bool,
@@ -141,6 +144,7 @@ impl Tree {
             anchor: None,
             entries: 0,
             trouble: None,
+            is_partial: false,
             has_begun: false,
             has_too_long: false,
         };
@@ -221,8 +225,9 @@ impl Tree {
         system: &'a mut dyn System,
         changes: &'a mut Changes,
     ) -> (Look<'a>, &'a mut Option<Known>, &'a mut Option<PathBuf>) {
-        let Self { how, top, anchor, entries, trouble, has_begun, has_too_long, .. } = self;
-        (Look { how, system, changes, entries, trouble, has_too_long, gives_up: !*has_begun }, top, anchor)
+        let Self { how, top, anchor, entries, trouble, is_partial, has_begun, has_too_long, .. } = self;
+        let gives_up = !*has_begun;
+        (Look { how, system, changes, entries, trouble, is_partial, has_too_long, gives_up }, top, anchor)
     }
 
     /// Follows the way anew, and looks at what it leads to.
@@ -350,8 +355,20 @@ impl Look<'_> {
     /// Takes what is seen for what is known, and tells the difference.
     fn compare(&mut self, path: &Path, known: &mut Option<Known>, seen: Option<Seen>, why: Why) {
         *known = match (known.take(), seen) {
-            (None, None) => None,
-            (None, Some(seen)) => self.take_in(path, seen),
+            (None, None) => {
+                // It may have been there, and be one of those for which there was no room.
+                if *self.is_partial && why == Why::Touched {
+                    self.tell(path, ChangeKind::Deleted);
+                }
+                None
+            }
+            (None, Some(seen)) => {
+                let taken = self.take_in(path, seen);
+                if taken.is_none() && why == Why::Touched {
+                    self.tell(path, ChangeKind::Added);
+                }
+                taken
+            }
             (Some(known), None) => {
                 self.vanish(path, known);
                 None
@@ -377,10 +394,11 @@ impl Look<'_> {
         };
     }
 
-    /// Takes in what was not known, and tells of it and of what is in it.
+    /// Takes in what was not known, and tells of it and of what is in it; none when there is no room for it.
     fn take_in(&mut self, path: &Path, seen: Seen) -> Option<Known> {
         if *self.entries >= self.how.entries_max {
             *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
+            *self.is_partial = true;
             return None;
         }
         *self.entries += 1;

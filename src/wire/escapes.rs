@@ -82,6 +82,42 @@ pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
     text
 }
 
+/// What is left of such a text for who does not see a terminal: no sequence, no other control character than tabs and the ends
+/// of lines, and of a line that was written over what was written last.
+pub fn plain_text(text: &str) -> String {
+    let (mut within, mut plain, mut line) = (Within::Text, String::new(), String::new());
+    let mut starts_over = false;
+    for char in text.chars() {
+        let before = within;
+        // No character beyond ASCII ends a sequence.
+        within = within.then(u8::try_from(char).ok().filter(u8::is_ascii).unwrap_or(b'0'));
+        if before != Within::Text || within != Within::Text {
+            continue;
+        }
+        match char {
+            '\n' => {
+                plain.push_str(&line);
+                plain.push('\n');
+                line.clear();
+                starts_over = false;
+            }
+            '\r' => starts_over = true,
+            '\x08' => {
+                line.pop();
+            }
+            char if char.is_control() && char != '\t' => {}
+            char => {
+                if std::mem::take(&mut starts_over) {
+                    line.clear();
+                }
+                line.push(char);
+            }
+        }
+    }
+    plain.push_str(&line);
+    plain
+}
+
 /// Whether no character of UTF-8 goes on here. Text that is none may be cut anywhere after some bytes.
 fn begins_a_character(text: &[u8], at: usize) -> bool {
     let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
@@ -94,6 +130,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_text_is_plain_without_what_a_terminal_obeys() {
+        for (text, plain) in [
+            ("\x1b[31mred\x1b[m\r\nx", "red\nx"),
+            ("\x1b]0;title\x07a\x1b]8;;x\x1b\\b\x1b(Bc", "abc"),
+            ("10%\r20%\rdone\r\n", "done\n"),
+            ("ab\x08c\tä\x07", "ac\tä"),
+            ("\x1b]0;ä\x1b\\€", "€"),
+        ] {
+            assert_eq!(plain_text(text), plain, "{text:?}");
+        }
+    }
 
     #[test]
     fn no_line_and_no_escape_sequence_is_torn() {

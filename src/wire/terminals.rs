@@ -7,9 +7,11 @@
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
 
-/// What stands before what is encoded.
 /// What the URI of a terminal begins with.
 pub const SCHEME: &str = "ahp-terminal:";
+
+/// What a message begins with that is a command to run.
+pub const COMMAND_PREFIX: &str = "!";
 
 /// So much of what a terminal has shown is kept, in bytes; past it the oldest is cut.
 pub const SCROLLBACK_BYTES_MAX: usize = 256 << 10;

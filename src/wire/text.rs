@@ -62,6 +62,12 @@ pub fn first_escaped_bytes(text: &str, bytes_max: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
+/// A line of backticks that is longer than any in a text, to set the text apart with.
+pub fn fence(text: &str) -> String {
+    let ticks = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
+    "`".repeat((ticks + 1).max(3))
+}
+
 /// The text of what may be plain or Markdown.
 pub fn plain(text: &StringOrMarkdown) -> &str {
     match text {

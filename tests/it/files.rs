@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::Process;
+use crate::support::{Process, HUNG};
 
 const WRITE: &str = "resourceWrite";
 
@@ -229,4 +229,91 @@ fn a_file_is_the_old_one_or_the_new_one_when_the_host_is_killed() {
             assert!(u64::from(u32::from(letter) - u32::from('a')) >= last - 100, "{letter} after {last}");
         }
     }
+}
+
+/// The names in a folder that say that something is not finished.
+fn unfinished_in(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".tmp")).collect()
+}
+
+/// Wherever the process is killed, a folder is copied or it is not; what it has left is removed by the next one.
+#[test]
+fn a_folder_is_copied_or_not_when_the_host_is_killed() {
+    let (_folder, top) = folder();
+    let (_state, state) = folder();
+    let (from, work) = (top.join("from"), top.join("work"));
+    fs::create_dir(&work).unwrap();
+    for number in 0..40 {
+        let folder = from.join(format!("{number}"));
+        fs::create_dir_all(&folder).unwrap();
+        (0..50).for_each(|file| fs::write(folder.join(format!("{file}")), "x".repeat(4096)).unwrap());
+    }
+    let mut left = 0;
+    for round in 0..6 {
+        let mut process = opened(Process::start_on(&state, &[]));
+        work_in(&mut process, &format!("ahp-session:/{round}"), &work);
+        let to = work.join(format!("to-{round}"));
+        process.say(&request(9, "resourceCopy", &json!({ "source": uri(&from), "destination": uri(&to) })));
+        // It is killed when it has begun, or when it has ended.
+        while unfinished_in(&work).is_empty() && !to.exists() {
+            std::thread::yield_now();
+        }
+        process.child.kill().unwrap();
+        process.wait();
+        left += unfinished_in(&work).len();
+        if to.exists() {
+            assert_eq!(fs::read_dir(&to).unwrap().count(), 40, "round {round}");
+        }
+        let begun = std::time::Instant::now();
+        let mut next = opened(Process::start_on(&state, &[]));
+        while !unfinished_in(&work).is_empty() {
+            assert!(begun.elapsed() < HUNG, "left: {:?}", unfinished_in(&work));
+            assert!(ask(&mut next, "ping", &json!({}))["result"].is_null());
+        }
+        next.end();
+        next.rest();
+    }
+    assert!(left > 0, "the process was never killed in the middle");
+    assert_eq!(fs::read_dir(&from).unwrap().count(), 40);
+}
+
+/// The host goes on with the folder that it has opened, whatever that is called by now.
+#[test]
+fn what_is_the_hosts_own_stays_so_under_another_name() {
+    let (_folder, top) = folder();
+    let (state, moved) = (top.join("state"), top.join("work/moved"));
+    fs::create_dir(top.join("work")).unwrap();
+    let mut process = opened(Process::start_on(&state, &["--write-root", top.to_str().unwrap()]));
+    let database = "sessions.sqlite";
+    fs::rename(&state, &moved).unwrap();
+    let before = fs::read_dir(&moved).unwrap().count();
+    fs::hard_link(moved.join(database), top.join("work/linked")).unwrap();
+    let refused = |process: &mut Process, method: &str, params: Value| {
+        let answer = ask(process, method, &params);
+        assert_eq!((code(&answer), &answer["error"]["data"]), (-32009, &json!({})), "{method}: {answer}");
+    };
+    for path in [moved.join(database), moved.join("new"), moved.clone()] {
+        refused(&mut process, WRITE, text(&path, "x"));
+        refused(&mut process, "resourceDelete", json!({ "uri": uri(&path), "recursive": true }));
+        let there = top.join("file");
+        fs::write(&there, "x").unwrap();
+        refused(&mut process, "resourceMove", json!({ "source": uri(&there), "destination": uri(&path) }));
+        refused(&mut process, "resourceCopy", json!({ "source": uri(&there), "destination": uri(&path) }));
+    }
+    for path in [moved.join(database), moved.clone()] {
+        let to = uri(&top.join("away"));
+        refused(&mut process, "resourceMove", json!({ "source": uri(&path), "destination": to }));
+    }
+    refused(&mut process, "resourceMkdir", json!({ "uri": uri(&moved.join("new/deep")) }));
+    // What holds it is not taken away either.
+    refused(&mut process, "resourceDelete", json!({ "uri": uri(&top.join("work")), "recursive": true }));
+    // Another name of one of its files becomes another file.
+    let bytes = fs::metadata(moved.join(database)).unwrap().len();
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&top.join("work/linked"), "x"))), 0);
+    assert!(fs::metadata(moved.join(database)).unwrap().len() >= bytes && bytes > 1);
+    assert_eq!(fs::read_dir(&moved).unwrap().count(), before);
+    assert_eq!(code(&ask(&mut process, WRITE, &text(&top.join("work/other"), "x"))), 0);
+    process.end();
+    process.rest();
 }

@@ -17,6 +17,7 @@ mod changesets;
 mod chats;
 mod client;
 mod client_files;
+mod commands;
 mod config_file;
 mod crash;
 mod credentials;

@@ -3,17 +3,16 @@
 //! Owns: a host in memory with clients, and what programs in terminals do as a test has it.
 //! Never: starts a program; `process::shells` does.
 
-use ahp::reducers::apply_action_to_terminal;
 use ahp_sidecar::host::effects::{
     ConnectionId, Frame, Input, Output, PtyCommand, PtyEvent, Record, TerminalKey, Timer,
 };
 use ahp_sidecar::host::limits::Limits;
-use ahp_types::actions::ActionEnvelope;
-use ahp_types::state::{Snapshot, SnapshotState, TerminalContentPart, TerminalState};
+use ahp_types::state::{TerminalContentPart, TerminalState};
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use crate::support::core::{said, Core, CHAT, SESSION};
+use crate::support::mirrors::{terminal_in, TerminalMirror};
 
 const A: ConnectionId = ConnectionId(1);
 const B: ConnectionId = ConnectionId(2);
@@ -159,6 +158,13 @@ impl World {
         }
     }
 
+    /// The terminal's state, as whoever asks now is told it.
+    fn fresh(&mut self) -> TerminalState {
+        let answer = self.ask(B, "subscribe", json!({ "channel": TERMINAL })).unwrap();
+        self.feed(said(B, json!({ "method": "unsubscribe", "params": { "channel": TERMINAL } })));
+        terminal_in(&answer["snapshot"])
+    }
+
     fn has_ended_a_program(&self) -> bool {
         self.outputs.iter().any(|output| matches!(output, Output::Pty(_, PtyCommand::End)))
     }
@@ -185,20 +191,6 @@ fn of_session() -> Value {
 fn with(mut params: Value, member: &str, value: Value) -> Value {
     params[member] = value;
     params
-}
-
-fn state_in(snapshot: &Value) -> TerminalState {
-    let read: Snapshot = serde_json::from_value(snapshot.clone()).unwrap_or_else(|_| panic!("{snapshot}"));
-    let SnapshotState::Terminal(state) = read.state else { panic!("no terminal") };
-    *state
-}
-
-fn text_of(state: &TerminalState) -> String {
-    let texts = state.content.iter().map(|part| match part {
-        TerminalContentPart::Unclassified(part) => part.value.clone(),
-        part => panic!("no command is told: {part:?}"),
-    });
-    texts.collect()
 }
 
 #[test]
@@ -426,6 +418,98 @@ fn a_terminal_that_nobody_follows_or_whose_client_is_gone_ends_after_a_while() {
 }
 
 #[test]
+fn what_programs_call_a_terminal_is_told_until_a_client_names_it() {
+    let mut world = World::new();
+    let key = world.created();
+    world.lines();
+    world.pty(key, PtyEvent::Title("vim".to_owned()));
+    assert_eq!(world.listed().unwrap()[0]["title"], "vim");
+    world.pty(key, PtyEvent::Title("vim".to_owned()));
+    world.pty(key, PtyEvent::Title(String::new()));
+    assert_eq!(world.listed(), None, "no news");
+    world.pty(key, PtyEvent::Directory("file:///a%20b".to_owned()));
+    world.pty(key, PtyEvent::Directory("file:///a%20b".to_owned()));
+    let told = world.lines();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        told[0].1["params"]["action"],
+        json!({ "type": "terminal/cwdChanged", "cwd": "file:///a%20b" })
+    );
+    assert_eq!(world.act(A, json!({ "type": "terminal/titleChanged", "title": "vim" })), None);
+    world.pty(key, PtyEvent::Title("less".to_owned()));
+    assert_eq!(world.fresh().title, "vim");
+    // So is one that was named when it was made.
+    let key = world.create(A, with(of_a("x:/2"), "name", json!("mine"))).unwrap();
+    world.pty(key, PtyEvent::Title("less".to_owned()));
+    let answer = world.ask(A, "subscribe", json!({ "channel": "x:/2" })).unwrap();
+    assert_eq!(answer["snapshot"]["state"]["title"], "mine");
+}
+
+#[test]
+fn commands_are_parts_of_what_a_terminal_shows() {
+    let mut world = World::new();
+    let key = world.created();
+    let happen = |world: &mut World, events: Vec<PtyEvent>| {
+        events.into_iter().for_each(|event| world.pty(key, event));
+        json!(world.fresh().content)
+    };
+    let data = |text: &str| PtyEvent::Data(text.to_owned());
+    let begun = |line: &str| PtyEvent::CommandBegun(line.to_owned());
+    let command = |number: u64, line: &str, output: &str, code: Option<i64>| {
+        let mut part = json!({ "type": "command", "commandId": format!("cmd-{number}"), "commandLine": line,
+            "output": output, "timestamp": 0, "isComplete": true, "durationMs": 0 });
+        if let Some(code) = code {
+            part["exitCode"] = json!(code);
+        }
+        part
+    };
+    let plain = |text: &str| json!({ "type": "unclassified", "value": text });
+    assert_eq!(world.fresh().supports_command_detection, None);
+    let events = vec![
+        PtyEvent::CommandDone(Some(1)),
+        PtyEvent::DetectsCommands,
+        data("$ "),
+        begun("ls"),
+        data("a"),
+        data("b"),
+    ];
+    happen(&mut world, events);
+    assert_eq!(world.fresh().supports_command_detection, Some(true));
+    let first = command(1, "ls", "ab", Some(0));
+    let shown = happen(&mut world, vec![PtyEvent::CommandDone(Some(0)), data("$ ")]);
+    assert_eq!(shown, json!([plain("$ "), first, plain("$ ")]));
+    // One that begins before the other has ended: nobody has said how that has.
+    let shown = happen(&mut world, vec![begun("one"), begun("two"), data("c"), PtyEvent::CommandDone(None)]);
+    let all =
+        json!([plain("$ "), first, plain("$ "), command(2, "one", "", None), command(3, "two", "c", None)]);
+    assert_eq!(shown, all);
+    // With what was shown it is forgotten what runs.
+    happen(&mut world, vec![begun("three"), data("d")]);
+    assert_eq!(world.act(A, json!({ "type": "terminal/cleared" })), None);
+    let shown = happen(&mut world, vec![data("e"), PtyEvent::CommandDone(Some(0)), begun("exit")]);
+    assert_eq!(shown[0], plain("e"));
+    // The end of the program is that of its command.
+    let shown = happen(&mut world, vec![PtyEvent::Exited(Some(4))]);
+    assert_eq!(shown[1], command(5, "exit", "", None));
+}
+
+#[test]
+fn lines_that_print_nothing_are_forgotten_when_they_are_many() {
+    let mut world = World::new();
+    let key = world.created();
+    for number in 1..=1000 {
+        world.pty(key, PtyEvent::CommandBegun(number.to_string()));
+        world.pty(key, PtyEvent::CommandDone(Some(0)));
+    }
+    assert_eq!(world.fresh().content.len(), 1000);
+    world.pty(key, PtyEvent::CommandBegun("one more".to_owned()));
+    let content = world.fresh().content;
+    assert_eq!(content.len(), 750);
+    let Some(TerminalContentPart::Command(last)) = content.last() else { panic!("{content:?}") };
+    assert_eq!(last.command_line, "one more");
+}
+
+#[test]
 fn terminals_of_a_session_end_with_it_and_go_where_their_chat_goes() {
     let mut world = World::new();
     world.lines();
@@ -467,11 +551,24 @@ fn of_terminals_whose_program_has_ended_the_oldest_go() {
 enum Happening {
     Prints(u16),
     Ends,
+    Reports(PtyEvent),
     Acts(usize, Value),
     Follows(usize),
     Leaves(usize),
     IsLost(usize),
     ComesBack(usize),
+}
+
+/// What a program, or the shell in front of it, may say besides what it prints.
+fn reported() -> impl Strategy<Value = PtyEvent> {
+    prop_oneof![
+        "[ab]".prop_map(PtyEvent::Title),
+        "file:///[ab]".prop_map(PtyEvent::Directory),
+        Just(PtyEvent::DetectsCommands),
+        "[ab]".prop_map(PtyEvent::CommandBegun),
+        prop::option::of(0..3_i64).prop_map(PtyEvent::CommandDone),
+        Just(PtyEvent::Waits),
+    ]
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -491,6 +588,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         2 => (0..9000_u16).prop_map(Happening::Prints),
         1 => Just(Happening::Prints(40_000)),
         1 => Just(Happening::Ends),
+        8 => reported().prop_map(Happening::Reports),
         8 => (0..2_usize, action).prop_map(|(at, action)| Happening::Acts(at, action)),
         4 => (0..2_usize).prop_map(Happening::Follows),
         2 => (0..2_usize).prop_map(Happening::Leaves),
@@ -503,8 +601,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 #[derive(Debug, Default)]
 struct Follower {
     connection: Option<ConnectionId>,
-    cursor: u64,
-    mirror: Option<TerminalState>,
+    mirror: TerminalMirror,
 }
 
 struct Followers {
@@ -542,6 +639,7 @@ impl Followers {
                 let text: String = (0..*lines).map(|line| format!("{line} ä\r\n")).collect();
                 self.world.pty(self.key, PtyEvent::Data(format!("{text}$ ")));
             }
+            Happening::Reports(event) => self.world.pty(self.key, event.clone()),
             Happening::Ends => self.world.pty(self.key, PtyEvent::Exited(Some(1))),
             Happening::Acts(at, action) => {
                 if let Some(connection) = self.followers[*at].connection {
@@ -561,7 +659,7 @@ impl Followers {
                     let params = json!({ "channel": TERMINAL });
                     self.world.feed(said(connection, json!({ "method": "unsubscribe", "params": params })));
                 }
-                self.followers[*at].mirror = None;
+                self.followers[*at].mirror.state = None;
             }
             Happening::IsLost(at) => {
                 if let Some(connection) = self.followers[*at].connection.take() {
@@ -569,10 +667,10 @@ impl Followers {
                 }
             }
             Happening::ComesBack(at) => {
-                if self.followers[*at].mirror.is_some() && self.followers[*at].connection.is_none() {
+                if self.followers[*at].mirror.state.is_some() && self.followers[*at].connection.is_none() {
                     let (connection, _) = self.connection(*at);
                     let params = json!({ "channel": "ahp-root://", "clientId": name(at),
-                        "lastSeenServerSeq": self.followers[*at].cursor, "subscriptions": [TERMINAL] });
+                        "lastSeenServerSeq": self.followers[*at].mirror.cursor, "subscriptions": [TERMINAL] });
                     self.world.say(connection, "reconnect", params);
                 }
             }
@@ -583,38 +681,16 @@ impl Followers {
     fn hear(&mut self) {
         for (connection, line) in self.world.lines() {
             let found = self.followers.iter_mut().find(|it| it.connection == Some(connection));
-            let Some(follower) = found else { continue };
-            assert!(line.get("error").is_none(), "{line}");
-            let result = &line["result"];
-            let mut envelopes = vec![line["params"].clone()];
-            envelopes.extend(result["actions"].as_array().into_iter().flatten().cloned());
-            let snapshots = result["snapshots"].as_array().into_iter().flatten();
-            for snapshot in snapshots.chain(result.get("snapshot")) {
-                follower.cursor = follower.cursor.max(snapshot["fromSeq"].as_u64().unwrap());
-                follower.mirror = Some(state_in(snapshot));
-            }
-            for envelope in envelopes.iter().filter(|it| it["channel"] == TERMINAL) {
-                let envelope: ActionEnvelope = serde_json::from_value(envelope.clone()).unwrap();
-                let (Some(mirror), None) = (&mut follower.mirror, &envelope.rejection_reason) else {
-                    continue;
-                };
-                if envelope.server_seq > follower.cursor {
-                    apply_action_to_terminal(mirror, &envelope.action);
-                    follower.cursor = envelope.server_seq;
-                }
+            if let Some(follower) = found {
+                follower.mirror.read(TERMINAL, &line, &line["result"]);
             }
         }
     }
 
     fn check(&mut self) {
-        let answer = self.world.ask(B, "subscribe", json!({ "channel": TERMINAL })).unwrap();
-        self.world.feed(said(B, json!({ "method": "unsubscribe", "params": { "channel": TERMINAL } })));
-        let fresh = state_in(&answer["snapshot"]);
+        let fresh = self.world.fresh();
         for follower in self.followers.iter().filter(|it| it.connection.is_some()) {
-            let Some(mirror) = &follower.mirror else { continue };
-            assert!(text_of(mirror).ends_with(&text_of(&fresh)), "{mirror:?}\n{fresh:?}");
-            let without_text = |state: &TerminalState| TerminalState { content: Vec::new(), ..state.clone() };
-            assert_eq!(without_text(mirror), without_text(&fresh));
+            follower.mirror.check(&fresh);
         }
     }
 }

@@ -11,13 +11,12 @@ use ahp_sidecar::host::effects::{
 use ahp_sidecar::host::LoadedSession;
 use ahp_sidecar::wire::terminals::{OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_MAX};
 use ahp_types::actions::ActionEnvelope;
-use ahp_types::state::{
-    Snapshot, SnapshotState, TerminalContentPart, TerminalState, ToolResultContent, ToolResultTerminalContent,
-};
+use ahp_types::state::{TerminalState, ToolResultContent, ToolResultTerminalContent};
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
+use crate::support::mirrors::{terminal_in, text_of_terminal, TerminalMirror};
 
 const CLIENT: ConnectionId = ConnectionId(1);
 const OBSERVER: ConnectionId = ConnectionId(2);
@@ -37,21 +36,6 @@ fn shown(name: &str) -> Vec<ToolResultContent> {
         is_pty: None,
         result: None,
     })]
-}
-
-fn state_in(snapshot: &Value) -> TerminalState {
-    let read: Snapshot = serde_json::from_value(snapshot.clone()).unwrap_or_else(|_| panic!("{snapshot}"));
-    let SnapshotState::Terminal(state) = read.state else { panic!("no terminal") };
-    *state
-}
-
-/// All that a terminal shows.
-fn text_of(state: &TerminalState) -> String {
-    let texts = state.content.iter().map(|part| match part {
-        TerminalContentPart::Unclassified(part) => part.value.clone(),
-        part => panic!("no command is told: {part:?}"),
-    });
-    texts.collect()
 }
 
 impl World {
@@ -165,7 +149,7 @@ impl World {
         self.feed(message(json!({ "method": "unsubscribe", "params": { "channel": uri } })));
         let lines = self.all_lines().into_iter();
         let mut answers = lines.filter(|(to, _)| *to == OBSERVER).map(|(_, line)| line);
-        state_in(&answers.next().unwrap()["snapshot"])
+        terminal_in(&answers.next().unwrap()["snapshot"])
     }
 
     /// The last action of this name that was told.
@@ -179,7 +163,7 @@ impl World {
     fn follow(&mut self, uri: &str) -> TerminalState {
         self.lines();
         self.say(json!({ "id": 4, "method": "subscribe", "params": { "channel": uri } }));
-        state_in(&self.lines().remove(0)["snapshot"])
+        terminal_in(&self.lines().remove(0)["snapshot"])
     }
 
     fn leave(&mut self, uri: &str) {
@@ -201,7 +185,7 @@ fn a_client_that_follows_a_terminal_has_what_it_shows() {
     let (mut world, uri) = World::new();
     world.data("before ");
     let state = world.follow(&uri);
-    assert_eq!((text_of(&state).as_str(), state.title.as_str()), ("before ", "make"));
+    assert_eq!((text_of_terminal(&state).as_str(), state.title.as_str()), ("before ", "make"));
     assert_eq!(state.is_pty, Some(false));
     world.data("one ");
     world.data("two");
@@ -212,7 +196,7 @@ fn a_client_that_follows_a_terminal_has_what_it_shows() {
     world.data("four");
     world.print(TerminalEvent::Exited(Some(4)));
     let mirror = world.mirror(state, &uri);
-    assert_eq!(text_of(&mirror), "three");
+    assert_eq!(text_of_terminal(&mirror), "three");
     assert_eq!(mirror, world.follow(&uri));
     world.done();
     let done = world.told("chat/toolCallComplete");
@@ -236,13 +220,16 @@ fn what_is_too_much_is_cut_at_its_beginning() {
     assert_eq!(mirror, world.follow(&uri), "as much as may be");
     world.data("y");
     let mirror = world.mirror(mirror, &uri);
-    let shown = text_of(&world.follow(&uri));
+    let shown = text_of_terminal(&world.follow(&uri));
     assert!(shown.len() < SCROLLBACK_BYTES_MAX && shown.starts_with('0') && shown.find('\n') == Some(62));
-    assert!(text_of(&mirror).ends_with(&shown));
+    assert!(text_of_terminal(&mirror).ends_with(&shown));
     world.print(TerminalEvent::Exited(None));
     let mirror = world.mirror(mirror, &uri);
     let kept = world.follow(&uri);
-    assert!(text_of(&kept).len() <= OUTPUT_BYTES_KEPT && text_of(&mirror).ends_with(&text_of(&kept)));
+    assert!(
+        text_of_terminal(&kept).len() <= OUTPUT_BYTES_KEPT
+            && text_of_terminal(&mirror).ends_with(&text_of_terminal(&kept))
+    );
     assert_eq!(mirror.lifecycle, kept.lifecycle);
     world.done();
     let done = world.told("chat/toolCallComplete");
@@ -285,7 +272,7 @@ fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
         resources.iter().all(|it| *it == resources[0] && *it != uri),
         "one of its own in the fork: {resources:?}"
     );
-    assert_eq!(text_of(&world.follow(&resources[0])), text_of(&kept));
+    assert_eq!(text_of_terminal(&world.follow(&resources[0])), text_of_terminal(&kept));
     world.start("t3");
     // A name that nobody knows is not told.
     world.call_shows("f", "two");
@@ -324,7 +311,7 @@ fn a_command_that_outlasts_its_call_and_its_turn_is_followed_to_its_end() {
     world.leave(&uri);
     world.print(TerminalEvent::Exited(Some(0)));
     let after = world.follow(&uri);
-    assert_eq!((text_of(&after).as_str(), after.claim), ("late", state.claim));
+    assert_eq!((text_of_terminal(&after).as_str(), after.claim), ("late", state.claim));
 }
 
 #[test]
@@ -522,8 +509,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 #[derive(Debug, Default)]
 struct Follower {
     connection: Option<ConnectionId>,
-    cursor: u64,
-    mirror: Option<TerminalState>,
+    mirror: TerminalMirror,
 }
 
 /// The clients of a schedule.
@@ -573,7 +559,7 @@ impl Followers<'_> {
             Happening::Leaves(at) => {
                 let params = json!({ "channel": self.uri });
                 self.say(*at, json!({ "method": "unsubscribe", "params": params }));
-                self.followers[*at].mirror = None;
+                self.followers[*at].mirror.state = None;
             }
             Happening::Follows(at) => {
                 if self.connect(*at).1 {
@@ -590,9 +576,9 @@ impl Followers<'_> {
                 }
             }
             Happening::ComesBack(at) => {
-                if self.followers[*at].mirror.is_some() && self.connect(*at).1 {
+                if self.followers[*at].mirror.state.is_some() && self.connect(*at).1 {
                     let params = json!({ "channel": "ahp-root://", "clientId": format!("c{at}"),
-                        "lastSeenServerSeq": self.followers[*at].cursor, "subscriptions": [self.uri] });
+                        "lastSeenServerSeq": self.followers[*at].mirror.cursor, "subscriptions": [self.uri] });
                     self.say(*at, json!({ "id": 3, "method": "reconnect", "params": params }));
                 }
             }
@@ -604,24 +590,8 @@ impl Followers<'_> {
     fn hear(&mut self) {
         for (connection, line) in self.world.all_lines() {
             let found = self.followers.iter_mut().find(|it| it.connection == Some(connection));
-            let Some(follower) = found else { continue };
-            assert!(line.get("error").is_none(), "{line}");
-            let mut envelopes = vec![line["params"].clone()];
-            envelopes.extend(line["actions"].as_array().into_iter().flatten().cloned());
-            let snapshots = line["snapshots"].as_array().into_iter().flatten();
-            for snapshot in snapshots.chain(line.get("snapshot")) {
-                follower.cursor = follower.cursor.max(snapshot["fromSeq"].as_u64().unwrap());
-                follower.mirror = Some(state_in(snapshot));
-            }
-            for envelope in envelopes.iter().filter(|it| it["channel"] == *self.uri) {
-                let envelope: ActionEnvelope = serde_json::from_value(envelope.clone()).unwrap();
-                let (Some(mirror), None) = (&mut follower.mirror, &envelope.rejection_reason) else {
-                    continue;
-                };
-                if envelope.server_seq > follower.cursor {
-                    apply_action_to_terminal(mirror, &envelope.action);
-                    follower.cursor = envelope.server_seq;
-                }
+            if let Some(follower) = found {
+                follower.mirror.read(&self.uri, &line, &line);
             }
         }
     }
@@ -630,10 +600,7 @@ impl Followers<'_> {
     fn check(&mut self) {
         let fresh = self.world.fresh(&self.uri);
         for follower in self.followers.iter().filter(|it| it.connection.is_some()) {
-            let Some(mirror) = &follower.mirror else { continue };
-            assert!(text_of(mirror).ends_with(&text_of(&fresh)), "{mirror:?}\n{fresh:?}");
-            let without_text = |state: &TerminalState| TerminalState { content: Vec::new(), ..state.clone() };
-            assert_eq!(without_text(mirror), without_text(&fresh));
+            follower.mirror.check(&fresh);
         }
     }
 }

@@ -64,6 +64,7 @@ pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<
 fn attached_words(Transcript { of, label, text, cut, .. }: &Transcript) -> String {
     let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
     match of {
+        TranscriptOf::Commands => format!("{cut}{text}"),
         TranscriptOf::Chat => {
             format!("This was said in the conversation \"{label}\", which the user has attached:\n\n{cut}{text}\n")
         }
@@ -93,8 +94,7 @@ fn selected(attachment: &MessageAttachment) -> Option<String> {
 
 /// Text that is not the user's, between lines that are not in it.
 fn set_apart(label: &str, text: &str) -> String {
-    let ticks = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
-    let fence = "`".repeat((ticks + 1).max(3));
+    let fence = crate::wire::text::fence(text);
     format!("(The user has attached \"{label}\". This is what is in it:)\n{fence}\n{text}\n{fence}")
 }
 

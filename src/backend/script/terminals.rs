@@ -1,6 +1,7 @@
-//! The step that shows a terminal.
+//! The steps that show a terminal.
 //!
-//! Owns: what is reported of a command that is not run: its call, what it prints, and its end.
+//! Owns: what is reported of a command that is not run: its call, what it prints, and its end. One that is to be run is the
+//! host's.
 //! Never: runs anything.
 
 use ahp_types::common::JsonObject;
@@ -61,6 +62,17 @@ impl ScriptAgent {
         let message = format!("Ran {input}").into();
         let outcome = ToolOutcome { success: true, message, content, error: None };
         self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
+    }
+
+    /// A call in which the host runs a command.
+    pub(super) async fn run_in_terminal(&mut self, line: &str) -> Result<(), Stop> {
+        self.turn.calls += 1;
+        let id = format!("call-{}", self.turn.calls);
+        self.tell(TurnEvent::Command { id: id.clone(), line: line.to_owned() }).await?;
+        self.reply_about(&id).await?;
+        let done = self.turn.done + 1;
+        self.turn.told = done;
+        self.tell(TurnEvent::Progress(done as u64)).await
     }
 
     async fn report_of(&mut self, terminal: &str, event: TerminalEvent) -> Result<(), Stop> {

@@ -43,7 +43,7 @@ pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]
 use sample::Sample;
-pub(super) use terminal::{Pty, Terminal};
+pub(super) use terminal::{CommandCall, Pty, Terminal};
 pub(super) use watch::Watch;
 
 /// What a kind of channels is to everything that is the same for all kinds. What a kind does not answer itself is as it

@@ -13,7 +13,7 @@ use ahp_types::state::{
 
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction, Verdict};
-use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey, TerminalKey};
+use crate::host::effects::{ChannelId, ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
 use crate::host::scrollback::{cut, text_of};
@@ -48,7 +48,7 @@ pub(in crate::host) struct Terminal {
 }
 
 /// A program that runs in a terminal and can be typed into.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::host) struct Pty {
     /// The request that is answered when it has started.
     pub(in crate::host) asked: Option<(ConnectionId, RequestId)>,
@@ -58,14 +58,42 @@ pub(in crate::host) struct Pty {
     pub(in crate::host) untaken_bytes: usize,
     /// Somebody has followed it, or has had the time to.
     pub(in crate::host) was_followed: bool,
+    /// A client has named it: it is called so, whatever its program calls it.
+    pub(in crate::host) is_named: bool,
+    /// How many lines its shell has said that it runs.
+    pub(in crate::host) lines: u64,
+    /// The line that it runs: its id, and since when, by the clock that never goes back.
+    pub(in crate::host) line: Option<(String, u64)>,
+    /// The call of a chat that shows what it runs.
+    pub(in crate::host) call: Option<CommandCall>,
     /// The number of the time for which it stays although nobody follows it yet, or its holder is gone, while that runs.
     pub(in crate::host) time: Option<u64>,
+}
+
+/// The call that shows a command in a terminal of the system's.
+#[derive(Debug, Clone)]
+pub(in crate::host) struct CommandCall {
+    /// The turn that it is in.
+    pub(in crate::host) turn_id: String,
+    /// Its id.
+    pub(in crate::host) id: String,
+    /// The line that is run.
+    pub(in crate::host) line: String,
+    /// The run of the agent that waits for it; none when it is all that its turn does.
+    pub(in crate::host) agent: Option<RunId>,
+    /// Its chat says that it waits for something to be typed.
+    pub(in crate::host) waits: bool,
 }
 
 impl Terminal {
     /// Whether its command has not ended.
     pub(in crate::host) fn runs(&self) -> bool {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
+    }
+
+    /// Whether it shows a command whose call waits for its end.
+    pub(in crate::host) fn is_command(&self) -> bool {
+        self.pty.as_ref().is_some_and(|pty| pty.call.is_some())
     }
 
     /// How its command has ended, once it has, as the call says it that shows it. The call says nothing of one that went
@@ -85,7 +113,8 @@ impl Terminal {
 
     /// Cuts what is too much. No action says that: a mirror may hold more, and ends like this.
     fn cut(&mut self) {
-        let (max, left) = if self.runs() || self.pty.is_some() {
+        let stays = self.pty.is_some() && self.chat.is_none();
+        let (max, left) = if self.runs() || stays {
             (SCROLLBACK_BYTES_MAX, SCROLLBACK_BYTES_CUT)
         } else {
             (OUTPUT_BYTES_KEPT, OUTPUT_BYTES_KEPT)

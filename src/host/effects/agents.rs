@@ -267,6 +267,8 @@ pub enum TranscriptOf {
     Chat,
     /// Annotations: each with the file, the lines and what was said to them.
     Annotations,
+    /// What the user has had run since the agent's last message: each line, how it has ended, and what it has printed.
+    Commands,
 }
 
 impl TranscriptOf {

@@ -215,6 +215,14 @@ pub enum TurnEvent {
         /// What the call does, for people.
         message: StringOrMarkdown,
     },
+    /// The host is to run a command in a terminal of the system's, in a call of this id. Answered by
+    /// [`Command::ToolResult`].
+    Command {
+        /// The agent's id of the call.
+        id: String,
+        /// What the user's shell is to run.
+        line: String,
+    },
     /// What a running tool call has produced so far; replaces what it had.
     ToolContent {
         /// The call.

@@ -221,6 +221,8 @@ pub enum Timer {
     Watch(WatchKey, u64),
     /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with the number of that time.
     Terminal(TerminalKey, u64),
+    /// The time is up that the command in a terminal may run.
+    Command(TerminalKey),
     /// The time of an active client to come back, counted among all such times, is up.
     Absence(u64),
     /// The time of a session that was made ahead of use, and that nobody follows, to be followed again is up; with the

@@ -60,6 +60,18 @@ pub enum PtyEvent {
     NotStarted(String),
     /// It has printed this.
     Data(String),
+    /// It, or the shell in the terminal, calls the terminal so.
+    Title(String),
+    /// The shell in it works in this directory now, a `file:` URI.
+    Directory(String),
+    /// The shell tells its commands apart.
+    DetectsCommands,
+    /// The shell runs this line; it is empty where the shell has not said which.
+    CommandBegun(String),
+    /// The line that the shell ran last is done, with this exit code if it has said one.
+    CommandDone(Option<i64>),
+    /// It has printed nothing for a while, and seems to wait for something to be typed.
+    Waits,
     /// It was given so many bytes of what was typed.
     Took(usize),
     /// It has ended, with this exit code unless a signal has ended it; nothing more is heard of it.
@@ -72,6 +84,12 @@ impl fmt::Debug for PtyEvent {
             Self::Started { program } => write!(formatter, "started {program}"),
             Self::NotStarted(why) => write!(formatter, "not started: {why}"),
             Self::Data(data) => write!(formatter, "{} bytes printed", data.len()),
+            Self::Title(title) => write!(formatter, "a title of {} bytes", title.len()),
+            Self::Directory(uri) => write!(formatter, "a directory of {} bytes", uri.len()),
+            Self::DetectsCommands => formatter.write_str("it tells commands apart"),
+            Self::CommandBegun(line) => write!(formatter, "a command of {} bytes", line.len()),
+            Self::CommandDone(code) => write!(formatter, "a command is done: {code:?}"),
+            Self::Waits => formatter.write_str("it seems to wait"),
             Self::Took(bytes) => write!(formatter, "{bytes} bytes taken"),
             Self::Exited(code) => write!(formatter, "exited: {code:?}"),
         }

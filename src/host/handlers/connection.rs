@@ -26,7 +26,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
-use crate::wire::terminals::named_by_terminal;
+use crate::wire::terminals::{named_by_terminal, COMMAND_PREFIX};
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// What answers a request that subscribes.
@@ -87,7 +87,7 @@ impl Host {
             snapshots: Vec::new(),
             default_directory: client.and_then(|client| client.default_directory.clone()),
             completion_trigger_characters: Some(self.completion_triggers()),
-            terminal_command_prefix: None,
+            terminal_command_prefix: (self.config.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
             telemetry: None,
             automations: None,
         })

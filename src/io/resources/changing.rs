@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use ahp_types::commands::{ContentEncoding, ResourceRequestParams, ResourceWriteMode, ResourceWriteParams};
 use base64::engine::general_purpose::STANDARD;
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
+use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing};
 use crate::host::effects::{Change, FileTaken, TakeBack, TakenFile};
@@ -33,6 +35,8 @@ pub struct Ground {
     /// The folders of sessions, where they were when something was first changed in them: what somebody puts there later,
     /// such as a link that leads elsewhere, is none.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
+    /// Where it is remembered what is not finished.
+    unfinished: Option<Arc<Unfinished>>,
 }
 
 impl Ground {
@@ -46,7 +50,24 @@ impl Ground {
             }
         });
         let own = own.iter().flat_map(|path| Own::find(path));
-        Self { granted: granted.collect(), own: own.collect(), known: Mutex::default() }
+        Self { granted: granted.collect(), own: own.collect(), ..Self::default() }
+    }
+
+    /// The same; what is not finished when the host ends is remembered in this folder. What is there already is put right
+    /// meanwhile.
+    pub fn remembering(self, folder: PathBuf) -> Self {
+        let shown = folder.display().to_string();
+        let begun = Unfinished::open(folder).and_then(|(unfinished, left)| {
+            let put_right = move || left.put_right();
+            thread::Builder::new().name("unfinished".to_owned()).spawn(put_right).map(|_| unfinished)
+        });
+        match begun {
+            Ok(unfinished) => Self { unfinished: Some(unfinished), ..self },
+            Err(error) => {
+                tracing::warn!(%error, "what is not finished cannot be remembered in `{shown}`");
+                self
+            }
+        }
     }
 
     /// What is never a client's.
@@ -69,7 +90,7 @@ impl Ground {
             });
             folders.extend(folder);
         }
-        Folders::of(folders, Arc::clone(&self.own))
+        Folders::of(folders, Arc::clone(&self.own)).remembering(self.unfinished.clone())
     }
 }
 

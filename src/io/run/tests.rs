@@ -150,6 +150,7 @@ impl World {
             own_files: Vec::new(),
             limits: Default::default(),
             state: StatePlace::Memory,
+            state_folder: None,
             store: StoreOptions::default(),
             guard: None,
         };

@@ -5,6 +5,7 @@
 //! Never: judges what it reads.
 
 pub mod core;
+pub mod mirrors;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

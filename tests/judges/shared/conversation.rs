@@ -22,9 +22,17 @@ const SCRIPT: &str = "Hello, world\n/think hmm\n/tool ls {\"path\":\"/\"}\n/ask 
 
 /// Judges by one conversation.
 pub fn run(official: &'static dyn Official) {
+    conversing(official, async |client| talk(official, client).await);
+}
+
+/// Has the crate's client talk to a host of its own. What passed the pipes must be right, and the host end well.
+pub fn conversing(
+    official: &'static dyn Official,
+    talk: impl AsyncFnOnce(&dyn OfficialClient) -> Result<()>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(converse(official)),
+        Ok(runtime) => runtime.block_on(converse(official, talk)),
         Err(error) => Err(error.into()),
     };
     if let Err(why) = outcome {
@@ -33,14 +41,14 @@ pub fn run(official: &'static dyn Official) {
 }
 
 /// A channel's state, kept up to date by what the client delivers.
-struct Followed {
-    held: Box<dyn Held>,
+pub struct Followed {
+    pub held: Box<dyn Held>,
     subscription: Box<dyn Subscription>,
     seen: u64,
 }
 
 impl Followed {
-    async fn new(official: &dyn Official, client: &dyn OfficialClient, channel: &str) -> Result<Self> {
+    pub async fn new(official: &dyn Official, client: &dyn OfficialClient, channel: &str) -> Result<Self> {
         let (result, subscription) = client.subscribe(channel).await?;
         let snapshot = &result["snapshot"];
         let seen = snapshot["fromSeq"].as_u64().context("no number")?;
@@ -48,7 +56,7 @@ impl Followed {
     }
 
     /// Applies what comes until the state is as wanted, and returns it.
-    async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         loop {
             let view = self.held.view()?;
             if wanted(&view) {
@@ -71,10 +79,13 @@ impl Followed {
     }
 }
 
-async fn converse(official: &'static dyn Official) -> Result<()> {
+async fn converse(
+    official: &'static dyn Official,
+    talk: impl AsyncFnOnce(&dyn OfficialClient) -> Result<()>,
+) -> Result<()> {
     let (mut child, pipes, judged) = Pipes::start(Ears::new(official), &[])?;
     let client = official.connects(pipes).await?;
-    let outcome = talk(official, &*client).await;
+    let outcome = talk(&*client).await;
     client.shutdown().await?;
     check(&judged)?;
     outcome?;

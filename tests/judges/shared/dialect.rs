@@ -17,6 +17,7 @@ pub const V0_4_0: Dialect = Dialect(0, 4, 0);
 pub const V0_5_0: Dialect = Dialect(0, 5, 0);
 pub const V0_5_2: Dialect = Dialect(0, 5, 2);
 pub const V0_6_0: Dialect = Dialect(0, 6, 0);
+pub const V0_7_0: Dialect = Dialect(0, 7, 0);
 pub const V0_8_0: Dialect = Dialect(0, 8, 0);
 pub const V0_9_0: Dialect = Dialect(0, 9, 0);
 pub const V1_0_0: Dialect = Dialect(1, 0, 0);
@@ -203,6 +204,17 @@ impl Dialect {
         } else {
             session[name].clone()
         }
+    }
+
+    /// What is said to a file.
+    pub fn annotation(self, id: &str, session: &str, entries: &[Value]) -> Value {
+        let mut annotation =
+            json!({ "id": id, "resource": "file:///x", "resolved": false, "entries": entries });
+        match self >= V0_9_0 {
+            true => annotation["origin"] = json!({ "session": session }),
+            false => annotation["turnId"] = "".into(),
+        }
+        annotation
     }
 
     /// The open questions of a conversation.

@@ -4,7 +4,7 @@
 //! says), [`official`] (a crate pair behind one trait, and what parsing strictly means), [`ears`] (every line
 //! that the host says is read), [`masks`] (what is left out of a comparison, and why), [`mirror`] (the states
 //! that the crate's reducers build), [`party`] (a client of one version), [`process`] (the program as a child),
-//! [`moves`] (what a client may do next), [`conversation`], [`schedules`] and [`returns`] (the judgements). Beside it lie
+//! [`moves`] (what a client may do next), [`conversation`], [`files`], [`schedules`] and [`returns`] (the judgements). Beside it lie
 //! `stage` and `sockets`, for judgements of several clients at once.
 //! Never: names a version's crate. Whoever includes this module says which crates there are, with
 //! [`official!`] and [`judgements!`], and has a `program()` next to it that tells where the host's program is.
@@ -15,6 +15,7 @@ pub mod dialect;
 #[path = "../../it/crash/dice.rs"]
 pub mod dice;
 pub mod ears;
+pub mod files;
 pub mod masks;
 pub mod mirror;
 pub mod moves;
@@ -44,6 +45,11 @@ macro_rules! judgements {
                 #[test]
                 fn a_whole_conversation() {
                     super::shared::conversation::run(&Crates);
+                }
+
+                #[test]
+                fn files_are_changed_and_watched() {
+                    super::shared::files::run(&Crates);
                 }
 
                 #[test]

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use serde_json::{json, Value};
 
-use super::dialect::{Dialect, V0_5_0, V1_0_0};
+use super::dialect::{Dialect, V0_4_0, V0_5_0, V1_0_0};
 use super::dice::Dice;
 use super::party::Party;
 
@@ -19,6 +19,8 @@ pub enum Move {
     /// Asks for a change on the session's channel or the conversation's.
     OnSession(Value),
     OnConversation(Value),
+    /// The same on the channel of the session's annotations.
+    OnAnnotations(Value),
     /// Listens until the conversation waits for somebody or nothing runs.
     Listen,
     /// From now on, what arrives is lost.
@@ -99,6 +101,7 @@ pub fn choose(dice: &mut Dice, party: &Party, calm: bool, at: usize) -> Result<M
         10..12 if !party.mirror.away => return Ok(Move::Resubscribe),
         12..14 => return Ok(Move::Another { dispose: dice.percent(60) }),
         14..22 => return Ok(Move::OnSession(about_session(dice, party))),
+        22..27 if dialect >= V0_4_0 => return Ok(Move::OnAnnotations(remark(dice, party, at)?)),
         _ => {}
     }
     let mood = mood(dialect, &view);
@@ -127,6 +130,37 @@ fn about_session(dice: &mut Dice, party: &Party) -> Value {
         1 => dialect.act_of("session", "isReadChanged", json!({ "isRead": dice.percent(60) })),
         _ => dialect.act_of("session", "isArchivedChanged", json!({ "isArchived": dice.percent(50) })),
     }
+}
+
+/// Something to a place in a file, of what is there.
+fn remark(dice: &mut Dice, party: &Party, at: usize) -> Result<Value> {
+    let dialect = party.dialect();
+    let view = party.mirror.view(&party.annotations())?;
+    let there = view["annotations"].as_array().cloned().unwrap_or_default();
+    let entry = |id: &str, text: &str| json!({ "id": id, "text": text });
+    let Some(one) = dice.one_of(&there).filter(|_| dice.percent(70)) else {
+        let entries = [entry("e", text(dice))];
+        let annotation = dialect.annotation(&format!("annotation-{at}"), &party.session, &entries);
+        return Ok(dialect.act_of("annotations", "set", json!({ "annotation": annotation })));
+    };
+    let id = &one["id"];
+    let entries = one["entries"].as_array().cloned().unwrap_or_default();
+    Ok(match dice.from(0..4) {
+        0 => dialect.act_of("annotations", "removed", json!({ "annotationId": id })),
+        1 if entries.len() > 1 => {
+            let removed = json!({ "annotationId": id, "entryId": entries[0]["id"] });
+            dialect.act_of("annotations", "entryRemoved", removed)
+        }
+        2 => {
+            let updated =
+                json!({ "annotationId": id, "resolved": dice.percent(50), "resource": "file:///y" });
+            dialect.act_of("annotations", "updated", updated)
+        }
+        _ => {
+            let set = json!({ "annotationId": id, "entry": entry(&format!("e-{at}"), text(dice)) });
+            dialect.act_of("annotations", "entrySet", set)
+        }
+    })
 }
 
 /// Something about a conversation besides its turns, where the version has it.

@@ -57,6 +57,8 @@ pub enum Kind {
     Root,
     Session,
     Chat,
+    Annotations,
+    Watch,
 }
 
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
@@ -196,7 +198,13 @@ macro_rules! official {
                         "disposeSession" => spoken::<commands::DisposeSessionParams>(DIALECT, params),
                         "listSessions" => spoken::<commands::ListSessionsParams>(DIALECT, params),
                         "dispatchAction" => spoken::<commands::DispatchActionParams>(DIALECT, params),
-                        other => bail!("nobody says {other}"),
+                        "resourceRead" => spoken::<commands::ResourceReadParams>(DIALECT, params),
+                        "resourceList" => spoken::<commands::ResourceListParams>(DIALECT, params),
+                        "resourceWrite" => spoken::<commands::ResourceWriteParams>(DIALECT, params),
+                        "resourceCopy" => spoken::<commands::ResourceCopyParams>(DIALECT, params),
+                        "resourceMove" => spoken::<commands::ResourceMoveParams>(DIALECT, params),
+                        "resourceDelete" => spoken::<commands::ResourceDeleteParams>(DIALECT, params),
+                        other => official!(@says $family, commands, other, params),
                     }
                 }
 
@@ -214,7 +222,13 @@ macro_rules! official {
                         "subscribe" => rewritten::<commands::SubscribeResult>(DIALECT, result),
                         "listSessions" => rewritten::<commands::ListSessionsResult>(DIALECT, result),
                         "createSession" | "disposeSession" => rewritten::<()>(DIALECT, result),
-                        other => bail!("nobody asked {other}"),
+                        "resourceRead" => rewritten::<commands::ResourceReadResult>(DIALECT, result),
+                        "resourceList" => rewritten::<commands::ResourceListResult>(DIALECT, result),
+                        "resourceWrite" => rewritten::<commands::ResourceWriteResult>(DIALECT, result),
+                        "resourceCopy" => rewritten::<commands::ResourceCopyResult>(DIALECT, result),
+                        "resourceMove" => rewritten::<commands::ResourceMoveResult>(DIALECT, result),
+                        "resourceDelete" => rewritten::<commands::ResourceDeleteResult>(DIALECT, result),
+                        other => official!(@result $family, commands, other, result),
                     }
                 }
 
@@ -353,6 +367,32 @@ macro_rules! official {
         };
     };
 
+    (@says wrapped, $commands:ident, $method:ident, $params:ident) => {
+        bail!("nobody says {}", $method)
+    };
+    (@says $family:ident, $commands:ident, $method:ident, $params:ident) => {
+        match $method {
+            "resourceMkdir" => spoken::<$commands::ResourceMkdirParams>(DIALECT, $params),
+            "resourceResolve" => spoken::<$commands::ResourceResolveParams>(DIALECT, $params),
+            "resourceRequest" => spoken::<$commands::ResourceRequestParams>(DIALECT, $params),
+            "createResourceWatch" => spoken::<$commands::CreateResourceWatchParams>(DIALECT, $params),
+            other => bail!("nobody says {other}"),
+        }
+    };
+
+    (@result wrapped, $commands:ident, $method:ident, $result:ident) => {
+        bail!("nobody asked {}", $method)
+    };
+    (@result $family:ident, $commands:ident, $method:ident, $result:ident) => {
+        match $method {
+            "resourceMkdir" => rewritten::<$commands::ResourceMkdirResult>(DIALECT, $result),
+            "resourceResolve" => rewritten::<$commands::ResourceResolveResult>(DIALECT, $result),
+            "resourceRequest" => rewritten::<$commands::ResourceRequestResult>(DIALECT, $result),
+            "createResourceWatch" => rewritten::<$commands::CreateResourceWatchResult>(DIALECT, $result),
+            other => bail!("nobody asked {other}"),
+        }
+    };
+
     (@notification wrapped, $types:ident, $method:ident, $params:ident) => {
         match $method {
             "action" => rewritten::<$types::messages::ActionNotificationParams>(DIALECT, $params),
@@ -378,6 +418,8 @@ macro_rules! official {
             $state::SnapshotState::Root(_) => Kind::Root,
             $state::SnapshotState::Session(_) => Kind::Session,
             $state::SnapshotState::Chat(_) => Kind::Chat,
+            $state::SnapshotState::Annotations(_) => Kind::Annotations,
+            $state::SnapshotState::ResourceWatch(_) => Kind::Watch,
             other => unreachable!("nobody asked for {other:?}"),
         }
     };
@@ -394,6 +436,7 @@ macro_rules! official {
             $state::SnapshotState::Root(root) => $reducers::apply_action_to_root(root, $action),
             $state::SnapshotState::Session(session) => $reducers::apply_action_to_session(session, $action),
             $state::SnapshotState::Chat(chat) => $reducers::apply_action_to_chat(chat, $action),
+            $state::SnapshotState::Annotations(all) => $reducers::apply_action_to_annotations(all, $action),
             other => bail!("nobody asked for {other:?}"),
         }
     };

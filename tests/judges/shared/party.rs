@@ -56,6 +56,11 @@ impl Party {
         self.official.dialect()
     }
 
+    /// The channel of its session's annotations, where the version has it.
+    pub fn annotations(&self) -> String {
+        format!("{}/annotations", self.session)
+    }
+
     /// What it holds of its conversation.
     pub fn view(&self) -> Result<Value> {
         self.mirror.view(&self.conversation)

@@ -141,6 +141,7 @@ impl Talk {
         let conversation = talk.party.conversation.clone();
         if conversation != session {
             talk.follow(&conversation)?;
+            talk.follow(&talk.party.annotations())?;
         }
         Ok(talk)
     }
@@ -245,6 +246,7 @@ impl Talk {
         match chosen {
             Move::OnSession(action) => self.act(&session, action),
             Move::OnConversation(action) => self.act(&conversation, action),
+            Move::OnAnnotations(action) => self.act(&self.party.annotations(), action),
             Move::Listen => self.listen(),
             Move::Lose => {
                 self.party.mirror.away = true;

@@ -69,6 +69,8 @@ pub trait Stage {
             let conversation = self.party(seat).conversation.clone();
             if conversation != uri {
                 self.follow(seat, &conversation)?;
+                let annotations = self.party(seat).annotations();
+                self.follow(seat, &annotations)?;
             }
         }
         Ok(())
@@ -84,6 +86,10 @@ pub trait Stage {
         match chosen {
             Move::OnSession(action) => self.act(seat, &session, action),
             Move::OnConversation(action) => self.act(seat, &conversation, action),
+            Move::OnAnnotations(action) => {
+                let annotations = self.party(seat).annotations();
+                self.act(seat, &annotations, action)
+            }
             Move::Listen => self.listen(seat),
             Move::Lose => self.drop_out(seat),
             Move::Return => Ok(()),

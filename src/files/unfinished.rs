@@ -1,0 +1,223 @@
+//! What has another name than it is to have: copies that are made beside their place, and what is put aside while it is moved.
+//!
+//! Owns: remembering each of them in a folder of the host's own for as long as it is so; and, when the next host begins,
+//! removing the copies that nobody goes on with, and giving its name back to what was put aside.
+//! Never: touches what it has not remembered, or removes what was put aside.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{openat, renameat_with, statat, AtFlags, Mode, OFlags, RenameFlags, CWD};
+
+use super::folders::{Folders, PathRefusal, CAREFULLY};
+
+/// Why something has another name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OtherName {
+    /// It is a copy that is being made.
+    Copy,
+    /// It is what is moved.
+    Aside,
+}
+
+impl OtherName {
+    fn word(self) -> &'static [u8] {
+        match self {
+            Self::Copy => b"copy",
+            Self::Aside => b"aside",
+        }
+    }
+}
+
+/// What hosts on this state folder have not finished.
+#[derive(Debug)]
+pub struct Unfinished {
+    folder: PathBuf,
+}
+
+/// Something is remembered until this is dropped.
+#[derive(Debug)]
+pub(super) struct UnfinishedNote(Option<PathBuf>);
+
+/// What a host before this one has not finished.
+#[derive(Debug)]
+pub struct LeftBehind(Vec<PathBuf>);
+
+impl Unfinished {
+    /// Remembers in this folder, which is made when it is needed. Returned with what is remembered there already.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn open(folder: PathBuf) -> io::Result<(Arc<Self>, LeftBehind)> {
+        let left = match fs::read_dir(&folder) {
+            Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok((Arc::new(Self { folder }), LeftBehind(left)))
+    }
+
+    /// Remembers that in this folder something has this name, and for which one it is meant. Where that cannot be kept,
+    /// it is done all the same.
+    pub(super) fn remember(
+        &self,
+        why: OtherName,
+        folder: &Path,
+        has: &OsStr,
+        name: &OsStr,
+    ) -> UnfinishedNote {
+        let note = self.folder.join(Path::new(has).file_stem().unwrap_or(has));
+        let parts = [why.word(), folder.as_os_str().as_bytes(), has.as_bytes(), name.as_bytes()];
+        let text = parts.join(&0);
+        let written = fs::write(&note, &text).or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(error);
+            }
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            fs::write(&note, &text)
+        });
+        match written {
+            Ok(()) => UnfinishedNote(Some(note)),
+            Err(error) => {
+                tracing::warn!(%error, "if the host ends now, `{}` stays in `{}`", has.display(), folder.display());
+                UnfinishedNote(None)
+            }
+        }
+    }
+}
+
+impl UnfinishedNote {
+    /// Leaves it to the next host.
+    pub(super) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnfinishedNote {
+    fn drop(&mut self) {
+        let Some(note) = &self.0 else { return };
+        if let Err(error) = fs::remove_file(note) {
+            tracing::warn!(%error, "`{}` cannot be removed", note.display());
+        }
+    }
+}
+
+impl LeftBehind {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Puts right what was left. What cannot be is left to the next host.
+    pub fn put_right(self) {
+        for note in self.0 {
+            let put = fs::read(&note).map_err(PathRefusal::from).and_then(|left| put_right(&left));
+            let put = put.and_then(|()| Ok(fs::remove_file(&note)?));
+            if let Err(refusal) = put {
+                tracing::warn!("what a host before this one has begun cannot be put right: {refusal}");
+            }
+        }
+    }
+}
+
+fn put_right(note: &[u8]) -> Result<(), PathRefusal> {
+    let mut parts = note.split(|byte| *byte == 0).map(|part| OsString::from_vec(part.to_vec()));
+    // What is not written to its end has not begun.
+    let (Some(why), Some(folder), Some(has), Some(name)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Ok(());
+    };
+    let opened = match openat(CWD, &folder, OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY, Mode::empty()) {
+        Ok(opened) => opened,
+        // With the folder all that was in it is gone.
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let folder = Path::new(&folder);
+    if statat(&opened, &has, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+        return Ok(());
+    }
+    if why.as_bytes() == OtherName::Copy.word() {
+        Folders::default().remove_copy(&opened, &has)?;
+        tracing::info!("a copy that was not finished was removed: `{}`", folder.join(&has).display());
+        return Ok(());
+    }
+    match renameat_with(&opened, &has, &opened, &name, RenameFlags::NOREPLACE) {
+        Ok(()) => {
+            tracing::warn!(
+                "`{}` was being moved when the host ended, and is where it was",
+                folder.join(&name).display()
+            );
+        }
+        Err(error) => {
+            let (has, name) = (folder.join(&has), folder.join(&name));
+            tracing::error!(%error, "`{}` was being moved when the host ended: it is left at `{}`", name.display(), has.display());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names_in(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn begin(notes: &Path) -> Arc<Unfinished> {
+        let (unfinished, left) = Unfinished::open(notes.to_owned()).unwrap();
+        left.put_right();
+        unfinished
+    }
+
+    #[test]
+    fn what_was_not_finished_is_put_right_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (notes, work) = (folder.path().join("notes"), folder.path().join("work"));
+        fs::create_dir(&work).unwrap();
+        let unfinished = begin(&notes);
+        let leave = |why, has: &str, name: &str| {
+            unfinished.remember(why, &work, OsStr::new(has), OsStr::new(name)).keep();
+        };
+        fs::create_dir_all(work.join(".1.tmp/deep")).unwrap();
+        fs::write(work.join(".1.tmp/deep/file"), "x").unwrap();
+        fs::write(folder.path().join("outside"), "outside").unwrap();
+        symlink("../../outside", work.join(".1.tmp/link")).unwrap();
+        leave(OtherName::Copy, ".1.tmp", "a");
+        fs::write(work.join(".2.tmp"), "moved").unwrap();
+        leave(OtherName::Aside, ".2.tmp", "b");
+        fs::write(work.join(".3.tmp"), "moved").unwrap();
+        fs::write(work.join("c"), "other").unwrap();
+        leave(OtherName::Aside, ".3.tmp", "c");
+        // It was nearly in its place; this one is nobody's.
+        leave(OtherName::Copy, ".4.tmp", "d");
+        fs::write(work.join(".5.tmp"), "mine").unwrap();
+        // This one was done.
+        drop(unfinished.remember(OtherName::Copy, &work, OsStr::new(".5.tmp"), OsStr::new("e")));
+        // Of a note that is not whole, and of a folder that is gone, nothing comes.
+        fs::write(notes.join("half"), "copy\0").unwrap();
+        unfinished
+            .remember(OtherName::Copy, &folder.path().join("gone"), OsStr::new(".6.tmp"), OsStr::new("f"))
+            .keep();
+        begin(&notes);
+        assert_eq!(names_in(&work), [".3.tmp", ".5.tmp", "b", "c"]);
+        assert_eq!(fs::read_to_string(work.join("b")).unwrap(), "moved");
+        assert_eq!(fs::read_to_string(work.join("c")).unwrap(), "other");
+        assert_eq!(fs::read_to_string(folder.path().join("outside")).unwrap(), "outside");
+        assert_eq!(names_in(&notes), [""; 0]);
+    }
+}

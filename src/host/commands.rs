@@ -1,0 +1,289 @@
+//! Commands that are run in a terminal of the system's for a turn: what a user sends in the place of a message, and what an
+//! agent asks for.
+//!
+//! A message that begins with `!` is such a command: its agent never sees it. It is run by the user's shell, shown as the
+//! only call of its turn, and ends the turn when it ends. The agent is told of it with the next message that it gets.
+//!
+//! Owns: which message is one, the call that shows a command, its terminal, its limits and its end, and what an agent is told
+//! of it.
+//! Never: runs anything while clients may have no terminals; starts a command again that has run.
+
+use std::time::Duration;
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ResponsePart, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState, ToolCallState,
+    ToolResultContent, ToolResultTerminalContent, ToolResultTextContent, Turn,
+};
+
+use super::calls::{CallRef, Readiness};
+use super::channels::{CommandCall, Pty, Terminal};
+use super::effects::{
+    Besides, ChatKey, Output, PtyCommand, PtyLaunch, RunId, ScreenSize, TerminalKey, Timer, ToolGate,
+    ToolOutcome, Transcript, TranscriptOf,
+};
+use super::model::{Channel, Chat, RunPhase};
+use super::scrollback::text_of;
+use super::terminals::TITLE_BYTES_MAX;
+use super::turns::Ending;
+use super::{Host, Step};
+use crate::state::history::CompletedTurn;
+use crate::wire::escapes::plain_text;
+use crate::wire::terminals::{terminal_uri, COMMAND_PREFIX};
+use crate::wire::text;
+
+/// The tool that runs commands, as clients are told it.
+const TOOL: &str = "terminal";
+
+/// What clients that follow VS Code know such a tool by.
+const TOOL_KIND: &str = "toolKind";
+
+/// The size of the screen of a command.
+const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
+
+/// So long a command may run.
+const RUNS_AT_MOST: Duration = Duration::from_secs(30 * 60);
+
+/// So much of what it has printed is told as text, in bytes: the latest.
+const TOLD_BYTES_MAX: usize = 16 << 10;
+
+/// So much is told an agent of all commands since its last message, in bytes.
+const TOLD_TO_AGENT_BYTES_MAX: usize = 64 << 10;
+
+/// What stands before text of which the beginning is not shown.
+const LEFT_OUT: &str = "(What came before is left out.)\n";
+
+/// What a chat says of a command that seems to wait.
+const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
+
+/// What a command has printed, as text, in the call of a turn that is over.
+struct Ran {
+    line: String,
+    printed: String,
+    /// How it has ended, for people.
+    end: String,
+}
+
+impl Ran {
+    /// What an agent is told.
+    fn told(&self) -> String {
+        let Self { line, printed, end } = self;
+        let fence = text::fence(printed);
+        format!("The user ran this command, which {end}:\n{fence}\n{line}\n{fence}\nIt printed:\n{fence}\n{printed}\n{fence}\n")
+    }
+}
+
+impl Host {
+    /// The command that a message is, if it is one.
+    pub(super) fn command_in<'a>(&self, message: &'a str) -> Option<&'a str> {
+        let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| self.config.limits.ptys > 0);
+        line.map(str::trim)
+    }
+
+    /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is there.
+    pub(super) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
+        let Some(chat) = self.channels.chats.known(key) else { return false };
+        let Some(turn) = &chat.conversation.state().active_turn else { return false };
+        let Some(line) = self.command_in(&turn.message.text).map(str::to_owned) else { return false };
+        if self.is_creating(key) {
+            return true;
+        }
+        let turn_id = turn.id.clone();
+        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+            run.phase = RunPhase::Command;
+        }
+        let id = format!("command-{}", self.fresh_key());
+        self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
+        true
+    }
+
+    /// An agent has a command run in a call of its turn.
+    pub(super) fn run_for_agent(&mut self, step: &mut Step<'_>, call: CallRef, line: String, run: RunId) {
+        let CallRef { key, turn_id, id } = call;
+        self.run_command(step, key, CommandCall { turn_id, id, line, agent: Some(run), waits: false });
+    }
+
+    fn run_command(&mut self, step: &mut Step<'_>, chat: ChatKey, call: CommandCall) {
+        let number = self.fresh_key();
+        let key = TerminalKey(number);
+        let directory = self.effective_directories(chat).into_iter().next();
+        let Some(uri) = self.channels.chats.known(chat).map(|it| terminal_uri(&it.channel.uri, number))
+        else {
+            return;
+        };
+        let title = text::first_bytes(&text::message(&call.line), TITLE_BYTES_MAX).to_owned();
+        let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
+        let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
+        self.start_call(step, shown.clone(), TOOL.to_owned(), "Terminal".to_owned(), Some(meta));
+        let message = format!("Run {}", call.line).into();
+        let (gate, besides) = (ToolGate::Open, Besides::default());
+        let ready = Readiness { input: call.line.clone(), message, gate, besides };
+        self.call_is_ready(step, shown.clone(), ready);
+        let line = call.line.clone();
+        let state = TerminalState {
+            title: title.clone(),
+            cwd: directory.clone(),
+            cols: Some(SCREEN.cols.into()),
+            rows: Some(SCREEN.rows.into()),
+            content: Vec::new(),
+            lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+            claim: self.claim_of(chat, Some(call.turn_id.clone()), Some(call.id.clone())),
+            supports_command_detection: None,
+            is_pty: Some(true),
+        };
+        let pty = Pty { is_named: true, call: Some(call), ..Pty::default() };
+        let terminal = Terminal {
+            channel: Channel::new(uri.clone(), self.head + 1),
+            state,
+            chat: Some(chat),
+            pty: Some(pty),
+            name: None,
+            since: step.timestamp(),
+            detaches: false,
+            is_kept: false,
+            is_cut: false,
+        };
+        self.add_terminal(key, terminal);
+        if let Err(why) = self.check_ptys_have_room(None) {
+            return self.command_is_over(step, key, Err(why));
+        }
+        let block = ToolResultTerminalContent { resource: uri, title, is_pty: Some(true), result: None };
+        self.set_content(step, shown, vec![ToolResultContent::Terminal(block)], None);
+        let launch = PtyLaunch { command: Some(line), directory, size: SCREEN };
+        step.say(Output::Pty(key, PtyCommand::Start(launch)));
+        step.say(Output::Timer(Timer::Command(key), RUNS_AT_MOST));
+    }
+
+    /// A command has ended with this code, or not as it should: what waits for it goes on.
+    pub(super) fn command_is_over(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        outcome: Result<Option<i64>, String>,
+    ) {
+        let Some((chat, call)) = self.settle_command(step, key, outcome) else { return };
+        match call.agent {
+            Some(run) => {
+                if let Some(result) = self.result_for_agent(chat, run, &call.id) {
+                    self.tell_agent(step, chat, result);
+                }
+            }
+            None => self.end_turn(step, chat, Ending::Complete, None),
+        }
+    }
+
+    /// The turn ends in which a command runs, and the command with it.
+    pub(super) fn end_commands_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
+        let terminals = self.channels.terminals.iter();
+        let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
+        for key in of_chat.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.settle_command(step, key, Err("the turn ended before the command did".to_owned()));
+        }
+    }
+
+    /// A command has run as long as it may.
+    pub(super) fn time_of_command_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        if self.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
+            let minutes = RUNS_AT_MOST.as_secs() / 60;
+            let why = format!("it was ended: it had run for {minutes} minutes, which is as long as it may");
+            self.command_is_over(step, key, Err(why));
+        }
+    }
+
+    /// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is, once.
+    fn settle_command(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        outcome: Result<Option<i64>, String>,
+    ) -> Option<(ChatKey, CommandCall)> {
+        self.command_goes_on(step, key);
+        self.end_program(step, key);
+        let terminal = self.channels.terminals.get_mut(&key)?;
+        let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
+        self.terminals_changed = true;
+        let printed: String = terminal.state.content.iter().map(text_of).collect();
+        let printed = plain_text(&printed);
+        let latest = text::last_bytes(&printed, TOLD_BYTES_MAX);
+        let left_out = if latest.len() < printed.len() || terminal.is_cut { LEFT_OUT } else { "" };
+        let (resource, title) = (terminal.channel.uri.clone(), terminal.state.title.clone());
+        let block = ToolResultTerminalContent { resource, title, is_pty: Some(true), result: None };
+        let mut content = vec![ToolResultContent::Terminal(block)];
+        if !latest.is_empty() {
+            let text = ToolResultTextContent { text: format!("{left_out}{latest}") };
+            content.push(ToolResultContent::Text(text));
+        }
+        let error = match outcome {
+            Ok(Some(0)) => None,
+            Ok(Some(code)) => Some(format!("exit code {code}")),
+            Ok(None) => Some("ended by a signal".to_owned()),
+            Err(why) => Some(why),
+        };
+        let message = format!("Ran {}", call.line).into();
+        let outcome = ToolOutcome { success: error.is_none(), message, content, error };
+        let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
+        self.finish_call(step, &shown, outcome, false, Besides::default());
+        Some((chat, call))
+    }
+
+    /// A command seems to wait for something to be typed.
+    pub(super) fn command_waits(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        self.command_waits_now(step, key, true);
+    }
+
+    /// A command has printed more, or has ended: it does not wait any more.
+    pub(super) fn command_goes_on(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        self.command_waits_now(step, key, false);
+    }
+
+    fn command_waits_now(&mut self, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
+        let Some(terminal) = self.channels.terminals.get_mut(&key) else { return };
+        let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
+        let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
+        if std::mem::replace(&mut call.waits, waits) != waits {
+            self.set_activity(step, chat, waits.then(|| WAITS.to_owned()));
+        }
+    }
+
+    /// What the user has had run since the agent's last message, for an agent.
+    pub(super) fn told_of_commands(&self, chat: &Chat) -> Option<Transcript> {
+        let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
+        for turn in chat.conversation.history().turns().iter().rev() {
+            let Some(ran) = self.ran_in(turn) else { break };
+            let told = ran.told();
+            bytes += told.len();
+            if bytes > TOLD_TO_AGENT_BYTES_MAX {
+                cut = true;
+                break;
+            }
+            newest_first.push(told);
+        }
+        newest_first.reverse();
+        let text = newest_first.concat();
+        let label = "commands".to_owned();
+        let (of, resource) = (TranscriptOf::Commands, chat.channel.uri.clone());
+        (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
+    }
+
+    /// What was run in a turn that was a command.
+    fn ran_in(&self, turn: &CompletedTurn) -> Option<Ran> {
+        let text = turn.message()?.text;
+        let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();
+        let turn: Turn = turn.read()?;
+        let call = turn.response_parts.iter().find_map(|part| match part {
+            ResponsePart::ToolCall(part) => match &part.tool_call {
+                ToolCallState::Completed(call) if call.tool_name == TOOL => Some(call),
+                _ => None,
+            },
+            _ => None,
+        })?;
+        let text = call.content.iter().flatten().find_map(|content| match content {
+            ToolResultContent::Text(text) => Some(text.text.trim_end().to_owned()),
+            _ => None,
+        });
+        let error = call.error.as_ref().and_then(|error| error["message"].as_str());
+        let end =
+            error.map_or("ended with exit code 0".to_owned(), |why| format!("did not end well ({why})"));
+        Some(Ran { line, printed: text.unwrap_or_default(), end })
+    }
+}

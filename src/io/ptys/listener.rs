@@ -1,0 +1,289 @@
+//! What is heard of a program in what it prints.
+//!
+//! Owns: the order of text and of what else was said; keeping what is not for clients from them: what the program asks of its
+//! terminal, and what a shell says of its commands; and the answers.
+//! Never: reads or writes, or loses a byte of what clients are to be shown.
+
+use std::path::Path;
+
+use super::integration::ShellWords;
+use super::questions::{asked_by_command, asked_by_device_string, asked_by_sequence};
+use super::scanner::{OutputScanner, Scanned};
+use super::screen::ScreenModel;
+use crate::files::uris::uri_of;
+use crate::host::effects::{PtyEvent, ScreenSize};
+
+/// A title has so many bytes at most.
+const TITLE_BYTES_MAX: usize = 1024;
+
+/// So much memory something counts for that was said and is no text, besides its own bytes.
+const SAID_BYTES: usize = 64;
+
+/// Something that was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PtySaying {
+    /// Text, as bytes: the last character may go on in what is heard next.
+    Text(Vec<u8>),
+    /// Something else.
+    Said(PtyEvent),
+}
+
+/// Listens to one program.
+#[derive(Debug)]
+pub struct PtyListener {
+    scanner: OutputScanner,
+    ears: PtyEars,
+}
+
+/// What a listener knows and has heard.
+#[derive(Debug)]
+struct PtyEars {
+    screen: ScreenModel,
+    shell: ShellWords,
+    heard: Vec<PtySaying>,
+    heard_bytes: usize,
+    answers: Vec<u8>,
+    title: Option<String>,
+    directory: Option<String>,
+}
+
+impl PtyListener {
+    /// Listens to a program on a screen of this size; a shell that tells of its commands does so with this word, if it was
+    /// given one.
+    pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
+        let ears = PtyEars {
+            screen: ScreenModel::new(size),
+            shell: ShellWords::new(nonce),
+            heard: Vec::new(),
+            heard_bytes: 0,
+            answers: Vec::new(),
+            title: None,
+            directory: None,
+        };
+        Self { scanner: OutputScanner::new(), ears }
+    }
+
+    /// The program has printed this.
+    pub fn hear(&mut self, bytes: &[u8]) {
+        let Self { scanner, ears } = self;
+        scanner.scan(bytes, |piece| ears.take(piece));
+    }
+
+    /// It prints no more.
+    pub fn finish(&mut self) {
+        let Self { scanner, ears } = self;
+        scanner.finish(|piece| ears.take(piece));
+    }
+
+    /// Its screen has another size.
+    pub fn resize(&mut self, size: ScreenSize) {
+        self.ears.screen.resize(size);
+    }
+
+    /// How much was heard that was not taken, in bytes.
+    pub fn heard_bytes(&self) -> usize {
+        self.ears.heard_bytes
+    }
+
+    /// Whether anything was heard that was not taken.
+    pub fn has_heard(&self) -> bool {
+        !self.ears.heard.is_empty() || self.ears.directory.is_some()
+    }
+
+    /// Takes what was heard, in its order. Of directories only the last counts.
+    pub fn take_heard(&mut self) -> Vec<PtySaying> {
+        self.ears.heard_bytes = 0;
+        let mut heard = std::mem::take(&mut self.ears.heard);
+        heard.extend(self.ears.directory.take().map(PtyEvent::Directory).map(PtySaying::Said));
+        heard
+    }
+
+    /// Puts text back of which the last character goes on.
+    pub fn put_back(&mut self, text: Vec<u8>) {
+        if !text.is_empty() {
+            self.ears.heard_bytes += text.len();
+            self.ears.heard.insert(0, PtySaying::Text(text));
+        }
+    }
+
+    /// Takes what the program is to be answered.
+    pub fn take_answers(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.ears.answers)
+    }
+
+    /// Takes what the program has called its terminal last.
+    pub fn take_title(&mut self) -> Option<String> {
+        self.ears.title.take()
+    }
+}
+
+impl PtyEars {
+    fn take(&mut self, piece: Scanned<'_>) {
+        match piece {
+            Scanned::Text(text) => {
+                self.screen.show(text);
+                self.pass(text);
+            }
+            Scanned::Opaque(bytes) => self.pass(bytes),
+            Scanned::Sequence(bytes) => match asked_by_sequence(bytes, &self.screen) {
+                Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
+                None => {
+                    self.screen.obey(bytes);
+                    self.pass(bytes);
+                }
+            },
+            Scanned::Dcs { whole, says } => match asked_by_device_string(says) {
+                Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
+                None => self.pass(whole),
+            },
+            Scanned::Osc { whole, says } => {
+                let end = if whole.ends_with(b"\x07") { "\x07" } else { "\x1b\\" };
+                match asked_by_command(says, end) {
+                    Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
+                    None => self.hear_command(whole, says),
+                }
+            }
+        }
+    }
+
+    fn hear_command(&mut self, whole: &[u8], says: &[u8]) {
+        let text = String::from_utf8_lossy(says);
+        let (number, rest) = text.split_once(';').unwrap_or((&text, ""));
+        match number {
+            "0" | "2" => {
+                let title: String = rest.chars().filter(|char| !char.is_control()).collect();
+                self.title = Some(crate::wire::text::first_bytes(&title, TITLE_BYTES_MAX).to_owned());
+            }
+            "7" => self.directory = directory_of(rest).or(self.directory.take()),
+            "133" => {
+                if let Some(event) = self.shell.hear_of_any(rest) {
+                    self.say(event);
+                }
+            }
+            "633" => {
+                match self.shell.hear(rest) {
+                    Some(PtyEvent::Directory(path)) => {
+                        let path = Path::new(&path);
+                        self.directory = path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
+                    }
+                    Some(event) => self.say(event),
+                    None => {}
+                }
+                return;
+            }
+            _ => {}
+        }
+        self.pass(whole);
+    }
+
+    fn say(&mut self, event: PtyEvent) {
+        // The first thing that is said of commands says that they are told apart.
+        if self.shell.takes_first() && event != PtyEvent::DetectsCommands {
+            self.heard.push(PtySaying::Said(PtyEvent::DetectsCommands));
+        }
+        let bytes = if let PtyEvent::CommandBegun(line) = &event { line.len() } else { 0 };
+        self.heard_bytes += SAID_BYTES + bytes;
+        self.heard.push(PtySaying::Said(event));
+    }
+
+    fn pass(&mut self, bytes: &[u8]) {
+        self.heard_bytes += bytes.len();
+        match self.heard.last_mut() {
+            Some(PtySaying::Text(text)) => text.extend_from_slice(bytes),
+            _ => self.heard.push(PtySaying::Text(bytes.to_vec())),
+        }
+    }
+}
+
+/// The directory that a `file:` URI names on this machine, as we write it.
+fn directory_of(uri: &str) -> Option<String> {
+    let rest = uri.strip_prefix("file://")?;
+    let (host, path) = rest.split_at(rest.find('/')?);
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    if !["", "localhost", &*name].contains(&host) {
+        return None;
+    }
+    let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
+    let path = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&path);
+    Some(uri_of(Path::new(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: ScreenSize = ScreenSize { cols: 80, rows: 24 };
+
+    /// What is heard when this is printed in pieces of this length, and what is answered.
+    fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<PtySaying>, String) {
+        let mut listener = PtyListener::new(SIZE, nonce.map(str::to_owned));
+        for piece in printed.chunks(length) {
+            listener.hear(piece);
+        }
+        listener.finish();
+        let answers = String::from_utf8(listener.take_answers()).unwrap();
+        (listener.take_heard(), answers)
+    }
+
+    fn text(text: &str) -> PtySaying {
+        PtySaying::Text(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn questions_are_answered_once_and_kept_from_clients_wherever_they_are_cut() {
+        let printed =
+            b"ab\x1b[6nc\x1b]11;?\x07\x1b[c\x1bP$qm\x1b\\\x1b]52;c;?\x1b\\d\x1b[31m\x1b]52;c;aGk=\x07";
+        let answers = "\x1b[1;3R\x1b]11;rgb:1e1e/1e1e/1e1e\x07\x1b[?62;22c\x1bP0$r\x1b\\";
+        for length in 1..=printed.len() {
+            let (heard, answered) = heard(None, printed, length);
+            assert_eq!(heard, [text("abcd\x1b[31m\x1b]52;c;aGk=\x07")], "{length}");
+            assert_eq!(answered, answers);
+        }
+    }
+
+    #[test]
+    fn titles_and_directories_are_heard_and_shown() {
+        let printed =
+            b"\x1b]0;one\x07\x1b]2;tw\x01o\x07\x1b]7;file:///a%20b\x07\x1b]7;file://elsewhere/c\x07x";
+        let mut listener = PtyListener::new(SIZE, None);
+        printed.chunks(3).for_each(|piece| listener.hear(piece));
+        assert_eq!((listener.take_title().as_deref(), listener.take_title()), (Some("two"), None));
+        let said = PtySaying::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
+        assert_eq!(listener.take_heard(), [PtySaying::Text(printed.to_vec()), said]);
+    }
+
+    #[test]
+    fn commands_are_told_apart_by_a_shell_that_knows_the_word() {
+        let printed = b"\x1b]633;A;w\x07$ ls\r\n\x1b]633;E;ls \\x3b\\x0a\\\\;w\x07\x1b]633;C;w\x07a\x1b]633;D;0\x07\x1b]633;C\x07\
+            \x1b]633;D;2;w\x07\x1b]633;P;Cwd=/x \\x3b;w\x07$ \x1b]133;C\x07";
+        let (heard, _) = heard(Some("w"), printed, 7);
+        let said = |event| PtySaying::Said(event);
+        let expected = [
+            said(PtyEvent::DetectsCommands),
+            text("$ ls\r\n"),
+            said(PtyEvent::CommandBegun("ls ;\n\\".to_owned())),
+            text("a"),
+            said(PtyEvent::CommandDone(Some(2))),
+            text("$ \x1b]133;C\x07"),
+            said(PtyEvent::Directory("file:///x%20%3B".to_owned())),
+        ];
+        assert_eq!(heard, expected);
+    }
+
+    #[test]
+    fn where_no_shell_was_told_the_word_any_may_tell_commands_apart() {
+        let printed = b"\x1b]133;A\x07$ \x1b]633;E;lie;x\x07\x1b]633;C\x07a\x1b]633;D\x07\x1b]133;D;1\x07";
+        let (heard, _) = heard(None, printed, 100);
+        let said = |event| PtySaying::Said(event);
+        let expected = [
+            said(PtyEvent::DetectsCommands),
+            text("\x1b]133;A\x07$ "),
+            said(PtyEvent::CommandBegun(String::new())),
+            text("a"),
+            said(PtyEvent::CommandDone(None)),
+            text("\x1b]133;D;1\x07"),
+        ];
+        assert_eq!(heard, expected);
+    }
+}

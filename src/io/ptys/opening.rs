@@ -1,0 +1,146 @@
+//! The terminal of one program: making it, and starting the program there.
+//!
+//! Owns: opening a terminal of the system's, its size, what the program is told of it, and starting that under a guard.
+//! Never: reads or writes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as Socket;
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::io::ioctl_fionbio;
+use rustix::pty::{grantpt, openpt, unlockpt, OpenptFlags};
+use rustix::termios::{tcgetattr, tcsetattr, tcsetwinsize, InputModes, OptionalActions, Winsize};
+use tokio::net::unix::pipe;
+use tokio::net::UnixStream;
+
+use super::integration::{ShellScripts, ShellStart};
+use super::shell;
+use crate::backend::acp::guards::{Guard, GuardProgram};
+use crate::files::uris::path_of;
+use crate::host::effects::{PtyLaunch, ScreenSize};
+
+/// What is said to the guard before the program.
+const PTY: &str = "--pty";
+
+/// What every program in a terminal is told of it.
+const ENVIRONMENT: [(&str, &str); 3] =
+    [("TERM", "xterm-256color"), ("COLORTERM", "truecolor"), ("TERM_PROGRAM", env!("CARGO_PKG_NAME"))];
+
+/// What other terminals say of themselves in the environment.
+const NOT_OURS: [&str; 4] = ["COLUMNS", "LINES", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID"];
+
+/// What a command is told besides that nobody may be there to turn pages for.
+const ENVIRONMENT_OF_COMMANDS: [(&str, &str); 4] =
+    [("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GH_PAGER", "cat"), ("MANPAGER", "cat")];
+
+/// The host's side of a terminal with a program in it. It is read and written like a pipe.
+#[derive(Debug)]
+pub(super) struct OpenPty {
+    pub(super) printed: pipe::Receiver,
+    pub(super) typing: pipe::Sender,
+    /// The guard's lifeline.
+    pub(super) control: UnixStream,
+    /// The word by which its shell is known, if it was given one.
+    pub(super) word: Option<String>,
+    /// The size of its screen.
+    pub(super) size: ScreenSize,
+    /// It runs a command, and ends with it.
+    pub(super) is_command: bool,
+}
+
+/// Opens a terminal and has a guard start the program there.
+pub(super) fn open(
+    guard: Option<&GuardProgram>,
+    scripts: Option<&ShellScripts>,
+    launch: &PtyLaunch,
+    shell: &Path,
+) -> io::Result<(Guard, OpenPty)> {
+    let program = guard.ok_or_else(|| io::Error::other("this host starts no programs"))?;
+    let directory = launch.directory.as_deref().map(path_of).transpose();
+    let directory = directory.map_err(|error| io::Error::other(error.message))?;
+    // Else it is the guard that cannot be started, it seems.
+    if let Some(directory) = &directory {
+        std::fs::metadata(directory).map_err(|error| in_directory(directory, &error))?;
+    }
+    let (master, terminal) = open_terminal()?;
+    set_size(&master, launch.size)?;
+    let (ours, theirs) = Socket::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut command = program.command();
+    command.arg(PTY).arg("--").arg(shell);
+    command.envs(ENVIRONMENT).env("SHELL", shell);
+    let mut word = None;
+    match &launch.command {
+        Some(line) => {
+            command.arg("-c").arg(line).envs(ENVIRONMENT_OF_COMMANDS);
+        }
+        None => {
+            let fresh = uuid::Uuid::new_v4().simple().to_string();
+            match scripts.and_then(|scripts| scripts.start(shell, &fresh)) {
+                Some(ShellStart { arguments, environment }) => {
+                    command.args(arguments).envs(environment);
+                    word = Some(fresh);
+                }
+                None => {
+                    command.args(shell::arguments(shell));
+                }
+            }
+        }
+    }
+    for name in NOT_OURS {
+        command.env_remove(name);
+    }
+    if let Some(directory) = directory {
+        command.current_dir(directory);
+    }
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::from(terminal)).stderr(Stdio::null());
+    let guard = program.start(&mut command)?;
+    // Only the guard has the other ends from here on.
+    drop(command);
+    ioctl_fionbio(&master, true)?;
+    let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
+    let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
+    let (control, size) = (UnixStream::from_std(ours)?, launch.size);
+    Ok((guard, OpenPty { printed, typing, control, word, size, is_command: launch.command.is_some() }))
+}
+
+fn in_directory(directory: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("`{}`: {error}", directory.display()))
+}
+
+/// A new terminal: our side, and that of programs.
+pub(super) fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
+    #[cfg(target_os = "linux")]
+    let (master, terminal) = {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let terminal = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+        (master, terminal)
+    };
+    #[cfg(not(target_os = "linux"))]
+    let (master, terminal) = {
+        use rustix::fs::{Mode, OFlags};
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+        rustix::io::fcntl_setfd(&master, rustix::io::FdFlags::CLOEXEC)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
+        let name = rustix::pty::ptsname(&master, Vec::new())?;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let terminal = rustix::fs::open(name, flags, Mode::empty())?;
+        (master, terminal)
+    };
+    // What is typed is taken back by characters.
+    let mut modes = tcgetattr(&terminal)?;
+    modes.input_modes |= InputModes::IUTF8;
+    tcsetattr(&terminal, OptionalActions::Now, &modes)?;
+    Ok((master, terminal))
+}
+
+pub(super) fn set_size(master: impl AsFd, size: ScreenSize) -> io::Result<()> {
+    let ScreenSize { cols, rows } = size;
+    Ok(tcsetwinsize(master, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 })?)
+}

@@ -1,0 +1,119 @@
+//! The task that attends to a program, with a test in the place of the program and its guard.
+//!
+//! Owns: a terminal of which the test has the other side.
+//! Never: starts a program.
+
+use std::io::{Read, Write};
+
+use rustix::io::ioctl_fionbio;
+use rustix::termios::{tcgetattr, tcsetattr, OptionalActions, Termios};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+
+use super::super::opening::open_terminal;
+use super::super::PtyReport;
+use super::*;
+use crate::host::effects::{ScreenSize, TerminalKey, TypedText};
+
+/// A terminal in which the test is the program, and the guard.
+struct Opened {
+    terminal: std::fs::File,
+    guard: UnixStream,
+    commands: mpsc::UnboundedSender<PtyCommand>,
+    heard: mpsc::UnboundedReceiver<PtyReport>,
+}
+
+impl Opened {
+    async fn new() -> Self {
+        let (master, terminal) = open_terminal().unwrap();
+        let mut modes: Termios = tcgetattr(&terminal).unwrap();
+        modes.make_raw();
+        tcsetattr(&terminal, OptionalActions::Now, &modes).unwrap();
+        ioctl_fionbio(&terminal, true).unwrap();
+        ioctl_fionbio(&master, true).unwrap();
+        let (control, mut guard) = UnixStream::pair().unwrap();
+        let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone().unwrap()).unwrap();
+        let typing = pipe::Sender::from_owned_fd_unchecked(master).unwrap();
+        let (sender, mut heard) = mpsc::unbounded_channel();
+        let reports = PtyReports::new(TerminalKey(1), sender);
+        let size = ScreenSize { cols: 80, rows: 24 };
+        let pty = OpenPty { printed, typing, control, word: None, size, is_command: false };
+        let mut program = Program::new(pty, reports, ("/x".into(), "x".to_owned()), false);
+        let (commands, mut told) = mpsc::unbounded_channel();
+        tokio::spawn(async move { program.run(&mut told).await });
+        guard.write_all(b"started\n").await.unwrap();
+        assert_eq!(heard.recv().await.unwrap().event, PtyEvent::Started { program: "x".to_owned() });
+        Self { terminal: terminal.into(), guard, commands, heard }
+    }
+
+    /// Prints until nothing more is taken for a while; how many bytes that were, at most so many.
+    async fn print(&mut self, max: usize) -> usize {
+        let (mut printed, mut idle) = (0, 0);
+        while printed < max && idle < 40 {
+            // Lines of eight bytes that say which one they are.
+            let line = format!("{:07}\n", printed / 8);
+            match self.terminal.write(&line.as_bytes()[printed % 8..]) {
+                Ok(count) => (printed, idle) = (printed + count, 0),
+                Err(error) => {
+                    assert!(is_for_now(&error), "{error}");
+                    idle += 1;
+                    sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+        printed
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_heard_is_not_read_and_nothing_is_lost() {
+    let mut opened = Opened::new().await;
+    let printed = opened.print(4 << 20).await;
+    assert!(printed > 0 && printed <= 4 * TOLD_BYTES_MAX, "{printed} bytes wait");
+    opened.guard.write_all(b"exited 3\n").await.unwrap();
+    drop(opened.terminal);
+    let mut all = String::new();
+    loop {
+        match opened.heard.recv().await.unwrap().event {
+            PtyEvent::Data(data) => {
+                assert!(data.len() <= TOLD_BYTES_MAX + 4096, "{}", data.len());
+                all.push_str(&data);
+            }
+            PtyEvent::Exited(code) => {
+                assert_eq!(code, Some(3));
+                break;
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+    let expected: String = (0..printed / 8 + 1).map(|number| format!("{number:07}\n")).collect();
+    assert_eq!(all, expected[..printed]);
+}
+
+#[tokio::test]
+async fn what_is_typed_waits_until_the_program_reads() {
+    let mut opened = Opened::new().await;
+    let typed: String = (0..40_000).map(|number| format!("{number:05}\n")).collect();
+    let text = TypedText(typed.clone());
+    opened.commands.send(PtyCommand::Type(text)).unwrap();
+    opened.commands.send(PtyCommand::Resize(ScreenSize { cols: 7, rows: 5 })).unwrap();
+    let (mut read, mut taken) = (Vec::new(), 0);
+    let mut buffer = [0; 4096];
+    while read.len() < typed.len() {
+        match opened.terminal.read(&mut buffer) {
+            Ok(count) => read.extend_from_slice(&buffer[..count]),
+            Err(error) => {
+                assert!(is_for_now(&error), "{error}");
+                let PtyEvent::Took(count) = opened.heard.recv().await.unwrap().event else { panic!() };
+                taken += count;
+            }
+        }
+    }
+    while taken < typed.len() {
+        let PtyEvent::Took(count) = opened.heard.recv().await.unwrap().event else { panic!() };
+        taken += count;
+    }
+    assert_eq!(String::from_utf8(read).unwrap(), typed);
+    let size = rustix::termios::tcgetwinsize(&opened.terminal).unwrap();
+    assert_eq!((size.ws_col, size.ws_row), (7, 5));
+}

@@ -1,0 +1,100 @@
+//! What waits to be written into a terminal.
+//!
+//! Owns: the order of what clients type and what the host answers for the terminal, and telling the two apart.
+//! Never: writes, or lets answers that nobody reads become many.
+
+use std::collections::VecDeque;
+
+/// So much is answered that the program has not read, in bytes; past it nothing is.
+const ANSWERS_BYTES_MAX: usize = 64 << 10;
+
+/// What waits to be written.
+#[derive(Debug, Default)]
+pub struct Typing {
+    bytes: VecDeque<u8>,
+    /// How long each piece of it is, and whether clients have typed it.
+    pieces: VecDeque<(usize, bool)>,
+    answers_bytes: usize,
+}
+
+impl Typing {
+    /// A client has typed this.
+    pub fn typed(&mut self, bytes: &[u8]) {
+        self.put(bytes, true);
+    }
+
+    /// The program is answered this.
+    pub fn answer(&mut self, bytes: &[u8]) {
+        if self.answers_bytes + bytes.len() <= ANSWERS_BYTES_MAX {
+            self.answers_bytes += bytes.len();
+            self.put(bytes, false);
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8], of_client: bool) {
+        if !bytes.is_empty() {
+            self.bytes.extend(bytes);
+            self.pieces.push_back((bytes.len(), of_client));
+        }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// What comes next.
+    pub fn next(&self) -> &[u8] {
+        self.bytes.as_slices().0
+    }
+
+    /// So many bytes are written; returns how many of them clients have typed.
+    pub fn written(&mut self, count: usize) -> usize {
+        self.bytes.drain(..count.min(self.bytes.len()));
+        let (mut left, mut of_clients) = (count, 0);
+        while let Some((length, of_client)) = self.pieces.front_mut() {
+            let done = left.min(*length);
+            left -= done;
+            *length -= done;
+            if *of_client {
+                of_clients += done;
+            } else {
+                self.answers_bytes -= done;
+            }
+            if *length > 0 {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+        of_clients
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_and_what_is_answered_keep_their_order_and_are_told_apart() {
+        let mut typing = Typing::default();
+        typing.typed(b"abc");
+        typing.answer(b"XY");
+        typing.typed(b"d");
+        assert_eq!(typing.bytes, *b"abcXYd");
+        assert_eq!([typing.written(2), typing.written(2), typing.written(2)], [2, 1, 1]);
+        assert!(typing.is_empty() && typing.pieces.is_empty() && typing.answers_bytes == 0);
+    }
+
+    #[test]
+    fn answers_that_nobody_reads_are_bounded() {
+        let mut typing = Typing::default();
+        typing.answer(&vec![b'x'; ANSWERS_BYTES_MAX - 1]);
+        typing.answer(b"ab");
+        typing.answer(b"a");
+        typing.answer(b"a");
+        assert_eq!(typing.bytes.len(), ANSWERS_BYTES_MAX);
+        typing.written(1);
+        typing.answer(b"a");
+        assert_eq!(typing.bytes.len(), ANSWERS_BYTES_MAX);
+    }
+}
