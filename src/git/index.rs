@@ -89,6 +89,8 @@ pub struct Status {
     pub head: Option<String>,
     /// The branch; none when there is none.
     pub branch: Option<String>,
+    /// No branch is checked out.
+    pub is_detached: bool,
     /// The branch elsewhere that it follows.
     pub upstream: Option<String>,
     /// How many commits are here and not there, and there and not here.
@@ -260,7 +262,10 @@ fn read_status(said: &[u8]) -> Status {
 fn read_header(status: &mut Status, header: &str) {
     match header.split_once(' ') {
         Some(("branch.oid", oid)) => status.head = (oid != "(initial)").then(|| oid.to_owned()),
-        Some(("branch.head", name)) => status.branch = (name != "(detached)").then(|| name.to_owned()),
+        Some(("branch.head", name)) => {
+            status.is_detached = name == "(detached)";
+            status.branch = (!status.is_detached).then(|| name.to_owned());
+        }
         Some(("branch.upstream", name)) => status.upstream = Some(name.to_owned()),
         Some(("branch.ab", counts)) => {
             let mut counts = counts.split(' ').map(|count| count.get(1..)?.parse().ok());

@@ -8,7 +8,8 @@
 //! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and `git` with it.
 //!
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
-//! folder now), [`checkpoints`] (keeping that), [`compare`] (what differs), [`undo`] (files become what they were), and `worker` (what is asked, and answered, line by line).
+//! folder now), [`checkpoints`] (keeping that), [`compare`] (what differs), [`sight`] (branches, and what is not
+//! committed), [`undo`] (files become what they were), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod checkpoints;
@@ -16,5 +17,6 @@ pub mod compare;
 pub mod index;
 pub mod program;
 pub mod repository;
+pub mod sight;
 pub mod undo;
 pub mod worker;

@@ -82,6 +82,9 @@ pub fn take_back(
             return Some("it is not in the repository".to_owned());
         };
         let found = there.get(&path);
+        if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
+            return Some("its content is not kept: it is too large".to_owned());
+        }
         let is = |wanted: &Option<GitContent>| wanted.as_ref() == found;
         if is(&file.wanted) {
             // It was done before, and the host has ended before it was known.

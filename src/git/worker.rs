@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::index::Scratch;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
-use super::{checkpoints, undo};
+use super::{checkpoints, sight, undo};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// So many jobs of a kind run at once.
@@ -205,6 +205,9 @@ fn do_in(
         GitWork::Compare { before, after } => {
             GitReport::Compared(checkpoints::compare(repository, &before, &after, until)?)
         }
+        GitWork::Look { base, files } => {
+            GitReport::Seen(Box::new(sight::look(repository, scratch, base.as_deref(), files, until)?))
+        }
         GitWork::Forget { keeper } => {
             checkpoints::forget(repository, scratch, &keeper, until)?;
             GitReport::Done
@@ -213,7 +216,10 @@ fn do_in(
             let content = undo::content_of(repository, &content, &file, until)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
-        GitWork::TakeBack { files, below, own } => {
+        GitWork::TakeBack { files, below, own, kept_first } => {
+            if let Some((keeper, number)) = kept_first {
+                checkpoints::keep(repository, scratch, (&keeper, number), None, until)?;
+            }
             let folders = undo::folders(&below, &own);
             GitReport::TakenBack(undo::take_back(repository, scratch, &files, &folders, until)?)
         }

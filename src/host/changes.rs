@@ -13,6 +13,7 @@ use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, F
 use super::checkpoints::{ComparedPair, KeptFolder};
 use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
 use super::model::{Chat, SessionKey};
+use super::sights::shows_now;
 use super::Host;
 use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
 use crate::wire::changesets::{changeset_uri, ChangesetScope};
@@ -218,8 +219,10 @@ impl FileSide {
                     nonce: None,
                 }
             }
-            Self::Kept { uri, .. } => {
-                ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce: None }
+            Self::Kept { uri, content } => {
+                // What is under the same name may be another content.
+                let nonce = (uri == file).then(|| content.blob.clone());
+                ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce }
             }
         };
         FileEditSide { uri: file.to_owned(), content }
@@ -240,11 +243,15 @@ pub(super) struct ChangedFile {
 }
 
 impl ChangedFile {
-    /// One of which git knows both sides.
-    pub(super) fn of(change: &KeptChange, session: &str, folder: &KeptFolder) -> Self {
+    /// One of which git knows both sides. What is behind may be what is in the folder now.
+    pub(super) fn of(change: &KeptChange, session: &str, folder: &KeptFolder, is_now: bool) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
-            FileSide::Kept { uri: folder.uri_of(session, content, name, path), content: content.clone() }
+            let uri = match is_now && name == "after" {
+                true => file.to_owned(),
+                false => folder.uri_of(session, content, name, path),
+            };
+            FileSide::Kept { uri, content: content.clone() }
         };
         let from = change.renamed_from.as_ref().unwrap_or(&change.file);
         Self {
@@ -446,6 +453,9 @@ impl Host {
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<ChangedFile>> {
+        if shows_now(scope) {
+            return self.files_now(session, scope);
+        }
         match self.kept_states(session, scope) {
             Some(states) => Some(self.kept_files(session, scope, &states)),
             None => self.said_files(session, scope),
@@ -456,12 +466,25 @@ impl Host {
     fn kept_files(&self, key: SessionKey, scope: &ChangesetScope, states: &ComparedPair) -> Vec<ChangedFile> {
         let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
         let changes = self.changes.compared.known(states).unwrap_or_default();
-        let files = changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept));
+        let files =
+            changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
         let of_scope = mark_of(scope);
         let discarded: Vec<&DiscardedFile> =
             session.discarded.iter().filter(|file| file.kept.is_some() && file.scope == of_scope).collect();
         let is_discarded = |changed: &ChangedFile| discarded.iter().any(|file| file.takes_back(changed));
         files.filter(|changed| !is_discarded(changed)).collect()
+    }
+
+    /// Those that are not as they were committed. None where there is no repository.
+    fn files_now(&self, key: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
+        let session = self.channels.sessions.known(key)?;
+        session.kept.root.as_ref()?;
+        let changes = self.known_sight(key).map_or(&[][..], |seen| match scope {
+            ChangesetScope::Branch => &seen.branch_changes,
+            _ => &seen.uncommitted,
+        });
+        let file = |change| ChangedFile::of(change, &session.channel.uri, &session.kept, true);
+        Some(changes.iter().map(file).collect())
     }
 
     /// Those that calls have said.
@@ -472,6 +495,7 @@ impl Host {
                 said.extend(host.discards_of(session, |_| true));
                 net_of(said)
             })),
+            ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
             ChangesetScope::Turn(id) => {
                 let chat = self.chat_of_turn(session, id)?;
                 let of_scope = mark_of(scope);

@@ -29,11 +29,14 @@ use super::checkpoints::{Between, ComparedStates, KeptFolder};
 use super::effects::{ChangesetKey, ChatKey};
 use super::model::{Channel, Chat, Session, SessionKey};
 use super::refusal::Refusal;
+use super::sights::{shows_now, Sights};
 use super::turns::error_info;
 use super::{Host, Step};
 use crate::state::edits::{edited_at, CallEdit, LineCounts};
 use crate::state::history::CompletedTurn;
-use crate::wire::changesets::{changeset_uri, named_by_changeset, turn_template, ChangesetScope};
+use crate::wire::changesets::{
+    changeset_uri, compare_template, named_by_changeset, turn_template, ChangesetScope,
+};
 
 /// So many changesets that nobody follows stay in memory.
 const UNFOLLOWED_MAX: usize = 200;
@@ -55,6 +58,8 @@ pub(super) struct ChangesMemory {
     pub(super) counted: CountedLines,
     /// What lies between states that git keeps.
     pub(super) compared: ComparedStates,
+    /// What is there now.
+    pub(super) sights: Sights,
 }
 
 /// How much was changed, in numbers.
@@ -114,6 +119,26 @@ fn row_of_turns(session: &str, kept: &KeptFolder) -> ChangesetRow {
 fn row_of_session(session: &str, kept: &KeptFolder) -> ChangesetRow {
     let uri = changeset_uri(session, &ChangesetScope::Session);
     row("Session Changes", uri, description_of("session", kept), "session")
+}
+
+/// All rows of a session. What is not committed is offered where there is a repository.
+fn rows_of_session(session: &str, kept: &KeptFolder, base_note: Option<&str>) -> Vec<ChangesetRow> {
+    let mut rows = vec![row_of_session(session, kept), row_of_turns(session, kept)];
+    if kept.root.is_some() {
+        let described = |what: &str| match base_note {
+            Some(note) => format!("{what} ({note})"),
+            None => what.to_owned(),
+        };
+        let branch = changeset_uri(session, &ChangesetScope::Branch);
+        let what = described("What the branch has changed, committed or not");
+        rows.insert(0, row("Branch Changes", branch, what, "branch"));
+        let uncommitted = changeset_uri(session, &ChangesetScope::Uncommitted);
+        let what = "What is not committed in the repository".to_owned();
+        rows.insert(1, row("Uncommitted Changes", uncommitted, what, "uncommitted"));
+        let what = "What has changed in the repository between the ends of two turns".to_owned();
+        rows.push(row("Compare Turns", compare_template(session), what, "compare-turns"));
+    }
+    rows
 }
 
 /// Whether a call may have changed files without saying so.
@@ -181,6 +206,7 @@ impl Host {
             }
         }
         self.compare_what_is_wanted(step);
+        self.settle_sights(step);
         if self.channels.changesets.len() > UNFOLLOWED_MAX {
             let unfollowed =
                 self.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
@@ -197,8 +223,10 @@ impl Host {
         let is_offered =
             self.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
         let Some(session) = self.channels.sessions.known(key) else { return };
-        let (uri, kept) = (session.channel.uri.clone(), session.kept.clone());
+        let (uri, kept) = (&session.channel.uri, &session.kept);
         let has_repository = kept.root.is_some();
+        let rows_of_chat = vec![row_of_turns(uri, kept)];
+        let rows = rows_of_session(uri, kept, self.base_note_of(key));
         if !is_offered && !has_repository && chats.iter().all(|chat| self.turns_with_edits(*chat).is_empty())
         {
             return;
@@ -225,23 +253,21 @@ impl Host {
                 of_chat.conversation.set_changes(changes);
                 self.sync_chat(step, chat);
             }
-            let rows = vec![row_of_turns(&uri, &kept)];
             let offered =
                 self.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
             let is_due = match offered {
-                Some(Some(offered)) => offered != rows,
+                Some(Some(offered)) => offered != rows_of_chat,
                 Some(None) => has_repository || !files.is_empty(),
                 None => false,
             };
             if is_due {
-                let changesets = Some(rows);
+                let changesets = Some(rows_of_chat.clone());
                 let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
                 self.sequence(step, chat, offered, None);
             }
         }
         let Some(session) = self.channels.sessions.known_mut(key) else { return };
         let changes = told_summary(&of_session, session.changes.as_ref());
-        let rows = vec![row_of_session(&uri, &kept), row_of_turns(&uri, &kept)];
         let is_due = session.state.changesets.as_ref() != Some(&rows);
         if changes != session.changes && is_known {
             session.changes = changes;
@@ -258,6 +284,16 @@ impl Host {
     /// What a changeset shows now; none when its turn is not there.
     fn changeset_state(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<ChangesetState> {
         let files = self.changed_files(session, scope)?;
+        if shows_now(scope) {
+            match self.sight_of(session) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Some(state_of(Vec::new(), None, true)),
+                Err(why) => {
+                    let error = error_info("changesUnknown".to_owned(), why);
+                    return Some(state_of(Vec::new(), Some(error), false));
+                }
+            }
+        }
         if let Some(states) = self.kept_states(session, scope) {
             match self.changes.compared.between(&states) {
                 Some(Between::Known(_)) => {}
@@ -270,6 +306,9 @@ impl Host {
         }
         let is_kept = self.kept_states(session, scope).is_some();
         let (trouble, is_running) = match scope {
+            ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
+                (None, false)
+            }
             ChangesetScope::Session => (None, self.is_being_kept(session, None)),
             ChangesetScope::Turn(_) if is_kept => (None, false),
             ChangesetScope::Turn(id) => {
@@ -297,6 +336,9 @@ impl Host {
 
     /// Whether it is known which files were changed in what a changeset is of.
     fn is_known(&self, session: SessionKey, scope: &ChangesetScope) -> bool {
+        if shows_now(scope) {
+            return self.known_sight(session).is_some();
+        }
         let states = self.kept_states(session, scope);
         states.is_none_or(|states| self.changes.compared.known(&states).is_some())
     }
@@ -340,6 +382,7 @@ impl Host {
 
     /// A session is gone for good.
     pub(super) fn clear_changesets_of(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        self.changes.sights.forget(session);
         for key in self.changesets_of(session) {
             self.clear_changeset(step, key);
         }
@@ -347,6 +390,7 @@ impl Host {
 
     /// A session is let out of memory.
     pub(super) fn forget_changesets_of(&mut self, session: SessionKey) {
+        self.changes.sights.forget(session);
         for key in self.changesets_of(session) {
             self.forget_changeset(key);
         }

@@ -39,6 +39,8 @@ const COMPARED_MAX: usize = 200;
 pub struct KeptFolder {
     /// The `file:` URI of the repository's folder; none where there is no repository that is used.
     pub(super) root: Option<String>,
+    /// The branch that was checked out when the session began.
+    pub(super) base: Option<String>,
     /// What stands in the names of what git keeps for this session.
     keeper: String,
     /// What the ids of contents are made with, so that nobody can make one that was not given out.
@@ -83,6 +85,8 @@ pub(super) enum AskedFor {
     Now { session: SessionKey, since: Vec<Checkpoint> },
     /// What lies between two states.
     Between(ComparedPair),
+    /// What is there now.
+    Sight(SessionKey),
     /// To let go of what was kept.
     Nothing,
 }
@@ -153,6 +157,18 @@ impl KeptFolder {
         Some((&kept.before, kept.after.as_ref().filter(|_| !kept.overlaps)?))
     }
 
+    /// To what a turn has gone.
+    fn behind(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
+        let mut turns = self.turns.iter().rev();
+        turns.find(|kept| kept.turn == turn && kept.chat == chat)?.after.as_ref()
+    }
+
+    /// How what is there can be kept once more.
+    pub(super) fn next(&mut self) -> (String, u64) {
+        self.count += 1;
+        (self.keeper.clone(), self.count)
+    }
+
     fn take_in(&mut self, turn: KeptTurn) {
         match self.turn_mut(&turn.chat, &turn.turn) {
             Some(known) => known.after = None,
@@ -204,6 +220,30 @@ impl Host {
         number
     }
 
+    /// What git keeps for a session, and what contents are called there, have names from here on.
+    fn name_what_is_kept(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let kept = &mut of_session.kept;
+        if kept.keeper.is_empty() {
+            (kept.keeper, kept.secret) = (step.ids.fresh(), step.ids.fresh());
+            self.unsaved.insert(session.into());
+        }
+    }
+
+    /// Asks what is there in the repository of a session now.
+    pub(super) fn ask_git_to_look(
+        &mut self,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        directories: Vec<String>,
+        base: Option<String>,
+        files: bool,
+    ) {
+        self.name_what_is_kept(step, session);
+        let work = GitWork::Look { base, files };
+        self.ask_git(step, (directories, WITHIN_MS), work, AskedFor::Sight(session));
+    }
+
     /// What is asked to have the folder of a session kept.
     fn keeping(
         &mut self,
@@ -211,12 +251,9 @@ impl Host {
         session: SessionKey,
         since: Vec<Checkpoint>,
     ) -> Option<GitWork> {
+        self.name_what_is_kept(step, session);
         let kept = &mut self.channels.sessions.known_mut(session)?.kept;
-        if kept.keeper.is_empty() {
-            (kept.keeper, kept.secret) = (step.ids.fresh(), step.ids.fresh());
-        }
-        kept.count += 1;
-        let (keeper, number, last) = (kept.keeper.clone(), kept.count, kept.last.clone());
+        let ((keeper, number), last) = (kept.next(), kept.last.clone());
         Some(GitWork::Checkpoint { keeper, number, last, since })
     }
 
@@ -288,10 +325,12 @@ impl Host {
                 if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
                     kept.after = after;
                 }
+                self.look_at_repository(session);
             }
             Some(AskedFor::Now { session, since }) => {
                 self.folder_is_kept(session, since, report);
             }
+            Some(AskedFor::Sight(session)) => self.repository_is_seen(step, session, report),
             Some(AskedFor::Between(pair)) => {
                 let session = pair.0;
                 let between = match report {
@@ -331,8 +370,8 @@ impl Host {
         if let Some((chat, turn)) = turn {
             let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
             let kept = &mut of_session.kept;
-            if kept.root.as_ref() != Some(&root) {
-                // It works elsewhere from here on, and what was kept before is not of the same files.
+            if kept.root.as_ref() != Some(&root) || kept.turns.is_empty() {
+                // Where it works elsewhere from here on, what was kept before is not of the same files.
                 kept.is_whole = is_whole;
                 kept.turns.clear();
             }
@@ -484,7 +523,7 @@ impl Host {
         self.asked_of_git.values().any(|asked| match asked {
             AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
             AskedFor::Between((session, ..)) => Some(*session) == key,
-            AskedFor::Before(..) | AskedFor::Nothing => false,
+            AskedFor::Before(..) | AskedFor::Sight(_) | AskedFor::Nothing => false,
         })
     }
 
@@ -520,6 +559,14 @@ impl Host {
         kept.root.as_ref()?;
         let (before, after) = match scope {
             ChangesetScope::Session => kept.whole()?,
+            ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
+            ChangesetScope::Compare(one, other) => {
+                let after = |id: &String| {
+                    let chat = self.channels.chats.known(self.chat_of_turn(key, id)?)?;
+                    kept.behind(&chat.channel.uri, id)
+                };
+                (after(one)?, after(other)?)
+            }
             ChangesetScope::Turn(id) => {
                 let chat = self.channels.chats.known(self.chat_of_turn(key, id)?)?;
                 chat.conversation.history().get(id)?;

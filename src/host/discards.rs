@@ -60,6 +60,9 @@ impl Host {
         if self.chats_of(session).into_iter().any(runs) {
             return None;
         }
+        if matches!(scope, ChangesetScope::Branch | ChangesetScope::Compare(..)) {
+            return None;
+        }
         let mut operations = Vec::new();
         if has_files {
             use ChangesetOperationScope::{Changeset, Resource};
@@ -138,12 +141,16 @@ impl Host {
         }
         let below = self.folders_of_sessions();
         let is_kept = taken.iter().all(|file| file.row.kept.is_some());
-        let kept = self.channels.sessions.known(session).map(|session| &session.kept);
-        let root = kept.and_then(|kept| kept.root.clone()).filter(|_| is_kept);
-        Ok(Resource::TakeBack {
-            taken: TakeBack { session, scope, restores, root, files: taken }.into(),
-            below,
-        })
+        let kept = self.channels.sessions.known_mut(session).map(|session| &mut session.kept);
+        let (mut root, mut kept_first) = (None, None);
+        if let Some(kept) = kept.filter(|_| is_kept) {
+            root.clone_from(&kept.root);
+            // Nobody else has what is not committed.
+            kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
+            self.unsaved.insert(session.into());
+        }
+        let taken = TakeBack { session, scope, restores, root, kept_first, files: taken };
+        Ok(Resource::TakeBack { taken: taken.into(), below })
     }
 
     /// It was tried to make files what a client has asked for.
@@ -155,7 +162,7 @@ impl Host {
         taken: TakeBack,
         outcomes: Vec<FileTaken>,
     ) {
-        let TakeBack { session, scope, restores, root, files } = taken;
+        let TakeBack { session, scope, restores, root, files, .. } = taken;
         let mut refused = Vec::new();
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
@@ -177,6 +184,7 @@ impl Host {
             self.files_may_have_changed(session, true);
             if root.is_some() && !is_empty {
                 self.keep_folder_now(step, session);
+                self.look_at_repository(session);
             }
         }
         if !self.connections.contains_key(&connection) {

@@ -19,7 +19,7 @@
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
 //! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what users have run), `changes` and `changesets` (which files were changed),
-//! `checkpoints` (what git keeps of folders), `discards` (and taking changes back), `annotations` (what people say to places in files),
+//! `checkpoints` (what git keeps of folders), `sights` (what it says is there now), `discards` (and taking changes back), `annotations` (what people say to places in files),
 //! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
@@ -72,6 +72,7 @@ mod selection;
 mod sequence;
 mod settings;
 mod shutdown;
+mod sights;
 mod terminals;
 mod turns;
 mod watches;
@@ -303,12 +304,16 @@ impl Host {
             Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
             Input::Git(number, report) => self.git_reports(step, number, report),
+            Input::Timer(Timer::Look(session)) => self.time_to_look(session),
             Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }
             Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
-            Input::FilesChanged { watch, changes } => self.files_have_changed(step, &watch, changes),
+            Input::FilesChanged { watch, changes } => {
+                self.repository_has_changed(step, &watch);
+                self.files_have_changed(step, &watch, changes);
+            }
             Input::TakenBack { connection, id, taken, outcomes } => {
                 self.files_were_taken_back(step, connection, id, *taken, outcomes);
             }

@@ -1,7 +1,7 @@
 //! What agents say of a conversation that has no place of its own: kept in the `_meta` of its session, by its
-//! name and the chat's URI.
+//! name and the chat's URI. Beside that stands what `sights` says of the session's repository.
 //!
-//! Owns: `SessionState._meta`, which agents alone fill.
+//! Owns: `SessionState._meta`, which clients do not fill.
 //! Never: looks into a note, or keeps one of a chat that is not there.
 
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
@@ -47,7 +47,13 @@ impl Host {
         });
     }
 
-    fn change_notes(&mut self, step: &mut Step<'_>, key: SessionKey, change: impl FnOnce(&mut JsonObject)) {
+    /// Changes what a session says.
+    pub(super) fn change_notes(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        change: impl FnOnce(&mut JsonObject),
+    ) {
         let Some(session) = self.channels.sessions.known(key) else { return };
         let mut meta = session.state.meta.clone().unwrap_or_default();
         change(&mut meta);

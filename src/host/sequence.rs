@@ -163,6 +163,7 @@ impl Host {
                 channel.subscribers.push(connection);
             }
         }
+        self.sight_is_followed(target);
         if let Some(client_id) = client_id {
             self.is_followed(target, &client_id);
         }
@@ -172,6 +173,7 @@ impl Host {
     pub(super) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
         self.watches_changed |= target.kind == ChannelKind::Watch;
         self.terminals_changed |= target.kind == ChannelKind::Terminal;
+        self.sight_is_left(target);
         if let Some(client) = self.connections.get_mut(&connection) {
             client.subscriptions.remove(&target);
         }

@@ -123,8 +123,9 @@ impl GitAsker {
             }
             Resource::TakeBack { taken, below } => {
                 let Some(root) = taken.root.clone() else { return Some(Resource::TakeBack { taken, below }) };
+                let kept_first = taken.kept_first.clone();
                 let files: Vec<GitTaken> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
-                let work = GitWork::TakeBack { files, below, own: self.own.clone() };
+                let work = GitWork::TakeBack { files, below, own: self.own.clone(), kept_first };
                 let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
                 self.send(AskedBy::Taker { connection, id, taken }, job);
                 None

@@ -166,6 +166,33 @@ impl Watches {
         });
     }
 
+    /// Has a watch begun for the core itself, until it is released; where it cannot be, nothing is told of it. Must be
+    /// called inside a tokio runtime.
+    pub fn begin_own(&mut self, channel: String) {
+        let Some(post) = &self.post else { return };
+        let (reply, replied) = oneshot::channel();
+        post.send(WatchCommand::Begin(vec![channel], reply));
+        if let (Some(post), Some(engine)) = (&self.post, &mut self.engine) {
+            obey(engine, post);
+        } else if let Err(error) = self.start() {
+            return tracing::error!(%error, "no thread can be started to watch files");
+        }
+        tokio::spawn(async move {
+            for (_, begun) in replied.await.unwrap_or_default() {
+                match begun {
+                    Ok(lease) => lease.hand_over(),
+                    Err(refused) => {
+                        let why = refused.error.message;
+                        tracing::info!(
+                            why,
+                            "a repository is not watched: what has changed there is seen later"
+                        );
+                    }
+                }
+            }
+        });
+    }
+
     /// There is more room than there was when watches were to begin for the message of a connection.
     pub fn try_again(&self, connection: ConnectionId) {
         if self.begun.send((connection, BegunWatches::new())).is_err() {

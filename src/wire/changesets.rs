@@ -14,6 +14,15 @@ const SESSION: &str = "session";
 /// What stands before the id of a turn.
 const TURN: &str = "turn/";
 
+/// What stands for all that is not committed.
+const UNCOMMITTED: &str = "uncommitted";
+
+/// What stands for all that a branch has changed.
+const BRANCH: &str = "branch";
+
+/// What stands before the ids of two turns.
+const COMPARE: &str = "compare/";
+
 /// What of the id of a turn is encoded, as clients encode it in a template.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -24,6 +33,12 @@ pub enum ChangesetScope {
     Session,
     /// The turn of this id.
     Turn(String),
+    /// What is not committed.
+    Uncommitted,
+    /// What a branch has changed.
+    Branch,
+    /// What lies between the ends of the turns of these ids.
+    Compare(String, String),
 }
 
 /// The URI of a changeset of this session.
@@ -31,6 +46,12 @@ pub fn changeset_uri(session: &str, scope: &ChangesetScope) -> String {
     match scope {
         ChangesetScope::Session => format!("{session}{CHANGESET}{SESSION}"),
         ChangesetScope::Turn(id) => format!("{session}{CHANGESET}{TURN}{}", utf8_percent_encode(id, ENCODED)),
+        ChangesetScope::Uncommitted => format!("{session}{CHANGESET}{UNCOMMITTED}"),
+        ChangesetScope::Branch => format!("{session}{CHANGESET}{BRANCH}"),
+        ChangesetScope::Compare(one, other) => {
+            let [one, other] = [one, other].map(|id| utf8_percent_encode(id, ENCODED));
+            format!("{session}{CHANGESET}{COMPARE}{one}/{other}")
+        }
     }
 }
 
@@ -39,17 +60,34 @@ pub fn turn_template(session: &str) -> String {
     format!("{session}{CHANGESET}{TURN}{{turnId}}")
 }
 
+/// The template of the URIs of the changesets between two turns of this session.
+pub fn compare_template(session: &str) -> String {
+    format!("{session}{CHANGESET}{COMPARE}{{originalTurnId}}/{{modifiedTurnId}}")
+}
+
 /// The session that the URI of a changeset names, and what the changes are of; none when it is no such URI.
 pub fn named_by_changeset(uri: &str) -> Option<(&str, ChangesetScope)> {
     let (session, scope) = uri.rsplit_once(CHANGESET)?;
     if session.is_empty() {
         return None;
     }
-    if scope == SESSION {
-        return Some((session, ChangesetScope::Session));
-    }
-    let id = percent_decode_str(scope.strip_prefix(TURN)?).decode_utf8().ok()?;
-    (!id.is_empty()).then(|| (session, ChangesetScope::Turn(id.into_owned())))
+    let id = |encoded: &str| {
+        let id = percent_decode_str(encoded).decode_utf8().ok()?.into_owned();
+        (!id.is_empty()).then_some(id)
+    };
+    let scope = match scope {
+        SESSION => ChangesetScope::Session,
+        UNCOMMITTED => ChangesetScope::Uncommitted,
+        BRANCH => ChangesetScope::Branch,
+        scope => match scope.strip_prefix(COMPARE) {
+            Some(turns) => {
+                let (one, other) = turns.split_once('/')?;
+                ChangesetScope::Compare(id(one)?, id(other)?)
+            }
+            None => ChangesetScope::Turn(id(scope.strip_prefix(TURN)?)?),
+        },
+    };
+    Some((session, scope))
 }
 
 #[cfg(test)]
@@ -61,6 +99,12 @@ mod tests {
         let session = "ahp-session:/s";
         for (scope, uri) in [
             (ChangesetScope::Session, "ahp-session:/s/changeset/session"),
+            (ChangesetScope::Uncommitted, "ahp-session:/s/changeset/uncommitted"),
+            (ChangesetScope::Branch, "ahp-session:/s/changeset/branch"),
+            (
+                ChangesetScope::Compare("a/b".to_owned(), "c".to_owned()),
+                "ahp-session:/s/changeset/compare/a%2Fb/c",
+            ),
             (ChangesetScope::Turn("t-1".to_owned()), "ahp-session:/s/changeset/turn/t-1"),
             (ChangesetScope::Turn("a b/\u{e4}".to_owned()), "ahp-session:/s/changeset/turn/a%20b%2F%C3%A4"),
         ] {
@@ -77,6 +121,8 @@ mod tests {
             "ahp-session:/s",
             "ahp-session:/s/changeset/",
             "ahp-session:/s/changeset/turn/",
+            "ahp-session:/s/changeset/compare/a",
+            "ahp-session:/s/changeset/compare/a/",
             "/changeset/session",
         ] {
             assert_eq!(named_by_changeset(none), None, "{none}");

@@ -39,6 +39,13 @@ pub enum GitWork {
         /// The later one.
         after: Checkpoint,
     },
+    /// What is there now, against what was committed.
+    Look {
+        /// The branch that the session began on, if that is known.
+        base: Option<String>,
+        /// The files are asked for, too, and not only how many they are.
+        files: bool,
+    },
     /// The session is gone: what was kept for it is wanted no more.
     Forget {
         /// See [`GitWork::Checkpoint`].
@@ -59,6 +66,8 @@ pub enum GitWork {
         below: Vec<String>,
         /// The paths of what is the host's own: it is never changed.
         own: Vec<String>,
+        /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number, where that is said.
+        kept_first: Option<(String, u64)>,
     },
 }
 
@@ -144,10 +153,43 @@ pub enum GitReport {
     },
     /// What has changed.
     Compared(Vec<KeptChange>),
+    /// What is there.
+    Seen(Box<GitSight>),
     /// A content; in base64.
     Content(String),
     /// What has become of each of the files: why nothing was done to it, for people, if nothing was.
     TakenBack(Vec<Option<String>>),
     /// It is done, and nothing else is to be said.
     Done,
+}
+
+/// What is there in a repository now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitSight {
+    /// The `file:` URI of the repository's folder.
+    pub root: String,
+    /// The `file:` URIs of folders outside of it in which it says what is checked out.
+    pub own: Vec<String>,
+    /// The branch; none when there is none.
+    pub branch: Option<String>,
+    /// A commit is checked out, and no branch.
+    pub is_detached: bool,
+    /// The branch that it is compared with, if it is one.
+    pub base: Option<String>,
+    /// What it is compared with, for people, where that is not the branch that the session began on.
+    pub base_note: Option<String>,
+    /// The branch elsewhere that it follows.
+    pub upstream: Option<String>,
+    /// So many commits are there and not here.
+    pub incoming: Option<u64>,
+    /// So many are here and not there.
+    pub outgoing: Option<u64>,
+    /// So many files are not committed as they are.
+    pub uncommitted_count: u64,
+    /// There are commits that the base has not.
+    pub has_branch_changes: bool,
+    /// The files that are not committed as they are, if they were asked for.
+    pub uncommitted: Vec<KeptChange>,
+    /// The files that are not as the base has them, if they were asked for.
+    pub branch_changes: Vec<KeptChange>,
 }

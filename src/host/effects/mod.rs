@@ -213,6 +213,8 @@ pub enum Timer {
     Trial(SessionKey),
     /// A client was asked this, and has had the time to answer.
     Asked(u64),
+    /// What has changed in the repository of a session was gathered for long enough.
+    Look(SessionKey),
     /// The time for which a turn waits until its folder is kept is up; with the number under which that was asked.
     Kept(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
@@ -268,6 +270,9 @@ pub enum Output {
     Pty(TerminalKey, PtyCommand),
     /// Have git do this. Answered by [`Input::Git`] with the number.
     Git(u64, Box<GitJob>),
+    /// Watch for the core itself, under the name of this channel, if that can be. What it has said before is undone by
+    /// as many [`Output::Unwatch`].
+    Watch(String),
     /// Watch no more for this channel.
     Unwatch(String),
     /// Have those watches begun that had no room, for the message of this connection: there is as much as there can be.
@@ -463,6 +468,8 @@ pub struct TakeBack {
     pub restores: bool,
     /// The `file:` URI of the folder of the repository that keeps what they were; none where the calls have said it.
     pub root: Option<String>,
+    /// Under which name, and with which number, what is there is to be kept first.
+    pub kept_first: Option<(String, u64)>,
     /// The files.
     pub files: Vec<TakenFile>,
 }

@@ -170,6 +170,7 @@ impl Host {
             self.show_session(step, new.session);
         }
         self.open_session(step, new.session);
+        self.look_at_repository(new.session);
     }
 
     /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.

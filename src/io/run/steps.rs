@@ -174,6 +174,7 @@ impl Sidecar {
                 }
             }
             Output::Git(number, job) => self.git.ask(number, *job),
+            Output::Watch(channel) => self.watches.begin_own(channel),
             Output::Unwatch(channel) => self.watches.release(channel),
             Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),

@@ -5,6 +5,7 @@
 
 mod model;
 mod programs;
+mod sights;
 mod trust;
 mod turns;
 

@@ -317,7 +317,7 @@ proptest! {
         let third_copy = copy_of(&repository);
         // What was changed since stays, the rest is as it was.
         let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
-        let report = asker.ask(GitWork::TakeBack { files: taken.clone(), below, own: Vec::new() });
+        let report = asker.ask(GitWork::TakeBack { files: taken.clone(), below, own: Vec::new(), kept_first: None });
         let GitReport::TakenBack(outcomes) = report else { panic!("{report:?}") };
         let fourth_copy = copy_of(&repository);
         let mut wanted = third_copy.clone();

@@ -1,0 +1,94 @@
+//! What it costs a turn that its folder is kept before it begins, against `git status` in the same run.
+//!
+//! Owns: a clone of the repository that this is built from, and one of many files; and what is done in either.
+//! Never: counts the start of the process that runs git, which happens once.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ahp_sidecar::files::uris::uri_of;
+use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::worker::carry_out;
+use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
+
+use super::stored::folder;
+use super::{median, milliseconds, Outcome, Table};
+
+/// How many files the large repository has, and how many in a folder.
+const MANY: usize = 100_000;
+const IN_A_FOLDER: usize = 100;
+/// How often each is measured.
+const TIMES: usize = 15;
+/// Longer than anything takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Measures all of it.
+pub fn measure(table: &mut Table) -> Outcome<()> {
+    let folder = folder()?;
+    let top = folder.path().canonicalize()?;
+    let here = top.join("here");
+    let here_name = here.to_str().ok_or("a path that is no text")?;
+    git(&top, &["clone", "-q", "--no-hardlinks", env!("CARGO_MANIFEST_DIR"), here_name])?;
+    rows(table, "this repository", &top, &here, "30 ms")?;
+    let large = top.join("large");
+    for number in 0..MANY {
+        let path = large.join(format!("{}/{number}", number / IN_A_FOLDER));
+        if number % IN_A_FOLDER == 0 {
+            fs::create_dir_all(path.parent().ok_or("a path without a folder")?)?;
+        }
+        fs::write(path, format!("{number}\n"))?;
+    }
+    git(&large, &["init", "-q"])?;
+    git(&large, &["add", "-A"])?;
+    git(&large, &["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"])?;
+    rows(table, "100,000 files", &top, &large, "300 ms")
+}
+
+fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> Outcome<()> {
+    let status = || git(root, &["status", "--porcelain"]);
+    status()?;
+    let program = Git::find(std::env::var_os("PATH").as_deref(), Until::after(LONG))?;
+    let mut last: Option<Checkpoint> = None;
+    let (mut kept, mut looked, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..TIMES as u64 {
+        fs::write(root.join("edited"), format!("{number}\n"))?;
+        looked.push(timed(status)?);
+        let ask = |work| {
+            let job = GitJob { directories: vec![uri_of(root)], within_ms: 0, work };
+            carry_out(&program, job, &top.join("scratch"), Until::after(LONG))
+        };
+        let start = Instant::now();
+        let work =
+            GitWork::Checkpoint { keeper: "k".to_owned(), number, last: last.take(), since: Vec::new() };
+        last = match ask(work) {
+            GitReport::Kept { checkpoint, .. } => Some(checkpoint),
+            other => return Err(format!("not kept: {other:?}").into()),
+        };
+        kept.push(start.elapsed());
+        let start = Instant::now();
+        match ask(GitWork::Look { base: None, files: true }) {
+            GitReport::Seen(_) => seen.push(start.elapsed()),
+            other => return Err(format!("not seen: {other:?}").into()),
+        }
+    }
+    table.row(&format!("a folder kept before a turn, {which}"), milliseconds(median(kept)), aim, "")?;
+    table.row("  `git status` there", milliseconds(median(looked)), "", "")?;
+    table.row("  what is not committed found after one edit", milliseconds(median(seen)), "", "")
+}
+
+fn timed(mut work: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed())
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> Outcome<()> {
+    let mut git = Command::new("git");
+    git.args(arguments).current_dir(folder).stdout(Stdio::null());
+    match git.status()?.success() {
+        true => Ok(()),
+        false => Err(format!("git {arguments:?} has failed").into()),
+    }
+}

@@ -1,0 +1,185 @@
+//! What is not committed, what a branch has changed, and what lies between two turns.
+//!
+//! Owns: changesets that show what is there now, that they follow what happens, and what a session says of its repository.
+//! Never: waits for a time: what is to come is waited for itself.
+
+use std::fs;
+
+use serde_json::{json, Value};
+
+use super::{changed, uri, Repository, ShownFile, Talk, SESSION};
+
+fn channel(what: &str) -> String {
+    format!("{SESSION}/changeset/{what}")
+}
+
+/// Looks at a changeset until it shows this.
+fn shows(talk: &mut Talk, repository: &Repository, what: &str, mut wanted: Vec<ShownFile>) {
+    wanted.sort();
+    let start = std::time::Instant::now();
+    loop {
+        let found = talk.files(repository, what);
+        if found == wanted {
+            return;
+        }
+        assert!(start.elapsed() < crate::support::HUNG, "{what}: {found:?}, and not {wanted:?}");
+    }
+}
+
+/// Begins, and waits until the repository is seen.
+fn begin(repository: &Repository) -> Talk {
+    let mut talk = Talk::begin(repository);
+    if talk.rows().is_empty() {
+        talk.until(SESSION, |action| action["type"] == "session/changesetsChanged");
+    }
+    talk
+}
+
+fn meta(talk: &mut Talk) -> Value {
+    talk.follow(SESSION)["_meta"]["git"].clone()
+}
+
+#[test]
+fn what_is_not_committed_is_shown_while_it_changes() {
+    let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n"), ("staged", "1\n")]);
+    let before = repository.of_the_user();
+    repository.write("a", "2\n");
+    repository.write("new", "n\n");
+    fs::remove_file(repository.path("gone")).unwrap();
+    let mut talk = begin(&repository);
+    let kinds: Vec<String> = talk.rows().into_keys().collect();
+    assert_eq!(kinds, ["branch", "compare-turns", "session", "turn", "uncommitted"]);
+    let wanted = vec![
+        changed("a", "1\n", "2\n", (1, 1)),
+        changed("gone", "x\n", "", (0, 1)),
+        changed("new", "", "n\n", (1, 0)),
+    ];
+    shows(&mut talk, &repository, "uncommitted", wanted.clone());
+    let state = talk.changeset("uncommitted");
+    let file =
+        state["files"].as_array().unwrap().iter().find(|file| file["id"] == uri(&repository.path("a")));
+    let after = &file.unwrap()["edit"]["after"]["content"];
+    assert_eq!(after["uri"], uri(&repository.path("a")));
+    assert_eq!(after["nonce"].as_str().unwrap().len(), 40);
+    // Who follows it is told what happens: to files, in the index, and by a commit.
+    talk.follow(&channel("uncommitted"));
+    let told = |talk: &mut Talk, name: &str, kind: &str| {
+        let id = uri(&repository.path(name));
+        talk.until(&channel("uncommitted"), |action| {
+            action["type"] == kind && (action["file"]["id"] == id || action["fileId"] == id)
+        })
+    };
+    repository.write("staged", "2\n");
+    let set = talk.until(&channel("uncommitted"), |action| action.to_string().contains("/staged\""));
+    assert!(set["type"] == "changeset/fileSet" || set["type"] == "changeset/contentChanged", "{set}");
+    repository.write("a", "1\n");
+    told(&mut talk, "a", "changeset/fileRemoved");
+    repository.commit();
+    told(&mut talk, "new", "changeset/fileRemoved");
+    assert_eq!(talk.files(&repository, "uncommitted"), []);
+    assert_ne!(repository.of_the_user(), before);
+    assert_eq!(repository.our_refs(), [""; 0]);
+}
+
+#[test]
+fn what_a_branch_has_changed_is_compared_with_the_one_on_which_the_session_began() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = begin(&repository);
+    repository.git(&["checkout", "-q", "-b", "work"]);
+    repository.write("a", "2\n");
+    repository.commit();
+    repository.write("b", "b\n");
+    let wanted = vec![changed("a", "1\n", "2\n", (1, 1)), changed("b", "", "b\n", (1, 0))];
+    shows(&mut talk, &repository, "branch", wanted);
+    shows(&mut talk, &repository, "uncommitted", vec![changed("b", "", "b\n", (1, 0))]);
+    let wanted = json!({
+        "branchName": "work", "isDetachedHead": false, "baseBranchName": "main",
+        "uncommittedChanges": 1, "hasBaseBranchChanges": true,
+    });
+    assert_eq!(meta(&mut talk), wanted);
+}
+
+#[test]
+fn a_branch_that_follows_another_one_is_compared_with_that() {
+    let other = Repository::with(&[("a", "1\n")]);
+    let repository = Repository::empty();
+    let from = other.root.to_str().unwrap();
+    repository.git(&["remote", "add", "origin", from]);
+    repository.git(&["fetch", "-q", "origin"]);
+    repository.git(&["checkout", "-q", "-b", "main", "--track", "origin/main"]);
+    repository.write("a", "2\n");
+    repository.commit();
+    let mut talk = begin(&repository);
+    shows(&mut talk, &repository, "branch", vec![changed("a", "1\n", "2\n", (1, 1))]);
+    let wanted = json!({
+        "branchName": "main", "isDetachedHead": false, "baseBranchName": "origin/main",
+        "upstreamBranchName": "origin/main", "incomingChanges": 0, "outgoingChanges": 1,
+        "uncommittedChanges": 0, "hasBaseBranchChanges": true,
+    });
+    assert_eq!(meta(&mut talk), wanted);
+}
+
+#[test]
+fn a_repository_without_a_commit_or_a_branch_is_shown() {
+    let repository = Repository::empty();
+    repository.write("a", "1\n");
+    let mut talk = begin(&repository);
+    shows(&mut talk, &repository, "uncommitted", vec![changed("a", "", "1\n", (1, 0))]);
+    shows(&mut talk, &repository, "branch", vec![changed("a", "", "1\n", (1, 0))]);
+    repository.commit();
+    repository.git(&["checkout", "-q", "--detach"]);
+    repository.write("a", "2\n");
+    shows(&mut talk, &repository, "uncommitted", vec![changed("a", "1\n", "2\n", (1, 1))]);
+    assert_eq!(meta(&mut talk)["isDetachedHead"], true);
+}
+
+#[test]
+fn what_is_not_committed_is_discarded_and_brought_back() {
+    let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n")]);
+    repository.write("a", "2\n");
+    repository.write("new/n", "n\n");
+    fs::remove_file(repository.path("gone")).unwrap();
+    let mut talk = begin(&repository);
+    let all = vec![
+        changed("a", "1\n", "2\n", (1, 1)),
+        changed("gone", "x\n", "", (0, 1)),
+        changed("new/n", "", "n\n", (1, 0)),
+    ];
+    shows(&mut talk, &repository, "uncommitted", all.clone());
+    let target = uri(&repository.path("new/n"));
+    let answer = talk.invoke("uncommitted", "discard-changes", Some(&target));
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    assert!(!repository.path("new/n").exists());
+    shows(&mut talk, &repository, "uncommitted", all[..2].to_vec());
+    // What git never had is there nevertheless.
+    repository.git(&["gc", "-q", "--prune=now"]);
+    let answer = talk.invoke("uncommitted", "restore-changes", None);
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    assert_eq!(repository.read("new/n"), "n\n");
+    shows(&mut talk, &repository, "uncommitted", all.clone());
+    talk.invoke("uncommitted", "discard-changes", None);
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+    shows(&mut talk, &repository, "uncommitted", Vec::new());
+    // A branch is nothing to be discarded.
+    assert_eq!(talk.changeset("branch")["operations"], Value::Null);
+    // While a turn runs nothing is.
+    talk.turn("t1", "/say x", || ());
+    talk.follow(super::CHAT);
+    talk.start(super::CHAT, "t2", "/files said=x\n/ask go");
+    let call = talk.asked(super::CHAT);
+    assert_eq!(talk.changeset("uncommitted")["operations"], Value::Null);
+    talk.allow(super::CHAT, "t2", &call);
+}
+
+#[test]
+fn turns_are_compared_by_what_was_there_when_they_ended() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = begin(&repository);
+    for (turn, text) in [("t1", "2\n"), ("t2", "3\n"), ("t3", "4\n")] {
+        talk.turn(turn, "/say x", || repository.write("a", text));
+        talk.files(&repository, &format!("turn/{turn}"));
+    }
+    assert_eq!(talk.files(&repository, "compare/t1/t3"), [changed("a", "2\n", "4\n", (1, 1))]);
+    assert_eq!(talk.files(&repository, "compare/t3/t2"), [changed("a", "4\n", "3\n", (1, 1))]);
+    assert!(talk.follow(&channel("compare/t1/none")).is_null());
+}
