@@ -176,9 +176,7 @@ fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
     if options.deterministic || options.limits.ptys == 0 {
         return None;
     }
-    let put = folder::chosen(asked.as_deref()).map_err(anyhow::Error::from);
-    let put = put.and_then(|folder| Ok(ShellScripts::put(&folder)?));
-    put.inspect_err(|error| tracing::warn!(%error, "shells will not tell of their commands")).ok()
+    folder::chosen(asked.as_deref()).ok().map(|folder| ShellScripts::in_folder(&folder))
 }
 
 /// What tells where is listened, until it is dropped: in the state folder, and to an editor.

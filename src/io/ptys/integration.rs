@@ -43,20 +43,24 @@ pub struct ShellStart {
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// Where the scripts are.
+/// The scripts, in a folder.
 #[derive(Debug, Clone)]
 pub struct ShellScripts {
     folder: PathBuf,
 }
 
 impl ShellScripts {
-    /// Puts the scripts into the state folder, as this program has them.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub fn put(state: &Path) -> io::Result<Self> {
-        let folder = state.join(FOLDER);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    /// The scripts in this state folder, where the first shell that needs one has them put.
+    pub fn in_folder(state: &Path) -> Self {
+        Self { folder: state.join(FOLDER) }
+    }
+
+    /// Puts them there, as this program has them.
+    fn put(&self) -> io::Result<()> {
+        let folder = &self.folder;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Whatever mask this process has, and whoever has made it.
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
         for (name, script) in SCRIPTS {
             let path = folder.join(name);
             if fs::read(&path).is_ok_and(|there| there == script.as_bytes()) {
@@ -68,10 +72,10 @@ impl ShellScripts {
             fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
             fs::rename(new, path)?;
         }
-        Ok(Self { folder })
+        Ok(())
     }
 
-    /// How this shell is started, told this word; none of one for which there is no script.
+    /// How this shell is started, told this word; none of one for which there is no script, or where none can be put.
     pub fn start(&self, shell: &Path, word: &str) -> Option<ShellStart> {
         let path = |name: &str| self.folder.join(name).to_string_lossy().into_owned();
         let mut environment = vec![(WORD, word.to_owned())];
@@ -97,7 +101,11 @@ impl ShellScripts {
             }
             _ => return None,
         };
-        Some(ShellStart { arguments, environment })
+        let put = self.put();
+        if let Err(error) = &put {
+            tracing::warn!(%error, "a shell will not tell of its commands: its script cannot be written");
+        }
+        put.is_ok().then_some(ShellStart { arguments, environment })
     }
 }
 
@@ -195,16 +203,18 @@ mod tests {
     #[test]
     fn the_scripts_are_put_where_only_their_user_reads_them() {
         let state = tempfile::tempdir().unwrap();
-        let scripts = ShellScripts::put(state.path()).unwrap();
+        let scripts = ShellScripts::in_folder(state.path());
         let folder = state.path().join(FOLDER);
+        assert_eq!(scripts.start(Path::new("/bin/dash"), "w"), None);
+        assert!(!folder.exists(), "nothing is put there before it is needed");
+        fs::create_dir(&folder).unwrap();
+        let bash = scripts.start(Path::new("/bin/bash"), "w").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join("bash.sh"))), (0o700, 0o600));
         fs::write(folder.join("bash.sh"), "older").unwrap();
-        ShellScripts::put(state.path()).unwrap();
+        scripts.start(Path::new("/bin/bash"), "w").unwrap();
         assert_eq!(fs::read_to_string(folder.join("bash.sh")).unwrap(), SCRIPTS[0].1);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), SCRIPTS.len());
-        assert_eq!(scripts.start(Path::new("/bin/dash"), "w"), None);
-        let bash = scripts.start(Path::new("/bin/bash"), "w").unwrap();
         assert_eq!(bash.environment[0], (WORD, "w".to_owned()));
         for (_, script) in SCRIPTS {
             assert!(script.contains(WORD), "each is told the word");
