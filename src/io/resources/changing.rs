@@ -58,6 +58,9 @@ impl Ground {
     pub fn remembering(self, folder: PathBuf) -> Self {
         let shown = folder.display().to_string();
         let begun = Unfinished::open(folder).and_then(|(unfinished, left)| {
+            if left.is_empty() {
+                return Ok(unfinished);
+            }
             let put_right = move || left.put_right();
             thread::Builder::new().name("unfinished".to_owned()).spawn(put_right).map(|_| unfinished)
         });
