@@ -85,7 +85,8 @@ impl Host {
         let Some(chat) = self.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = self.command_in(&turn.message.text).map(str::to_owned) else { return false };
-        if self.is_creating(key) {
+        // What is in the folder is kept first, so that what the command changes is known.
+        if self.is_creating(key) || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some()) {
             return true;
         }
         let turn_id = turn.id.clone();

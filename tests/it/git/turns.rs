@@ -76,6 +76,18 @@ fn a_turn_shows_what_its_commands_have_changed() {
 }
 
 #[test]
+fn a_command_of_the_users_shows_what_it_has_changed() {
+    let repository = Repository::with(&[("edited", "1\n"), ("removed", "x\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.follow(CHAT);
+    talk.start(CHAT, "t1", "!echo 2 >> edited; rm removed");
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    let wanted = [changed("edited", "1\n", "1\n2\n", (1, 0)), changed("removed", "x\n", "", (0, 1))];
+    assert_eq!(talk.files(&repository, "turn/t1"), wanted);
+    assert_eq!(talk.files(&repository, "session"), wanted);
+}
+
+#[test]
 fn a_turn_is_taken_back_and_brought_back() {
     let repository =
         Repository::with(&[("edited", "1\n"), ("removed", "x\n"), ("from", "a\nb\nc\n"), ("program", "p\n")]);
