@@ -87,7 +87,11 @@ pub(super) enum AskedFor {
     Between(ComparedPair),
     /// What is there now.
     Sight(SessionKey),
+    /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
+    Gone { keeper: String },
     /// To let go of what was kept.
+    LettingGo,
+    /// Something that nobody waits for any more.
     Nothing,
 }
 
@@ -341,7 +345,12 @@ impl Host {
                 self.changes.compared.keep(pair, between);
                 self.files_may_have_changed(session, true);
             }
-            Some(AskedFor::Nothing) | None => {}
+            Some(AskedFor::Gone { keeper }) => {
+                if let GitReport::Kept { root, .. } = report {
+                    self.let_go_of_kept(step, root, keeper);
+                }
+            }
+            Some(AskedFor::LettingGo | AskedFor::Nothing) | None => {}
         }
     }
 
@@ -458,13 +467,28 @@ impl Host {
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
     }
 
-    /// A session is gone: what was kept for it may go.
+    /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
     pub(super) fn forget_kept_folder(&mut self, step: &mut Step<'_>, session: SessionKey) {
         let Some(of_session) = self.channels.sessions.known(session) else { return };
-        let kept = &of_session.kept;
-        let Some(root) = kept.root.clone().filter(|_| !kept.keeper.is_empty()) else { return };
-        let work = GitWork::Forget { keeper: kept.keeper.clone() };
-        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Nothing);
+        let (root, keeper) = (of_session.kept.root.clone(), of_session.kept.keeper.clone());
+        for asked in self.asked_of_git.values_mut() {
+            let is_kept = match asked {
+                AskedFor::Behind { session: of, .. } | AskedFor::Now { session: of, .. } => *of == session,
+                AskedFor::Before(chat, _) => !self.channels.chats.contains_key(chat),
+                _ => false,
+            };
+            if is_kept {
+                *asked = AskedFor::Gone { keeper: keeper.clone() };
+            }
+        }
+        if let Some(root) = root.filter(|_| !keeper.is_empty()) {
+            self.let_go_of_kept(step, root, keeper);
+        }
+    }
+
+    fn let_go_of_kept(&mut self, step: &mut Step<'_>, root: String, keeper: String) {
+        let work = GitWork::Forget { keeper };
+        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::LettingGo);
     }
 
     /// The agent of a chat begins to work: if that of another one works in the same repository, nobody can tell which of
@@ -523,7 +547,7 @@ impl Host {
         self.asked_of_git.values().any(|asked| match asked {
             AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
             AskedFor::Between((session, ..)) => Some(*session) == key,
-            AskedFor::Before(..) | AskedFor::Sight(_) | AskedFor::Nothing => false,
+            _ => false,
         })
     }
 
@@ -536,9 +560,12 @@ impl Host {
         })
     }
 
-    /// Whether the folder of a turn that is over is being kept.
+    /// Whether the folder of a turn that is over is being kept, or what was kept for a session that is gone is let go of.
     pub(super) fn keeps_folders(&self) -> bool {
-        self.asked_of_git.values().any(|asked| matches!(asked, AskedFor::Behind { .. }))
+        let is_kept = |asked: &AskedFor| {
+            matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo)
+        };
+        self.asked_of_git.values().any(is_kept)
     }
 
     /// Asks for what lies between states that somebody looks at.

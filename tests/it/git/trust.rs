@@ -6,7 +6,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::{changed, environment, Repository, Talk, SESSION};
+use serde_json::json;
+
+use super::{changed, environment, Repository, Talk, CHAT, SESSION};
 
 /// Has a host with a `git` that is this script, behind which `$GIT` is the real one.
 fn with_git(repository: &Repository, script: &str) -> Talk {
@@ -63,6 +65,24 @@ fn a_turn_begins_when_git_takes_too_long() {
     let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
     let talk = with_git(&repository, slow);
     shows_what_is_said(talk, &repository, "could not be kept in time");
+}
+
+/// A checkpoint that is being made when its session is disposed of is made all the same, and let go of behind that.
+#[test]
+fn what_is_being_kept_for_a_session_that_is_gone_is_let_go_of() {
+    let slow = "case \"$*\" in *commit-tree*) sleep 0.5;; esac\nexec $GIT \"$@\"";
+    for is_over in [true, false] {
+        let repository = Repository::with(&[("a", "1\n")]);
+        let mut talk = with_git(&repository, slow);
+        talk.follow(CHAT);
+        talk.start(CHAT, "t1", "/files a=2");
+        let last = if is_over { "chat/turnComplete" } else { "chat/turnStarted" };
+        talk.until(CHAT, |action| action["type"] == last);
+        talk.ask("disposeSession", &json!({ "channel": SESSION }));
+        talk.process.end();
+        talk.process.wait();
+        assert_eq!(repository.our_refs(), [""; 0], "{last}");
+    }
 }
 
 #[test]
