@@ -124,7 +124,7 @@ impl Host {
         if restores {
             for file in self.last_discarded(session, &scope) {
                 let (found, left) = self.sides_discarded(file);
-                let kept = file.kept.clone().map(|it| GitTaken { now: it.wanted, wanted: it.now, ..it });
+                let kept = file.kept.clone().map(GitTaken::reversed);
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
         } else {
@@ -142,14 +142,15 @@ impl Host {
         let below = self.folders_of_sessions();
         let is_kept = taken.iter().all(|file| file.row.kept.is_some());
         let kept = self.channels.sessions.known_mut(session).map(|session| &mut session.kept);
-        let (mut root, mut kept_first) = (None, None);
+        let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
         if let Some(kept) = kept.filter(|_| is_kept) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
             kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
+            bytes_kept = (!restores).then(|| kept.next());
             self.unsaved.insert(session.into());
         }
-        let taken = TakeBack { session, scope, restores, root, kept_first, files: taken };
+        let taken = TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken };
         Ok(Resource::TakeBack { taken: taken.into(), below })
     }
 
@@ -168,6 +169,11 @@ impl Host {
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
                 FileTaken::Done => done.push(file.row),
+                FileTaken::DoneAndKept(bytes) => {
+                    let mut row = file.row;
+                    row.kept = row.kept.map(|kept| GitTaken { bytes_now: Some(bytes), ..kept });
+                    done.push(row);
+                }
                 FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
             }
         }
