@@ -7,33 +7,38 @@
 use bytes::Bytes;
 use memchr::memmem;
 use serde_json::Value;
-use uuid::Uuid;
 
 use crate::host::effects::{Rope, ToldState};
 use crate::state::history::CompletedTurn;
 use crate::versions::chain::Chain;
+use crate::versions::lane::{Found, State};
 use crate::versions::node::{Node, Object};
-use crate::wire::rpc::sorted;
+use crate::wire::rpc::{sorted, to_json};
 
 /// Turns that stand apart.
 pub(super) struct TurnsApart {
     /// The way to the version in which they are told.
     chain: Chain,
+    /// What the words begin with that stand for them.
+    word: String,
     lists: Vec<ListApart>,
 }
 
 /// Turns of one chat.
 struct ListApart {
-    /// What stands for them: JSON text that nobody else has said.
+    /// What stands for them; JSON text.
     word: String,
     chat: String,
     turns: Vec<CompletedTurn>,
 }
 
 impl TurnsApart {
-    /// None so far.
-    pub(super) fn new(chain: Chain) -> Self {
-        Self { chain, lists: Vec::new() }
+    /// None so far. `others`: all the JSON text that they will stand in, so that nothing in it is taken for them.
+    pub(super) fn new(chain: Chain, others: &[Vec<u8>]) -> Self {
+        let is_said = |word: &String| others.iter().any(|text| memmem::find(text, word.as_bytes()).is_some());
+        let mut words = (0_u64..).map(|number| format!("turns apart {number}"));
+        let word = words.find(|word| !is_said(word)).unwrap_or_default();
+        Self { chain, word, lists: Vec::new() }
     }
 
     /// Sets these turns of a chat apart; what stands in their place in a list.
@@ -41,9 +46,9 @@ impl TurnsApart {
         if turns.is_empty() {
             return None;
         }
-        let name = Uuid::new_v4().to_string();
-        self.lists.push(ListApart { word: format!("\"{name}\""), chat: chat.to_owned(), turns });
-        Some(name.into())
+        let word = format!("{}, {}", self.word, self.lists.len());
+        self.lists.push(ListApart { word: format!("\"{word}\""), chat: chat.to_owned(), turns });
+        Some(word.into())
     }
 
     /// A state as a value, its completed turns set apart but for the last one: of that the steps may want to know what it
@@ -60,6 +65,20 @@ impl TurnsApart {
             state.insert("turns".to_owned(), Value::Array(shown));
         }
         state
+    }
+
+    /// What is said with a state besides the turns that stand apart.
+    pub(super) fn others_of(found: &Found) -> Vec<u8> {
+        let mut others = to_json(&found.summary);
+        match &found.state {
+            State::Said(state) => others.extend(to_json(state)),
+            State::Meant(told) => {
+                others.extend(to_json(&told.to_object()));
+                let last = told.turns.last().map(|last| Rope::turn(&told.channel, last));
+                others.extend(last.into_iter().flatten());
+            }
+        }
+        others
     }
 
     /// A line with its turns put back.
@@ -105,5 +124,24 @@ impl LineApart {
             true
         });
         whole.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::versions::dialect::Dialect;
+
+    #[test]
+    fn what_others_say_is_not_taken_for_turns() {
+        let turn = |id: &str| CompletedTurn::kept(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
+        let others = br#"["turns apart 0","turns apart 0, 0","turns apart 1, 0"]"#.to_vec();
+        let mut apart = TurnsApart::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
+        assert_eq!(apart.set("c", Vec::new()), None);
+        let words = [vec![turn("a"), turn("b")], vec![turn("c")]].map(|turns| apart.set("c", turns).unwrap());
+        let line = to_json(&[&words[1], &serde_json::from_slice(&others).unwrap(), &words[0]]);
+        let text = LineApart { line: line.into(), apart }.into_text();
+        let others = String::from_utf8(others).unwrap();
+        assert_eq!(text, format!(r#"[{{"id":"c"}},{others},{{"id":"a"}},{{"id":"b"}}]"#));
     }
 }

@@ -24,7 +24,7 @@ use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{
-    begin_result, error_line, notification_line, result_line, sorted, RequestId, RESULT_TAIL,
+    begin_result, error_line, notification_line, result_line, sorted, to_json, RequestId, RESULT_TAIL,
 };
 
 /// What takes long to write.
@@ -98,9 +98,12 @@ impl Unwritten {
     pub(super) fn translated_turns(mut turns: LoadedTurns, mut lane: Lane) -> Self {
         let bytes = turns.bytes();
         let write = Box::new(move || {
-            let mut apart = TurnsApart::new(lane.chain());
-            let word = apart.set(&turns.chat, std::mem::take(&mut turns.turns));
-            let envelope = lane::read::<Envelope>(&turns.line());
+            let loaded = std::mem::take(&mut turns.turns);
+            let chat = turns.chat.clone();
+            let line = turns.line();
+            let mut apart = TurnsApart::new(lane.chain(), &[line.to_vec()]);
+            let word = apart.set(&chat, loaded);
+            let envelope = lane::read::<Envelope>(&line);
             let envelope = envelope.map(|mut envelope| {
                 envelope.action.insert("turns".to_owned(), word.into_iter().collect());
                 envelope
@@ -182,6 +185,14 @@ impl Body {
         }
     }
 
+    /// What was read of it.
+    fn read(&self) -> Option<&Value> {
+        match self {
+            Self::Read(value) => Some(value),
+            Self::Text(_) => None,
+        }
+    }
+
     fn into_value(self) -> Value {
         match self {
             Self::Read(value) => value,
@@ -247,10 +258,7 @@ impl Heard {
 
     /// The result, if it was read.
     pub(super) fn value(&self) -> Option<&Value> {
-        match &self.result {
-            Body::Read(value) => Some(value),
-            Body::Text(_) => None,
-        }
+        self.result.read()
     }
 
     /// The sessions that a list names, each with its provider, where the list is translated later. What they are called
@@ -311,7 +319,12 @@ impl Parts {
     /// Translates it, to its line.
     pub(super) fn write(self, lane: &mut Lane, peer: &Peer) -> LineApart {
         let id = self.id.clone();
-        let mut apart = TurnsApart::new(lane.chain());
+        let mut others = Vec::new();
+        if self.found.iter().any(|found| matches!(found.state, State::Meant(_))) {
+            others.extend(self.found.iter().map(TurnsApart::others_of));
+            others.extend(self.result.read().map(to_json));
+        }
+        let mut apart = TurnsApart::new(lane.chain(), &others);
         let line = match self.translate(lane, peer, &mut apart) {
             Ok(result) => result_line(&id, &sorted(result)),
             Err(mut error) => {
