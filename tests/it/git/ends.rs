@@ -15,9 +15,9 @@ const ODD: [&[u8]; 4] = [b"1\n2\n", b"1\r\n2\r\n", b"1\n2\r\n3\n", b"$Id: mine $
 
 /// Files that are there, and are changed so, or are not there, and are made so.
 fn names() -> impl Iterator<Item = (String, &'static [u8])> {
-    let all = ["edited", "new"].into_iter().flat_map(|kind| {
-        ODD.iter().enumerate().map(move |(number, odd)| (format!("{kind} {number}"), *odd))
-    });
+    let all = ["edited", "new"]
+        .into_iter()
+        .flat_map(|kind| ODD.iter().enumerate().map(move |(number, odd)| (format!("{kind} {number}"), *odd)));
     all
 }
 

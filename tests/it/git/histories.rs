@@ -543,11 +543,11 @@ impl<'a> History<'a> {
         let before = copy_of(self.repository);
         let turn = self.turn_id(who);
         self.start(who, &turn, &plan);
-        if after_ms % 2 == 0 {
+        if after_ms.is_multiple_of(2) {
             let call = self.talk.asked(who.chat());
             by_hand(self.repository, &plan);
             self.talk.allow(who.chat(), &turn, &call);
-            if after_ms % 4 == 0 {
+            if after_ms.is_multiple_of(4) {
                 self.ends(who);
             }
         }
