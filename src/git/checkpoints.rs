@@ -6,10 +6,13 @@
 //! Owns: making checkpoints, comparing them, and letting go of those of a session.
 //! Never: touches a ref that is not ours.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use percent_encoding::{percent_decode_str, percent_encode};
 
 use super::compare::{compared, with_left_out, HOW};
-use super::index::{CopiedIndex, LeftOut, Scratch};
+use super::index::{version_of, CopiedIndex, LeftOut, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::files::uris::PATH;
@@ -47,7 +50,17 @@ pub fn keep(
     until: Until,
 ) -> Result<Checkpoint, GitError> {
     let index = CopiedIndex::new(repository, scratch, true)?;
-    let (tree, left_out) = index.tree(scratch, until)?;
+    let (tree, mut left_out) = index.tree(scratch, until)?;
+    if let Some(last) = last.filter(|last| last.left_out > 0) {
+        // One that git has now is still the same file.
+        let same = left_out_of(repository, last, until)?.into_iter();
+        let is_there = |(path, version): &(Vec<u8>, String)| {
+            version_of(&repository.root.join(OsStr::from_bytes(path))).as_ref() == Some(version)
+        };
+        for (path, version) in same.filter(is_there) {
+            left_out.entry(path).or_insert(version);
+        }
+    }
     if let Some(last) = last.filter(|last| last.tree == tree && last.left_out == 0 && left_out.is_empty()) {
         return Ok(last.clone());
     }
@@ -58,9 +71,7 @@ pub fn keep(
         run = run.env(name, value);
     }
     let commit = run.line(until)?;
-    // In the order of their age.
-    let name = format!("{REFS}{keeper}/{number:010}");
-    repository.run(["update-ref", "--no-deref", &name, &commit]).output(until)?;
+    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output(until)?;
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
         thin(repository, scratch, keeper, until)?;
     }
@@ -82,14 +93,22 @@ pub fn compare(
     }
     let run = repository.run(["diff-tree"]).with(HOW).with([&before.tree, &after.tree]);
     let changes = compared(repository, run, until)?;
-    let left_out = |checkpoint: &Checkpoint| match checkpoint.left_out {
-        0 => Ok(LeftOut::new()),
-        _ => {
-            let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text(until)?;
-            Ok::<_, GitError>(left_out_in(&said))
-        }
-    };
+    let left_out = |checkpoint| left_out_of(repository, checkpoint, until);
     Ok(with_left_out(repository, changes, &left_out(before)?, &left_out(after)?))
+}
+
+/// The files whose contents are not in a checkpoint, or were not in one before it.
+fn left_out_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -> Result<LeftOut, GitError> {
+    if checkpoint.left_out == 0 {
+        return Ok(LeftOut::new());
+    }
+    let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text(until)?;
+    Ok(left_out_in(&said))
+}
+
+/// The ref that keeps something; in the order of their age.
+pub fn ref_of(keeper: &str, number: u64) -> String {
+    format!("{REFS}{keeper}/{number:010}")
 }
 
 /// Lets go of all that is kept under this name.

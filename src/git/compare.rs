@@ -111,6 +111,11 @@ pub fn with_left_out(
     for path in paths {
         let is_same = before.get(path) == after.get(path);
         let uri = repository.uri_of(path);
+        if is_same {
+            // In one of the two its content is kept.
+            changes.retain(|change| change.file != uri || change.renamed_from.is_some());
+            continue;
+        }
         let found = changes.iter_mut().find(|change| change.file == uri);
         let unknown = |is_there: bool| is_there.then(|| GitContent { blob: String::new(), mode: FILE });
         match found {
@@ -119,7 +124,6 @@ pub fn with_left_out(
                 change.after = change.after.take().or(unknown(after.contains_key(path)));
                 change.lines = None;
             }
-            None if is_same => {}
             None => {
                 // What git has under this name is the same in both.
                 let is_there = |side: &LeftOut| {

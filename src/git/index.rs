@@ -183,8 +183,7 @@ impl<'a> CopiedIndex<'a> {
                 Ok(known) if known.is_symlink() => {}
                 Ok(known) if known.is_file() => {
                     if is_too_many || known.len() > FILE_BYTES_MAX || File::open(&at).is_err() {
-                        let version = format!("{} {}.{:09}", known.len(), known.mtime(), known.mtime_nsec());
-                        left_out.insert(path.clone(), version);
+                        left_out.insert(path.clone(), version_in(&known));
                         continue;
                     }
                 }
@@ -212,6 +211,16 @@ impl<'a> CopiedIndex<'a> {
         }
         Ok(left_out)
     }
+}
+
+/// What tells the versions of a file apart whose content is not kept; none where there is no such file.
+pub fn version_of(path: &Path) -> Option<String> {
+    let known = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+    Some(version_in(&known))
+}
+
+fn version_in(known: &fs::Metadata) -> String {
+    format!("{} {}.{:09}", known.len(), known.mtime(), known.mtime_nsec())
 }
 
 /// A path in a list of which colons part the entries.

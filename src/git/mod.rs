@@ -9,11 +9,12 @@
 //!
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
 //! folder now), [`checkpoints`] (keeping that), [`compare`] (what differs), [`sight`] (branches, and what is not
-//! committed), [`undo`] (files become what they were), and `worker` (what is asked, and answered, line by line).
+//! committed), [`conversions`] (bytes that git would not give back), [`undo`] (files become what they were), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod checkpoints;
 pub mod compare;
+pub mod conversions;
 pub mod index;
 pub mod program;
 pub mod repository;

@@ -4,6 +4,7 @@
 //! now.
 //! Never: writes outside of the folders in which it may, or over what is not known.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::ffi::OsStringExt;
@@ -11,6 +12,7 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::conversions::{self, may_change};
 use super::index::{CopiedIndex, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
@@ -18,7 +20,7 @@ use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, WorkFolder};
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing};
-use crate::host::effects::{GitContent, GitTaken};
+use crate::host::effects::{FileOutcome, GitContent, GitTaken};
 
 /// The longest content that is read, in bytes.
 const CONTENT_BYTES_MAX: usize = 16 << 20;
@@ -36,14 +38,7 @@ pub fn content_of(
     file: &str,
     until: Until,
 ) -> Result<Vec<u8>, GitError> {
-    let is_id = !content.blob.is_empty() && content.blob.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if !is_id {
-        return Err(GitError::Beyond("this content is not kept".to_owned()));
-    }
-    let size = repository.run(["cat-file", "-s", &content.blob]).line(until)?;
-    if size.parse::<usize>().is_ok_and(|size| size > CONTENT_BYTES_MAX) {
-        return Err(GitError::Beyond(format!("it is larger than {CONTENT_BYTES_MAX} bytes")));
-    }
+    must_be_readable(repository, &content.blob, until)?;
     match repository.path_of(file).filter(|_| !content.is_link()) {
         Some(path) => {
             let mut named = OsString::from("--path=");
@@ -54,6 +49,23 @@ pub fn content_of(
     }
 }
 
+/// The bytes that git calls so.
+fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>, GitError> {
+    must_be_readable(repository, blob, until)?;
+    repository.run(["cat-file", "blob", blob]).output(until)
+}
+
+fn must_be_readable(repository: &Repository, blob: &str, until: Until) -> Result<(), GitError> {
+    if blob.is_empty() || !blob.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(GitError::Beyond("this content is not kept".to_owned()));
+    }
+    let size = repository.run(["cat-file", "-s", blob]).line(until)?;
+    if size.parse::<usize>().is_ok_and(|size| size > CONTENT_BYTES_MAX) {
+        return Err(GitError::Beyond(format!("it is larger than {CONTENT_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
 /// The folders below which files may be changed, but for what is the host's own.
 pub fn folders(below: &[String], own: &[String]) -> Folders {
     let folders = below.iter().filter_map(|uri| WorkFolder::find(path_of(uri).ok()?).ok());
@@ -61,8 +73,8 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
     Folders::of(folders.map(Arc::new).collect(), own.collect())
 }
 
-/// Makes files what they were, each for itself: one that is not what it must be stays as it is. Why nothing was done to
-/// it, if nothing was.
+/// Makes files what they were, each for itself: one that is not what it must be stays as it is. Bytes that git would not
+/// give back are kept first by `bytes_kept`, where that is said.
 ///
 /// # Errors
 /// When git fails before anything is done.
@@ -71,35 +83,88 @@ pub fn take_back(
     scratch: &Scratch,
     files: &[GitTaken],
     folders: &Folders,
+    bytes_kept: Option<(&str, u64)>,
     until: Until,
-) -> Result<Vec<Option<String>>, GitError> {
+) -> Result<Vec<FileOutcome>, GitError> {
     let index = CopiedIndex::new(repository, scratch, false)?;
     let (tree, _) = index.tree(scratch, until)?;
     let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
     let there = contents_in(&listed);
-    let each = files.iter().map(|file| {
-        let Some(path) = repository.path_of(&file.file) else {
-            return Some("it is not in the repository".to_owned());
-        };
-        let found = there.get(&path);
-        if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
-            return Some("its content is not kept: it is too large".to_owned());
-        }
-        let is = |wanted: &Option<GitContent>| wanted.as_ref() == found;
-        if is(&file.wanted) {
-            // It was done before, and the host has ended before it was known.
-            return None;
-        }
-        if !is(&file.now) {
-            return Some("it was changed since".to_owned());
-        }
-        make(repository, folders, file, until).err()
+    let each: Vec<Standing> = files.iter().map(|file| standing_of(repository, file, &there)).collect();
+    let mut kept = HashMap::new();
+    if let Some(by) = bytes_kept {
+        let changed = each.iter().zip(files).filter_map(|(standing, file)| match standing {
+            Standing::IsNow(path) => Some((path.as_path(), file)),
+            _ => None,
+        });
+        kept = keep_bytes(repository, scratch, changed.collect(), by, until)?;
+    }
+    let outcomes = each.into_iter().zip(files).map(|(standing, file)| match standing {
+        Standing::Refused(why) => FileOutcome::Refused(why),
+        // It was done before, and the host has ended before it was known.
+        Standing::IsWanted => FileOutcome::Done { bytes: None },
+        Standing::IsNow(path) => match make(repository, folders, file, until) {
+            Ok(()) => FileOutcome::Done { bytes: kept.remove(&path) },
+            Err(why) => FileOutcome::Refused(why),
+        },
     });
-    Ok(each.collect())
+    Ok(outcomes.collect())
+}
+
+/// How it stands with a file that is to be another one.
+enum Standing {
+    /// It is what it must be now; with what it is called in the repository.
+    IsNow(PathBuf),
+    IsWanted,
+    /// Nothing is done to it; why, for people.
+    Refused(String),
+}
+
+fn standing_of(repository: &Repository, file: &GitTaken, there: &HashMap<PathBuf, GitContent>) -> Standing {
+    let refused = |why: &str| Standing::Refused(why.to_owned());
+    let Some(path) = repository.path_of(&file.file) else { return refused("it is not in the repository") };
+    if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
+        return refused("its content is not kept: it is too large");
+    }
+    let found = there.get(&path);
+    if file.wanted.as_ref() == found {
+        return Standing::IsWanted;
+    }
+    if file.now.as_ref() != found {
+        return refused("it was changed since");
+    }
+    Standing::IsNow(path)
+}
+
+/// Keeps the bytes of those files that git would not give back as they are; what it calls them.
+fn keep_bytes(
+    repository: &Repository,
+    scratch: &Scratch,
+    files: Vec<(&Path, &GitTaken)>,
+    by: (&str, u64),
+    until: Until,
+) -> Result<HashMap<PathBuf, String>, GitError> {
+    let files: HashMap<PathBuf, &GitTaken> =
+        files.into_iter().map(|(path, file)| (path.to_owned(), file)).collect();
+    let paths: Vec<PathBuf> = files.keys().cloned().collect();
+    let mut kept = HashMap::new();
+    for path in may_change(repository, scratch, &paths, until)? {
+        let Some(file) = files.get(&path) else { continue };
+        let Some(now) = file.now.as_ref().filter(|now| !now.is_link()) else { continue };
+        let bytes = std::fs::read(repository.root.join(&path))?;
+        if bytes != content_of(repository, now, &file.file, until)? {
+            kept.insert(path, conversions::keep_bytes(repository, scratch, &bytes, until)?);
+        }
+    }
+    if !kept.is_empty() {
+        let blobs: Vec<String> = kept.values().cloned().collect();
+        conversions::keep_all(repository, scratch, by, &blobs, until)?;
+    }
+    Ok(kept)
 }
 
 /// What `git ls-tree -z` says.
-fn contents_in(listed: &[u8]) -> std::collections::HashMap<PathBuf, GitContent> {
+fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
     let entries = listed.split(|byte| *byte == 0).filter_map(|entry| {
         let tab = entry.iter().position(|byte| *byte == b'\t')?;
         let facts = String::from_utf8_lossy(&entry[..tab]).into_owned();
@@ -119,7 +184,12 @@ fn make(repository: &Repository, folders: &Folders, file: &GitTaken, until: Unti
     let Some(wanted) = &file.wanted else {
         return folders.remove(&path, false).map_err(|refusal| told(&refusal));
     };
-    let content = content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?;
+    // The bytes are not there any more where too much was kept since; what git gives is there.
+    let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes, until).ok());
+    let content = match bytes {
+        Some(bytes) => bytes,
+        None => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
+    };
     if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
         folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
     }

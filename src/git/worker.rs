@@ -216,12 +216,13 @@ fn do_in(
             let content = undo::content_of(repository, &content, &file, until)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
-        GitWork::TakeBack { files, below, own, kept_first } => {
+        GitWork::TakeBack { files, below, own, kept_first, bytes_kept } => {
             if let Some((keeper, number)) = kept_first {
                 checkpoints::keep(repository, scratch, (&keeper, number), None, until)?;
             }
             let folders = undo::folders(&below, &own);
-            GitReport::TakenBack(undo::take_back(repository, scratch, &files, &folders, until)?)
+            let bytes_kept = bytes_kept.as_ref().map(|(keeper, number)| (keeper.as_str(), *number));
+            GitReport::TakenBack(undo::take_back(repository, scratch, &files, &folders, bytes_kept, until)?)
         }
     })
 }

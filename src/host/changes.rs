@@ -102,6 +102,8 @@ impl DiscardedFile {
                     file: file.to_owned(),
                     now: after.and_then(FileSide::kept),
                     wanted: before.and_then(FileSide::kept),
+                    bytes_now: None,
+                    bytes_wanted: None,
                 }),
             }
         };

@@ -26,6 +26,7 @@ use super::actions::Verdict;
 use super::changes::{edits_of_calls, mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
 use super::channels::Changeset;
 use super::checkpoints::{Between, ComparedStates, KeptFolder};
+use super::discards::Operations;
 use super::effects::{ChangesetKey, ChatKey};
 use super::model::{Channel, Chat, Session, SessionKey};
 use super::refusal::Refusal;
@@ -60,6 +61,7 @@ pub(super) struct ChangesMemory {
     pub(super) compared: ComparedStates,
     /// What is there now.
     pub(super) sights: Sights,
+    pub(super) operations: Operations,
 }
 
 /// How much was changed, in numbers.
@@ -205,6 +207,7 @@ impl Host {
                 self.sync_changeset(step, key);
             }
         }
+        self.settle_operations(step);
         self.compare_what_is_wanted(step);
         self.settle_sights(step);
         if self.channels.changesets.len() > UNFOLLOWED_MAX {
@@ -403,6 +406,9 @@ impl Host {
 
     /// Whether nobody would notice that the changesets of a session are not in memory.
     pub(super) fn has_idle_changesets(&self, session: &Session) -> bool {
+        if self.has_operations(&session.channel.uri) {
+            return false;
+        }
         let key = self.find_session(&session.channel.uri);
         let mut followed =
             self.channels.changesets.values().filter(|changeset| !changeset.channel.subscribers.is_empty());

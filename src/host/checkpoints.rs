@@ -49,6 +49,9 @@ pub struct KeptFolder {
     count: u64,
     /// The newest state; none when it is not known what has become of the folder since.
     last: Option<Checkpoint>,
+    /// What is in the folder is being kept behind a turn, or after files were taken back; a host that ends meanwhile does
+    /// not hear of it.
+    is_asked: bool,
     /// Nothing had been said in the session when the first turn of these began.
     is_whole: bool,
     /// The turns of which something is kept, in the order in which they began.
@@ -390,6 +393,7 @@ impl Host {
             let (overlaps, overlaps_others) = (false, false);
             kept.take_in(KeptTurn { chat, turn, before: checkpoint, after: None, overlaps, overlaps_others });
             self.unsaved.insert(session.into());
+            self.note_overlaps(key, false);
             self.files_may_have_changed(session, true);
         }
         self.turn_waits_no_more(step, key, run);
@@ -418,6 +422,7 @@ impl Host {
         };
         of_session.kept.last.clone_from(&after);
         of_session.kept.note = note;
+        of_session.kept.is_asked = false;
         self.unsaved.insert(session.into());
         self.files_may_have_changed(session, true);
         after
@@ -430,8 +435,12 @@ impl Host {
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
         let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let last = of_session.kept.turns.last();
+        let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
         if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
             kept.after = None;
+            // What others have done since its end is between its two states, too.
+            kept.overlaps |= !is_last;
             self.unsaved.insert(session.into());
         }
     }
@@ -455,6 +464,32 @@ impl Host {
         let Some(work) = self.keeping(step, session, since.clone()) else { return };
         let behind = AskedFor::Behind { session, chat, turn, since };
         self.ask_git(step, (directories, WITHIN_MS), work, behind);
+        self.is_asked_to_keep(session);
+    }
+
+    fn is_asked_to_keep(&mut self, session: SessionKey) {
+        if let Some(of_session) = self.channels.sessions.known_mut(session) {
+            of_session.kept.is_asked = true;
+            self.unsaved.insert(session.into());
+        }
+    }
+
+    /// A session is taken from the store: what a host before this one was asked to keep, and has not heard of, is kept now.
+    pub(super) fn keep_what_was_asked_for(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        let kept = self.channels.sessions.known(session).map(|session| &session.kept);
+        let Some(kept) = kept.filter(|kept| kept.is_asked && !self.is_being_kept(session, None)) else {
+            return;
+        };
+        let last = kept.turns.last().filter(|turn| turn.after.is_none());
+        let chat = last.and_then(|last| {
+            let chat = self.find_chat(&last.chat)?;
+            let history = self.channels.chats.known(chat)?.conversation.history();
+            history.last().is_some_and(|turn| turn.id() == last.turn).then_some(chat)
+        });
+        match chat {
+            Some(chat) => self.keep_folder_behind(step, chat),
+            None => self.keep_folder_now(step, session),
+        }
     }
 
     /// Files of a session were taken back: what is in its folder now is kept.
@@ -465,6 +500,7 @@ impl Host {
             of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
         let Some(work) = self.keeping(step, session, since.clone()) else { return };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
+        self.is_asked_to_keep(session);
     }
 
     /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
@@ -491,37 +527,42 @@ impl Host {
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::LettingGo);
     }
 
-    /// The agent of a chat begins to work: if that of another one works in the same repository, nobody can tell which of
-    /// them has changed what.
-    pub(super) fn note_overlaps(&mut self, key: ChatKey) {
+    /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another chat works in the same
+    /// repository, nobody can tell which of them has changed what. What the other one does is between the two states that
+    /// are kept of this turn; what this one does is between those of the other one, from when it begins.
+    pub(super) fn note_overlaps(&mut self, key: ChatKey, begins: bool) {
         if self.config.limits.kept_within_ms == 0 {
             return;
         }
-        let works =
-            |chat: &super::model::Chat| chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
-        let others: Vec<ChatKey> = self
+        let run_of = |chat: &super::model::Chat| chat.run.as_ref().map(|run| run.phase);
+        let beside: Vec<(ChatKey, bool)> = self
             .channels
             .chats
             .iter()
-            .filter(|(other, chat)| **other != key && works(chat) && self.share_a_repository(key, **other))
-            .map(|(other, _)| *other)
+            .filter_map(|(other, chat)| {
+                let phase = run_of(chat).filter(|_| *other != key && self.share_a_repository(key, *other))?;
+                Some((*other, matches!(phase, RunPhase::Started | RunPhase::Command)))
+            })
             .collect();
-        for other in others {
-            let sessions = [key, other].map(|chat| self.channels.chats.known(chat).map(|chat| chat.session));
-            let are_others = sessions[0] != sessions[1];
-            for (chat, session) in [key, other].into_iter().zip(sessions) {
-                let turn = self.channels.chats.known(chat).and_then(|chat| {
-                    let turn = chat.conversation.state().active_turn.as_ref()?;
-                    Some((chat.channel.uri.clone(), turn.id.clone()))
-                });
-                let Some(((chat, turn), session)) = turn.zip(session) else { continue };
-                let Some(of_session) = self.channels.sessions.known_mut(session) else { continue };
-                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
-                    kept.overlaps = true;
-                    kept.overlaps_others |= are_others;
-                    self.unsaved.insert(session.into());
-                }
+        for (other, works) in beside {
+            let session = |chat: ChatKey| self.channels.chats.known(chat).map(|chat| chat.session);
+            let are_others = session(key) != session(other);
+            for (chat, _) in [(key, works), (other, begins)].into_iter().filter(|(_, is_mixed)| *is_mixed) {
+                self.note_overlap(chat, are_others);
             }
+        }
+    }
+
+    /// What the turn that runs in a chat does, and what another one does, is not told apart.
+    fn note_overlap(&mut self, key: ChatKey, is_of_another_session: bool) {
+        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(turn) = &chat.conversation.state().active_turn else { return };
+        let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
+        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        if let Some(kept) = of_session.kept.turn_mut(&uri, &turn) {
+            kept.overlaps = true;
+            kept.overlaps_others |= is_of_another_session;
+            self.unsaved.insert(session.into());
         }
     }
 

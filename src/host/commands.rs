@@ -110,6 +110,7 @@ impl Host {
         if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.phase = RunPhase::Command;
         }
+        self.note_overlaps(key, true);
         let id = format!("{CALL}{}", self.fresh_key());
         self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
         true

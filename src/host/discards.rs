@@ -8,8 +8,12 @@
 //! changeset no more, and taking that back removes the edit again. Nothing is lost by it, since what the file was is kept
 //! with the calls. Where the host ends before it has heard what has become of the files, they are still in the changeset, and
 //! asking again finds them as they are to be.
+//!
+//! An operation waits until it is known what the changeset shows: until what another one has done is known, and until git has
+//! looked where something is to be looked at, or where nobody has followed what is there now. So none works from a list that
+//! is known to be old.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope, ChangesetOperationStatus};
@@ -17,10 +21,12 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
+use super::checkpoints::Between;
 use super::effects::{ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile};
 use super::model::SessionKey;
+use super::sights::shows_now;
 use super::{Host, Step};
-use crate::wire::changesets::ChangesetScope;
+use crate::wire::changesets::{named_by_changeset, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
@@ -33,6 +39,31 @@ const RESTORE: &str = "restore-changes";
 
 /// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
 const DISCARDED_MAX: usize = 1000;
+
+/// What clients have asked to be done with the files of changesets, and what is being done.
+#[derive(Debug, Default)]
+pub(super) struct Operations {
+    /// In the order in which it was asked for.
+    held: VecDeque<HeldOperation>,
+    /// The sessions of which files are being taken back or brought back, and who has asked for that.
+    running: BTreeMap<SessionKey, ConnectionId>,
+}
+
+/// An operation that waits until it is known what its changeset shows.
+#[derive(Debug)]
+struct HeldOperation {
+    connection: ConnectionId,
+    id: RequestId,
+    params: InvokeChangesetOperationParams,
+    /// The look at the repository that it waits for.
+    look: Option<u64>,
+}
+
+impl HeldOperation {
+    fn of(&self) -> Option<(&str, ChangesetScope)> {
+        named_by_changeset(&self.params.channel)
+    }
+}
 
 fn operation(id: &str, label: &str, icon: &str, scopes: Vec<ChangesetOperationScope>) -> ChangesetOperation {
     ChangesetOperation {
@@ -91,14 +122,93 @@ impl Host {
         discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
     }
 
-    /// What a client asks to be done with the files of a changeset.
+    /// What a client asks to be done with the files of a changeset is done as soon as it is known which they are.
+    pub(super) fn hold_operation(
+        &mut self,
+        connection: ConnectionId,
+        id: RequestId,
+        params: InvokeChangesetOperationParams,
+    ) {
+        self.changes.operations.held.push_back(HeldOperation { connection, id, params, look: None });
+    }
+
+    /// Begins with the operations that have waited long enough. Those of one session come one after the other.
+    pub(super) fn settle_operations(&mut self, step: &mut Step<'_>) {
+        let mut waiting = BTreeSet::new();
+        for mut held in std::mem::take(&mut self.changes.operations.held) {
+            if !self.connections.contains_key(&held.connection) {
+                continue;
+            }
+            let of = held.of().and_then(|(uri, scope)| Some((self.find_session(uri)?, scope)));
+            if let Some((session, scope)) = of {
+                let is_first = !waiting.contains(&session);
+                if !is_first || !self.is_clear_what_it_shows(session, &scope, &mut held.look) {
+                    waiting.insert(session);
+                    self.changes.operations.held.push_back(held);
+                    continue;
+                }
+            }
+            let HeldOperation { connection, id, params, .. } = held;
+            step.say(match self.invoke_changeset_operation(&params) {
+                Ok(taken) => {
+                    self.changes.operations.running.insert(taken.session, connection);
+                    let below = self.folders_of_sessions();
+                    Output::Resource(connection, id, Resource::TakeBack { taken: taken.into(), below })
+                }
+                Err(error) => Output::Frame(connection, Frame::Error { id: Some(id), error }),
+            });
+        }
+    }
+
+    /// Whether it is known which files of a session a changeset shows, as of now; if not, it will be.
+    fn is_clear_what_it_shows(
+        &mut self,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        look: &mut Option<u64>,
+    ) -> bool {
+        if self.changes.operations.running.contains_key(&session) {
+            return false;
+        }
+        if shows_now(scope) {
+            return self.has_looked_since(session, look);
+        }
+        let turn = match scope {
+            ChangesetScope::Turn(id) => Some(id.as_str()),
+            _ => None,
+        };
+        if self.is_being_kept(session, turn) {
+            return false;
+        }
+        let states = self.kept_states(session, scope);
+        states.is_none_or(|states| {
+            !matches!(self.changes.compared.between(&states), None | Some(Between::Asked))
+        })
+    }
+
+    /// Whether the client of this connection waits for an operation, or anybody does.
+    pub(super) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
+        let operations = &self.changes.operations;
+        let held = operations.held.iter().map(|held| &held.connection);
+        held.chain(operations.running.values()).any(|by| of.is_none_or(|of| of == *by))
+    }
+
+    /// Whether something is done with files of this session, or waits to be.
+    pub(super) fn has_operations(&self, uri: &str) -> bool {
+        let operations = &self.changes.operations;
+        let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
+        operations.held.iter().any(is_of)
+            || self.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
+    }
+
+    /// What is to be done with the files of a changeset.
     ///
     /// # Errors
     /// When there is no such changeset, or it does not offer that now.
-    pub(super) fn invoke_changeset_operation(
+    fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
-    ) -> Result<Resource, RpcError> {
+    ) -> Result<TakeBack, RpcError> {
         self.bring_back_changesets([&params.channel]);
         let key = self.find(&params.channel).and_then(|id| id.changeset());
         let changeset = key.and_then(|key| self.channels.changesets.get(&key));
@@ -124,7 +234,7 @@ impl Host {
         if restores {
             for file in self.last_discarded(session, &scope) {
                 let (found, left) = self.sides_discarded(file);
-                let kept = file.kept.clone().map(|it| GitTaken { now: it.wanted, wanted: it.now, ..it });
+                let kept = file.kept.clone().map(GitTaken::reversed);
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
         } else {
@@ -139,18 +249,17 @@ impl Host {
         if taken.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
-        let below = self.folders_of_sessions();
         let is_kept = taken.iter().all(|file| file.row.kept.is_some());
         let kept = self.channels.sessions.known_mut(session).map(|session| &mut session.kept);
-        let (mut root, mut kept_first) = (None, None);
+        let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
         if let Some(kept) = kept.filter(|_| is_kept) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
             kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
+            bytes_kept = (!restores).then(|| kept.next());
             self.unsaved.insert(session.into());
         }
-        let taken = TakeBack { session, scope, restores, root, kept_first, files: taken };
-        Ok(Resource::TakeBack { taken: taken.into(), below })
+        Ok(TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken })
     }
 
     /// It was tried to make files what a client has asked for.
@@ -163,11 +272,17 @@ impl Host {
         outcomes: Vec<FileTaken>,
     ) {
         let TakeBack { session, scope, restores, root, files, .. } = taken;
+        self.changes.operations.running.remove(&session);
         let mut refused = Vec::new();
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
                 FileTaken::Done => done.push(file.row),
+                FileTaken::DoneAndKept(bytes) => {
+                    let mut row = file.row;
+                    row.kept = row.kept.map(|kept| GitTaken { bytes_now: Some(bytes), ..kept });
+                    done.push(row);
+                }
                 FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
             }
         }

@@ -3,6 +3,7 @@
 //! Owns: the order of checks (is the connection open, is the method served) and the answers.
 //! Never: does what a method asks for; that is in `handlers`.
 
+use ahp_types::commands::InvokeChangesetOperationParams;
 use bytes::Bytes;
 
 use super::effects::{ConnectionId, Frame, Output, Page, Resource};
@@ -57,6 +58,7 @@ impl Host {
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.ask_client(step, connection, id, relay),
                     Ok((_, Answer::Terminal(new))) => self.create_terminal(step, connection, id, *new),
+                    Ok((_, Answer::Operation(params))) => self.hold_operation(connection, id, *params),
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
                     }
@@ -163,7 +165,7 @@ impl Host {
             }),
             Method::InvokeChangesetOperation => {
                 self.check_keeping()?;
-                self.invoke_changeset_operation(&params.read()?).map(Answer::Resource)
+                Ok(Answer::Operation(Box::new(params.read()?)))
             }
             Method::CreateResourceWatch
             | Method::ResourceRead
@@ -242,6 +244,8 @@ enum Answer {
     Relay(Relay),
     /// A terminal that is to be made, which is answered when its program has started.
     Terminal(Box<NewPty>),
+    /// What is to be done with the files of a changeset, which is answered when it was done.
+    Operation(Box<InvokeChangesetOperationParams>),
     /// What is in a file or folder, which is answered when it has been read.
     Resource(Resource),
 }

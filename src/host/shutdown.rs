@@ -181,7 +181,7 @@ impl Host {
 
     /// Says once that no turn is left.
     pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = self.runs > 0 || self.keeps_folders();
+        let works = self.runs > 0 || self.keeps_folders() || self.holds_operations(None);
         if let Some(state) = self.shutdown.as_mut().filter(|state| !works && !state.done) {
             state.done = true;
             step.say(Output::Done { cut: state.cut });

@@ -45,6 +45,8 @@ pub(super) struct SessionSight {
     trouble: Option<String>,
     /// It was asked for, and with files.
     asked: Option<bool>,
+    /// So often it was asked for.
+    looks: u64,
     /// It is to be asked for.
     is_due: bool,
     /// Somebody wants to see the files.
@@ -130,6 +132,24 @@ impl Host {
         sight.known.as_ref()
     }
 
+    /// Whether what is there now of a session's repository is known, as of the time when this was asked first, with no look
+    /// to wait for. It is looked at if it is not: somebody has to have followed it since something was last to be looked at.
+    pub(super) fn has_looked_since(&mut self, session: SessionKey, look: &mut Option<u64>) -> bool {
+        if self.config.limits.kept_within_ms == 0 {
+            return true;
+        }
+        let follows = self.follows_sight(session);
+        let Some(number) = *look else {
+            let sight = self.changes.sights.of(session);
+            let is_fresh = follows && sight.has_files && !sight.is_due && sight.asked.is_none();
+            (sight.is_due, sight.wants_files) = (!is_fresh, !is_fresh);
+            *look = Some(sight.looks + 1).filter(|_| !is_fresh);
+            return is_fresh;
+        };
+        let sight = self.changes.sights.all.get(&session);
+        sight.is_none_or(|it| it.looks > number || (it.looks == number && it.asked.is_none()))
+    }
+
     /// The branch that a session's changes are compared with, for people, where it is not the one that it began on.
     pub(super) fn base_note_of(&self, session: SessionKey) -> Option<&str> {
         self.changes.sights.all.get(&session)?.known.as_ref()?.base_note.as_deref()
@@ -161,6 +181,7 @@ impl Host {
             }
             let files = follows || sight.wants_files;
             (sight.is_due, sight.asked, sight.wants_files) = (false, Some(files), false);
+            sight.looks += 1;
             let Some(of_session) = self.channels.sessions.known(session) else {
                 self.changes.sights.forget(session);
                 continue;

@@ -338,7 +338,7 @@ impl Host {
                     Command::StartTurn { run, message, attached }
                 };
                 self.tell_agent(step, key, command);
-                self.note_overlaps(key);
+                self.note_overlaps(key, true);
                 self.hand_over_steering(step, key);
             }
         }

@@ -20,7 +20,8 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::process::{AgentStdin, Process};
 use crate::git::worker::{AskedOfGit, HeardOfGit};
 use crate::host::effects::{
-    ConnectionId, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource, TakeBack,
+    ConnectionId, FileOutcome, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource,
+    TakeBack,
 };
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
@@ -123,9 +124,9 @@ impl GitAsker {
             }
             Resource::TakeBack { taken, below } => {
                 let Some(root) = taken.root.clone() else { return Some(Resource::TakeBack { taken, below }) };
-                let kept_first = taken.kept_first.clone();
+                let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitTaken> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
-                let work = GitWork::TakeBack { files, below, own: self.own.clone(), kept_first };
+                let work = GitWork::TakeBack { files, below, own: self.own.clone(), kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
                 self.send(AskedBy::Taker { connection, id, taken }, job);
                 None
@@ -235,7 +236,10 @@ impl GitAsker {
                 GitOutcome::Client(connection, JobOutcome::Frame(frame))
             }
             AskedBy::Taker { connection, id, taken } => {
-                let told = |why: Option<String>| why.map_or(FileTaken::Done, FileTaken::Refused);
+                let told = |outcome: FileOutcome| match outcome {
+                    FileOutcome::Done { bytes } => bytes.map_or(FileTaken::Done, FileTaken::DoneAndKept),
+                    FileOutcome::Refused(why) => FileTaken::Refused(why),
+                };
                 let outcomes = match report {
                     GitReport::TakenBack(outcomes) => outcomes.into_iter().map(told).collect(),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {

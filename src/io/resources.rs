@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::files;
 use crate::files::uris::path_of;
-use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource};
+use crate::host::effects::{Change, ConnectionId, FileTaken, Frame, Input, Resource, TakeBack};
 use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -191,7 +191,7 @@ impl Resources {
         let bytes = bytes_of(&resource);
         if !self.has_room_for(connection, bytes) {
             let error = RpcError::unavailable("too many requests about files wait already");
-            let answer = JobOutcome::Frame(Frame::Error { id: Some(id), error });
+            let answer = failed((connection, id), taken_by(&resource), error);
             return send(&self.answers, ResourceAnswer { connection, answer, job: None });
         }
         self.waiting_bytes += bytes;
@@ -243,6 +243,9 @@ impl Resources {
         let ResourceJob { number, connection, id, resource, lane, about } = job;
         let job = Some(number);
         let (answers, ground, asked) = (self.answers.clone(), Arc::clone(&self.ground), id.clone());
+        // The core hears of what it has asked for in any case.
+        let of_core = taken_by(&resource);
+        let failing = of_core.clone();
         let work = move || {
             // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
@@ -253,16 +256,16 @@ impl Resources {
                 }
                 resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
             }));
-            let failed = |_| {
+            let panicked = |_| {
                 let error = RpcError::internal("a panic while a file or folder was worked with; see above");
-                JobOutcome::Frame(Frame::Error { id: Some(asked), error })
+                failed((connection, asked), failing, error)
             };
-            send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(failed), job });
+            send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(panicked), job });
         };
         self.running.push(RunningJob { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
-            let answer = JobOutcome::Frame(Frame::Error { id: Some(id), error });
+            let answer = failed((connection, id), of_core, error);
             send(&self.answers, ResourceAnswer { connection, answer, job });
         }
     }
@@ -279,6 +282,29 @@ impl Resources {
 }
 
 /// How much a request brings that is to be written, in bytes.
+/// What is to be taken back, if that is what is asked for.
+fn taken_by(resource: &Resource) -> Option<Box<TakeBack>> {
+    match resource {
+        Resource::TakeBack { taken, .. } => Some(taken.clone()),
+        _ => None,
+    }
+}
+
+/// A request that nothing has come of: the core is told what was not taken back, and a client anything else.
+fn failed(
+    (connection, id): (ConnectionId, RequestId),
+    taken: Option<Box<TakeBack>>,
+    error: RpcError,
+) -> JobOutcome {
+    match taken {
+        Some(taken) => {
+            let outcomes = vec![FileTaken::Refused(error.message); taken.files.len()];
+            JobOutcome::Core(Box::new(Input::TakenBack { connection, id, taken, outcomes }))
+        }
+        None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
+    }
+}
+
 fn bytes_of(resource: &Resource) -> usize {
     match resource {
         Resource::Change { change, .. } => match &**change {

@@ -7,6 +7,7 @@
 //! version, whose messages pass as they are.
 
 mod answers;
+mod apart;
 mod down;
 mod unwritten;
 mod up;

@@ -17,7 +17,7 @@ use super::chain::Chain;
 use super::dialect::Dialect;
 use super::names::Names;
 use super::node::{self, Object};
-use super::step::{Notice, Scene, Shot, Told};
+use super::step::{Notice, Scene, Told};
 use super::Line;
 use crate::host::effects::{ActionLine, LoadedTurns, ToldState};
 use crate::state::history::History;
@@ -77,28 +77,10 @@ impl Found {
             State::Meant(told) => told.provider(),
         }
     }
-
-    /// The same, as the steps take it down.
-    pub fn into_shot(self) -> Shot {
-        Shot {
-            kind: self.kind,
-            resource: self.channel.clone(),
-            channel: self.channel,
-            state: self.state.into_object(),
-            summary: self.summary,
-            from_seq: self.from_seq,
-        }
-    }
 }
 
 impl State {
-    fn into_object(self) -> Object {
-        match self {
-            Self::Said(state) => state,
-            state @ Self::Meant(_) => state.to_object(),
-        }
-    }
-
+    /// The state; of a chat, without its completed turns where it may be large.
     fn to_object(&self) -> Object {
         match self {
             Self::Said(state) => state.clone(),
@@ -229,6 +211,11 @@ impl Lane {
                 client_id,
             },
         )
+    }
+
+    /// The way to its version.
+    pub fn chain(&self) -> Chain {
+        Chain::to(self.dialect)
     }
 
     /// Takes states up that are about to be told.

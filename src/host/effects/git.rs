@@ -68,6 +68,9 @@ pub enum GitWork {
         own: Vec<String>,
         /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number, where that is said.
         kept_first: Option<(String, u64)>,
+        /// The bytes of files that git would not give back as they are, are kept first, too, by this name and number,
+        /// where that is said.
+        bytes_kept: Option<(String, u64)>,
     },
 }
 
@@ -131,6 +134,38 @@ pub struct GitTaken {
     pub now: Option<GitContent>,
     /// What is to be in it; none when it is not to be there.
     pub wanted: Option<GitContent>,
+    /// The bytes that were in it where those are not what git gives: what git calls them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_now: Option<String>,
+    /// The bytes that are to be in it, the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_wanted: Option<String>,
+}
+
+impl GitTaken {
+    /// That this is taken back in turn.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            file: self.file,
+            now: self.wanted,
+            wanted: self.now,
+            bytes_now: self.bytes_wanted,
+            bytes_wanted: self.bytes_now,
+        }
+    }
+}
+
+/// What has become of a file that was to be what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileOutcome {
+    /// It is what it was to be.
+    Done {
+        /// What git calls the bytes that were in it, where it would not give them back and they were to be kept.
+        bytes: Option<String>,
+    },
+    /// Nothing was done to it; why, for people.
+    Refused(String),
 }
 
 /// What is heard of a [`GitJob`].
@@ -157,8 +192,8 @@ pub enum GitReport {
     Seen(Box<GitSight>),
     /// A content; in base64.
     Content(String),
-    /// What has become of each of the files: why nothing was done to it, for people, if nothing was.
-    TakenBack(Vec<Option<String>>),
+    /// What has become of each of the files.
+    TakenBack(Vec<FileOutcome>),
     /// It is done, and nothing else is to be said.
     Done,
 }

@@ -470,6 +470,8 @@ pub struct TakeBack {
     pub root: Option<String>,
     /// Under which name, and with which number, what is there is to be kept first.
     pub kept_first: Option<(String, u64)>,
+    /// And the bytes that git would not give back, the same way.
+    pub bytes_kept: Option<(String, u64)>,
     /// The files.
     pub files: Vec<TakenFile>,
 }
@@ -499,6 +501,8 @@ impl TakenFile {
 pub enum FileTaken {
     /// It is what it was to be.
     Done,
+    /// The same; and git keeps, under this id, the bytes that were there, which it would not give back as they were.
+    DoneAndKept(String),
     /// Nothing was done to it; why, for people.
     Refused(String),
 }

@@ -36,11 +36,20 @@ impl From<Vec<u8>> for Rope {
 impl Rope {
     /// The list of these completed turns of a chat, as clients are told them.
     pub fn turns(chat: &str, turns: Vec<CompletedTurn>) -> Self {
-        Self(vec![
-            Strand::Text(b"[".to_vec()),
-            Strand::Turns(chat.to_owned(), turns),
-            Strand::Text(b"]".to_vec()),
-        ])
+        let mut list = Self::from(b"[".to_vec());
+        list.append(Self::items(chat, turns));
+        list.text(b"]");
+        list
+    }
+
+    /// What is in that list.
+    pub fn items(chat: &str, turns: Vec<CompletedTurn>) -> Self {
+        Self(vec![Strand::Turns(chat.to_owned(), turns)])
+    }
+
+    /// One of these turns.
+    pub fn turn(chat: &str, turn: &CompletedTurn) -> Bytes {
+        told_turn(chat, turn)
     }
 
     /// The members of an object, by their names.

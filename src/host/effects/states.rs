@@ -63,18 +63,12 @@ impl ToldState {
         Rope::object(members)
     }
 
-    /// The state as a value, with its turns.
-    pub fn to_object(&self) -> serde_json::Map<String, Value> {
-        let mut state = match serde_json::to_value(&self.state) {
+    /// The state as a value; of a chat, without its completed turns.
+    pub fn to_object(&self) -> JsonObject {
+        match serde_json::to_value(&self.state) {
             Ok(Value::Object(state)) => state,
-            _ => return serde_json::Map::new(),
-        };
-        if !self.turns.is_empty() {
-            let told = self.turns.iter().map(|turn| told_turn(&self.channel, turn));
-            let turns = told.map(|turn| serde_json::from_slice(&turn).unwrap_or_default()).collect();
-            state.insert("turns".to_owned(), Value::Array(turns));
+            _ => JsonObject::new(),
         }
-        state
     }
 
     /// The chat, if it is one, to follow what happens in it.

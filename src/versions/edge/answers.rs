@@ -122,7 +122,7 @@ impl Edges {
                 peer.apart(),
             )))
         } else {
-            parts.write(lane, peer).into()
+            parts.write(lane, peer).into_text().into()
         })
     }
 

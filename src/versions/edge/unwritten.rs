@@ -1,8 +1,7 @@
 //! What takes long to write: answers because of the states in them, or of all that was missed, and turns that are loaded.
 //!
 //! Owns: what it is made of, and its line, which can be made anywhere and at any time: what was known when it was to be
-//! told goes with it. For clients of the newest version it is made in pieces, one turn after the other, so that nobody
-//! holds all of it.
+//! told goes with it. It is made in pieces, one turn after the other, so that nobody holds all of it.
 //! Never: changes what is known of a connection, or of what its version's clients are told; that was done before.
 
 use std::collections::BTreeSet;
@@ -13,8 +12,10 @@ use serde::Deserialize;
 use serde_json::{json, Value};
 
 use super::answers::{lane_name, SubscribeRequest};
+use super::apart::{LineApart, TurnsApart};
 use super::{Answered, Peer};
 use crate::host::effects::{LargeStates, LoadedTurns, Rope, ToldState, LARGE_BYTES};
+use crate::state::history::CompletedTurn;
 use crate::versions::lane::{self, Envelope, Found, Lane, State};
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::{Quirks, Spelling};
@@ -23,7 +24,7 @@ use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{
-    begin_result, error_line, notification_line, result_line, sorted, RequestId, RESULT_TAIL,
+    begin_result, error_line, notification_line, result_line, sorted, to_json, RequestId, RESULT_TAIL,
 };
 
 /// What takes long to write.
@@ -44,8 +45,8 @@ enum Content {
     /// The answer to this request, for a client that was answered this version.
     States(RequestId, LargeStates, Value),
     Turns(LoadedTurns),
-    /// Its lines are translated as it was known then.
-    Translated(Box<dyn FnOnce() -> Vec<Bytes> + Send>),
+    /// Its lines are translated as it was known then, and each turn in them when it is written.
+    Translated(Box<dyn FnOnce() -> Vec<LineApart> + Send>),
 }
 
 impl fmt::Debug for Content {
@@ -94,12 +95,23 @@ impl Unwritten {
     }
 
     /// Turns that are translated as this is known.
-    pub(super) fn translated_turns(turns: LoadedTurns, mut lane: Lane) -> Self {
+    pub(super) fn translated_turns(mut turns: LoadedTurns, mut lane: Lane) -> Self {
         let bytes = turns.bytes();
         let write = Box::new(move || {
-            let envelope = lane::read::<Envelope>(&turns.line());
+            let loaded = std::mem::take(&mut turns.turns);
+            let chat = turns.chat.clone();
+            let line = turns.line();
+            let mut apart = TurnsApart::new(lane.chain(), &[line.to_vec()]);
+            let word = apart.set(&chat, loaded);
+            let envelope = lane::read::<Envelope>(&line);
+            let envelope = envelope.map(|mut envelope| {
+                envelope.action.insert("turns".to_owned(), word.into_iter().collect());
+                envelope
+            });
             let told = envelope.into_iter().flat_map(|envelope| lane.envelopes(envelope, false));
-            told.map(|(_, envelope)| notification_line("action", &sorted(envelope))).collect()
+            // It is one line: no version says in several what is loaded.
+            let line = told.map(|(_, envelope)| notification_line("action", &sorted(envelope))).next();
+            line.map(|line| LineApart { line, apart }).into_iter().collect()
         });
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Translated(write), quirks: None }
     }
@@ -133,10 +145,11 @@ impl Unwritten {
                 turns.rope(&channel).write(&mut |turn| has.apply_to_text(turn, &spelling), take);
             }
             Content::Translated(write) => {
-                for bytes in write() {
-                    let mut line = Line::of(bytes);
+                for LineApart { line, apart } in write() {
+                    let mut line = Line::of(line);
                     has.apply(&mut line, &mut spelling);
-                    if !take(line.bytes) {
+                    let said = &mut |turn| has.apply_to_text(apart.translated(turn), &spelling);
+                    if !apart.put_back(&line.bytes).write(said, take) {
                         return;
                     }
                 }
@@ -169,6 +182,14 @@ impl Body {
         match self {
             Self::Read(value) => value.get("actions").is_some(),
             Self::Text(_) => true,
+        }
+    }
+
+    /// What was read of it.
+    fn read(&self) -> Option<&Value> {
+        match self {
+            Self::Read(value) => Some(value),
+            Self::Text(_) => None,
         }
     }
 
@@ -237,10 +258,7 @@ impl Heard {
 
     /// The result, if it was read.
     pub(super) fn value(&self) -> Option<&Value> {
-        match &self.result {
-            Body::Read(value) => Some(value),
-            Body::Text(_) => None,
-        }
+        self.result.read()
     }
 
     /// The sessions that a list names, each with its provider, where the list is translated later. What they are called
@@ -299,27 +317,34 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Translates it, to its line.
-    pub(super) fn write(self, lane: &mut Lane, peer: &Peer) -> Bytes {
+    pub(super) fn write(self, lane: &mut Lane, peer: &Peer) -> LineApart {
         let id = self.id.clone();
-        match self.translate(lane, peer) {
+        let mut others = Vec::new();
+        if self.found.iter().any(|found| matches!(found.state, State::Meant(_))) {
+            others.extend(self.found.iter().map(TurnsApart::others_of));
+            others.extend(self.result.read().map(to_json));
+        }
+        let mut apart = TurnsApart::new(lane.chain(), &others);
+        let line = match self.translate(lane, peer, &mut apart) {
             Ok(result) => result_line(&id, &sorted(result)),
             Err(mut error) => {
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 chain.error_down(&mut error, &mut scene);
                 error_line(Some(&id), &error)
             }
-        }
+        };
+        LineApart { line, apart }
     }
 
-    fn translate(self, lane: &mut Lane, peer: &Peer) -> Result<Value, RpcError> {
+    fn translate(self, lane: &mut Lane, peer: &Peer, apart: &mut TurnsApart) -> Result<Value, RpcError> {
         let Self { method, reply, asked, result, missing, found, .. } = self;
         let result = result.into_value();
-        let shots: Vec<Shot> = found.into_iter().map(Found::into_shot).collect();
         let (method, mut result) = match (&reply, &asked) {
             (Reply::Turns { before, limit }, _) => {
-                ("fetchTurns", page_of_turns(shots, before.as_deref(), *limit)?)
+                ("fetchTurns", page_of_turns(found, before.as_deref(), *limit, apart)?)
             }
             (Reply::Same, Some(asked)) => {
+                let shots = found.into_iter().map(|found| shot_of(found, apart)).collect();
                 (method.as_str(), with_states(lane, peer, &method, asked, result, &missing, shots))
             }
             (Reply::Same, None) => (method.as_str(), result),
@@ -410,26 +435,53 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
     Some(told)
 }
 
+/// A state, as the steps take it down.
+fn shot_of(found: Found, apart: &mut TurnsApart) -> Shot {
+    Shot {
+        kind: found.kind,
+        resource: found.channel.clone(),
+        channel: found.channel,
+        state: match found.state {
+            State::Said(state) => state,
+            State::Meant(told) => apart.state_of(*told),
+        },
+        summary: found.summary,
+        from_seq: found.from_seq,
+    }
+}
+
 /// Some of a chat's turns that are over, oldest first.
 fn page_of_turns(
-    mut shots: Vec<Shot>,
+    mut found: Vec<Found>,
     before: Option<&str>,
     limit: Option<usize>,
+    apart: &mut TurnsApart,
 ) -> Result<Value, RpcError> {
-    let turns = shots.first_mut().and_then(|shot| shot.state.get_mut("turns")).map(Value::take);
-    let mut turns = match turns {
-        Some(Value::Array(turns)) => turns,
-        _ => Vec::new(),
+    let page_of = |ids: Vec<&str>| {
+        let end = match before {
+            None => ids.len(),
+            Some(before) => {
+                let at = ids.iter().position(|id| *id == before);
+                at.ok_or_else(|| RpcError::invalid_params(format_args!("`before`: no turn `{before}`")))?
+            }
+        };
+        Ok(limit.map_or(0, |limit| end.saturating_sub(limit))..end)
     };
-    let end = match before {
-        None => turns.len(),
-        Some(before) => {
-            let at = turns.iter().position(|turn| turn.get("id").and_then(Value::as_str) == Some(before));
-            at.ok_or_else(|| RpcError::invalid_params(format_args!("`before`: no turn `{before}`")))?
+    let (turns, has_more) = match found.first_mut().map(|found| &mut found.state) {
+        Some(State::Meant(told)) => {
+            let page = page_of(told.turns.iter().map(CompletedTurn::id).collect())?;
+            let turns = apart.set(&told.channel, told.turns[page.clone()].to_vec());
+            (turns.into_iter().collect(), page.start > 0)
         }
+        Some(State::Said(state)) => {
+            let mut turns = match state.get_mut("turns").map(Value::take) {
+                Some(Value::Array(turns)) => turns,
+                _ => Vec::new(),
+            };
+            let page = page_of(turns.iter().map(|turn| turn["id"].as_str().unwrap_or_default()).collect())?;
+            (turns.drain(page.clone()).collect(), page.start > 0)
+        }
+        None => (Vec::new(), false),
     };
-    let start = limit.map_or(0, |limit| end.saturating_sub(limit));
-    turns.truncate(end);
-    turns.drain(..start);
-    Ok(json!({ "turns": Value::Array(turns), "hasMore": start > 0 }))
+    Ok(json!({ "turns": Value::Array(turns), "hasMore": has_more }))
 }

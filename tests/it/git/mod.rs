@@ -3,6 +3,8 @@
 //! Owns: a repository that knows nothing of the configuration of whoever runs the tests, and a host that finds git.
 //! Never: writes outside of folders of its own.
 
+mod ends;
+mod histories;
 mod model;
 mod programs;
 mod sights;
@@ -88,6 +90,14 @@ impl Repository {
         let output = self.try_git_in(folder, arguments);
         assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// With these variables besides.
+    pub fn git_with(&self, variables: &[(&str, &str)], arguments: &[&str]) {
+        let mut git = Command::new("git");
+        git.args(["-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false"]).args(arguments);
+        git.current_dir(&self.root).env_clear().envs(environment(&self.home)).envs(variables.iter().copied());
+        assert!(git.status().unwrap().success(), "git {arguments:?}");
     }
 
     pub fn commit(&self) {

@@ -12,17 +12,19 @@ use std::time::Duration;
 use ahp_sidecar::files::uris::path_of;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
-use ahp_sidecar::host::effects::{Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange};
+use ahp_sidecar::host::effects::{
+    Checkpoint, FileOutcome, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange,
+};
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
 
 use super::{uri, Repository};
 
-const NAMES: [&str; 8] = ["a", "b.crlf", "dir/c", "dir/d e\n", "dir/sub/f", "g", "-h", "\u{e4}*[x]"];
+pub const NAMES: [&str; 8] = ["a", "b.crlf", "dir/c", "dir/d e\n", "dir/sub/f", "g", "-h", "\u{e4}*[x]"];
 
 /// What somebody does with files.
 #[derive(Debug, Clone)]
-enum Deed {
+pub enum Deed {
     Write(usize, u8),
     Binary(usize),
     Remove(usize),
@@ -36,7 +38,7 @@ enum Deed {
     Touch(usize),
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+pub fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let name = || 0..NAMES.len();
     let deed = prop_oneof![
         4 => (name(), any::<u8>()).prop_map(|(name, text)| Deed::Write(name, text)),
@@ -55,7 +57,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 
 /// How a repository is.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+pub enum Kind {
     Plain,
     NoCommits,
     Detached,
@@ -75,7 +77,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     ]
 }
 
-fn made(kind: Kind) -> Repository {
+pub fn made(kind: Kind) -> Repository {
     let mut repository = Repository::empty();
     repository.write(".gitattributes", "*.crlf text eol=crlf\n* filter=lfs\n");
     repository.write(".gitignore", "ignored\n");
@@ -114,6 +116,12 @@ fn made(kind: Kind) -> Repository {
     repository
 }
 
+/// A few lines, with the ends that belong to a file of this name.
+pub fn lines_of(name: &str, text: u8) -> String {
+    let end = if name.ends_with(".crlf") { "\r\n" } else { "\n" };
+    (0..text % 6).map(|line| format!("{}{end}", (text / 6 + line) % 5)).collect()
+}
+
 fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     let path = repository.path(name);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
@@ -125,9 +133,7 @@ fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     match deed {
         Deed::Write(_, text) => {
             clear(&path);
-            let end = if name.ends_with(".crlf") { "\r\n" } else { "\n" };
-            let lines: String = (0..text % 6).map(|line| format!("{}{end}", (text / 6 + line) % 5)).collect();
-            repository.write(name, lines);
+            repository.write(name, lines_of(name, *text));
         }
         // What is said to be text is no other.
         Deed::Binary(_) if !name.ends_with(".crlf") => {
@@ -159,7 +165,7 @@ fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     }
 }
 
-fn do_all(repository: &Repository, deeds: &[Deed]) {
+pub fn do_all(repository: &Repository, deeds: &[Deed]) {
     // The filter is the user's own, and has nothing to do here.
     let user = |arguments: &[&str]| {
         let all = [&["-c", "filter.lfs.clean="], arguments].concat();
@@ -185,15 +191,19 @@ fn do_all(repository: &Repository, deeds: &[Deed]) {
 }
 
 /// Each file's mode and bytes, as git would say the mode.
-type FullCopy = BTreeMap<String, (u32, Vec<u8>)>;
+pub type FullCopy = BTreeMap<String, (u32, Vec<u8>)>;
 
-fn copy_of(repository: &Repository) -> FullCopy {
+pub fn copy_of(repository: &Repository) -> FullCopy {
+    copy_in(&repository.root)
+}
+
+pub fn copy_in(root: &Path) -> FullCopy {
     let mut copy = FullCopy::new();
-    let mut folders = vec![repository.root.clone()];
+    let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let name = path.strip_prefix(&repository.root).unwrap().to_str().unwrap().to_owned();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
             let known = fs::symlink_metadata(&path).unwrap();
             if [".git", "ignored", "below", ".gitmodules"].contains(&name.as_str()) {
                 continue;
@@ -268,7 +278,7 @@ impl Asker<'_> {
 }
 
 /// What differs between two copies, on both sides.
-fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
+pub fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     let only = |one: &FullCopy, other: &FullCopy| -> FullCopy {
         let differs = one.iter().filter(|(name, file)| other.get(*name) != Some(file));
         differs.map(|(name, file)| (name.clone(), file.clone())).collect()
@@ -282,6 +292,8 @@ fn taken(changes: &[KeptChange]) -> Vec<GitTaken> {
             file: file.clone(),
             now: now.clone(),
             wanted: wanted.clone(),
+            bytes_now: None,
+            bytes_wanted: None,
         };
         match &change.renamed_from {
             Some(from) => vec![now(&change.file, &change.after, &None), now(from, &None, &change.before)],
@@ -317,7 +329,7 @@ proptest! {
         let third_copy = copy_of(&repository);
         // What was changed since stays, the rest is as it was.
         let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
-        let report = asker.ask(GitWork::TakeBack { files: taken.clone(), below, own: Vec::new(), kept_first: None });
+        let report = asker.ask(GitWork::TakeBack { files: taken.clone(), below, own: Vec::new(), kept_first: None, bytes_kept: None });
         let GitReport::TakenBack(outcomes) = report else { panic!("{report:?}") };
         let fourth_copy = copy_of(&repository);
         let mut wanted = third_copy.clone();
@@ -327,9 +339,11 @@ proptest! {
             let (now, before) = (third_copy.get(name), first_copy.get(name));
             let may = now == second_copy.get(name) || now == before;
             // Where a folder was is a file now, or the other way round.
-            let is_in_the_way = outcome.as_ref().is_some_and(|why| !why.contains("changed since"));
-            prop_assert!(outcome.is_none() == may || is_in_the_way, "{}: {:?}", name, outcome);
-            if outcome.is_none() {
+            let is_done = matches!(outcome, FileOutcome::Done { .. });
+            let is_in_the_way =
+                matches!(outcome, FileOutcome::Refused(why) if !why.contains("changed since"));
+            prop_assert!(is_done == may || is_in_the_way, "{}: {:?}", name, outcome);
+            if is_done {
                 match before {
                     Some(before) => wanted.insert(name.to_owned(), before.clone()),
                     None => wanted.remove(name),

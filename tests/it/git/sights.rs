@@ -171,6 +171,77 @@ fn what_is_not_committed_is_discarded_and_brought_back() {
     talk.allow(super::CHAT, "t2", &call);
 }
 
+/// Says requests in one write; what is answered, in their order.
+fn at_once(talk: &mut Talk, operations: &[(&str, &str)]) -> Vec<Value> {
+    let numbers = 1000..1000 + operations.len();
+    let requests = numbers.clone().zip(operations).map(|(id, (what, operation))| {
+        let params = json!({ "channel": channel(what), "operationId": operation });
+        json!({ "jsonrpc": "2.0", "id": id, "method": "invokeChangesetOperation", "params": params })
+    });
+    let lines: Vec<String> = requests.map(|request| request.to_string()).collect();
+    talk.process.say(&lines.join("\n"));
+    let mut answers: Vec<Value> = Vec::new();
+    while answers.len() < operations.len() {
+        answers.extend(Some(talk.process.next()).filter(|message| message.get("id").is_some()));
+    }
+    let ids: Vec<usize> =
+        answers.iter().filter_map(|answer| answer["id"].as_u64()?.try_into().ok()).collect();
+    assert_eq!(ids, Vec::from_iter(numbers), "{answers:?}");
+    answers.into_iter().map(|mut answer| answer["result"].take()).collect()
+}
+
+/// Each operation knows what the one before it has done, followed or not, and whether it has ended or not.
+#[test]
+fn operations_that_are_asked_for_at_once_know_of_each_other() {
+    for follows in [false, true] {
+        let repository = Repository::with(&[("a", "1\n")]);
+        let mut talk = begin(&repository);
+        talk.turn("t1", "/say x", || {
+            repository.write("a", "2\n");
+            repository.write("new", "n\n");
+        });
+        for what in ["uncommitted", "session"].into_iter().filter(|_| follows) {
+            talk.changeset(what);
+            talk.follow(&channel(what));
+        }
+        let [discard, restore] = ["discard-changes", "restore-changes"];
+        for what in ["uncommitted", "turn/t1", "session"] {
+            let answers = at_once(&mut talk, &[(what, discard), (what, restore), (what, discard)]);
+            assert_eq!(answers, [json!({}), json!({}), json!({})], "{what}");
+            assert_eq!(repository.git(&["status", "--porcelain"]), "", "{what}");
+            assert_eq!(at_once(&mut talk, &[(what, restore)]), [json!({})], "{what}");
+            assert_eq!(
+                (repository.read("a"), repository.read("new")),
+                ("2\n".into(), "n\n".into()),
+                "{what}"
+            );
+        }
+        let across = [("turn/t1", discard), ("turn/t1", restore), ("session", discard), ("session", restore)];
+        assert_eq!(at_once(&mut talk, &across), [json!({}), json!({}), json!({}), json!({})]);
+        // Of two that take back the same, one has something to do.
+        let answers = at_once(&mut talk, &[("uncommitted", discard), ("uncommitted", discard)]);
+        assert_eq!(answers, [json!({}), Value::Null]);
+    }
+}
+
+/// What is asked for is done when the client says nothing more, and answered.
+#[test]
+fn an_operation_that_waits_is_done_when_its_client_has_nothing_more_to_say() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = begin(&repository);
+    repository.write("a", "2\n");
+    let params = json!({ "channel": channel("uncommitted"), "operationId": "discard-changes" });
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1000, "method": "invokeChangesetOperation", "params": params });
+    talk.process.say(&request.to_string());
+    talk.process.end();
+    let mut lines = std::iter::from_fn(|| talk.process.next_line());
+    assert!(lines.any(|line| line.contains("\"id\":1000") && line.contains("\"result\":{}")));
+    assert_eq!(lines.count(), 0);
+    assert!(talk.process.wait().success());
+    assert_eq!(repository.read("a"), "1\n");
+}
+
 #[test]
 fn turns_are_compared_by_what_was_there_when_they_ended() {
     let repository = Repository::with(&[("a", "1\n")]);

@@ -1,0 +1,86 @@
+//! Files that git changes on their way into the folder and out of it: ends of lines, encodings, and its own keywords.
+//!
+//! What git keeps of such a file need not give its bytes back: one with other ends of lines than it would write is the same to
+//! git.
+//!
+//! Owns: which files these may be, and keeping the bytes of those that git would not give back.
+//! Never: changes a file.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::checkpoints::ref_of;
+use super::index::Scratch;
+use super::program::{GitError, Until};
+use super::repository::Repository;
+
+/// The attributes by which git changes a file; filters do, too, and are off.
+const CHANGING: [&str; 5] = ["text", "eol", "crlf", "ident", "working-tree-encoding"];
+
+/// Which of these files git may change.
+///
+/// # Errors
+/// When git fails.
+pub fn may_change(
+    repository: &Repository,
+    scratch: &Scratch,
+    paths: &[PathBuf],
+    until: Until,
+) -> Result<Vec<PathBuf>, GitError> {
+    if paths.is_empty() || changes_all(repository, until)? {
+        return Ok(paths.to_vec());
+    }
+    let mut asked = Vec::new();
+    for path in paths {
+        asked.extend_from_slice(path.as_os_str().as_bytes());
+        asked.push(0);
+    }
+    let asked = scratch.file("converted", &asked)?;
+    let said = repository.run(["check-attr", "--stdin", "-z"]).with(CHANGING).reads(asked).output(until)?;
+    let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
+    let changing = words.chunks_exact(3).filter(|said| !matches!(said[2], b"unspecified" | b"unset"));
+    let changing: HashSet<&[u8]> = changing.map(|said| said[0]).collect();
+    Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_bytes())).cloned().collect())
+}
+
+/// Whether files are changed of which no attribute says anything.
+fn changes_all(repository: &Repository, until: Until) -> Result<bool, GitError> {
+    match repository.run(["config", "--get", "core.autocrlf"]).line(until) {
+        Ok(value) => Ok(!matches!(&*value.to_ascii_lowercase(), "false" | "no" | "off" | "0")),
+        // It is not said.
+        Err(GitError::Failed { status: Some(1), .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Keeps these bytes as they are; what git calls them.
+///
+/// # Errors
+/// When git fails.
+pub fn keep_bytes(
+    repository: &Repository,
+    scratch: &Scratch,
+    bytes: &[u8],
+    until: Until,
+) -> Result<String, GitError> {
+    let bytes = scratch.file("bytes", bytes)?;
+    repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(bytes).line(until)
+}
+
+/// Has a ref of our own keep all of these.
+///
+/// # Errors
+/// When git fails.
+pub fn keep_all(
+    repository: &Repository,
+    scratch: &Scratch,
+    (keeper, number): (&str, u64),
+    blobs: &[String],
+    until: Until,
+) -> Result<(), GitError> {
+    let entries: String = blobs.iter().map(|blob| format!("100644 blob {blob}\t{blob}\n")).collect();
+    let entries = scratch.file("blobs", entries.as_bytes())?;
+    let tree = repository.run(["mktree"]).reads(entries).line(until)?;
+    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &tree]).output(until).map(drop)
+}

@@ -1,0 +1,147 @@
+//! Completed turns that stand apart from a state or an action while the rest of it is translated.
+//!
+//! Owns: what stands for them meanwhile, and putting them back, each translated when it is written. So nobody holds all the
+//! turns of a long chat at once, in whatever version they are told.
+//! Never: decides what a version says of a turn; that is up to its step.
+
+use bytes::Bytes;
+use memchr::memmem;
+use serde_json::Value;
+
+use crate::host::effects::{Rope, ToldState};
+use crate::state::history::CompletedTurn;
+use crate::versions::chain::Chain;
+use crate::versions::lane::{Found, State};
+use crate::versions::node::{Node, Object};
+use crate::wire::rpc::{sorted, to_json};
+
+/// Turns that stand apart.
+pub(super) struct TurnsApart {
+    /// The way to the version in which they are told.
+    chain: Chain,
+    /// What the words begin with that stand for them.
+    word: String,
+    lists: Vec<ListApart>,
+}
+
+/// Turns of one chat.
+struct ListApart {
+    /// What stands for them; JSON text.
+    word: String,
+    chat: String,
+    turns: Vec<CompletedTurn>,
+}
+
+impl TurnsApart {
+    /// None so far. `others`: all the JSON text that they will stand in, so that nothing in it is taken for them.
+    pub(super) fn new(chain: Chain, others: &[Vec<u8>]) -> Self {
+        let is_said = |word: &String| others.iter().any(|text| memmem::find(text, word.as_bytes()).is_some());
+        let mut words = (0_u64..).map(|number| format!("turns apart {number}"));
+        let word = words.find(|word| !is_said(word)).unwrap_or_default();
+        Self { chain, word, lists: Vec::new() }
+    }
+
+    /// Sets these turns of a chat apart; what stands in their place in a list.
+    pub(super) fn set(&mut self, chat: &str, turns: Vec<CompletedTurn>) -> Option<Value> {
+        if turns.is_empty() {
+            return None;
+        }
+        let word = format!("{}, {}", self.word, self.lists.len());
+        self.lists.push(ListApart { word: format!("\"{word}\""), chat: chat.to_owned(), turns });
+        Some(word.into())
+    }
+
+    /// A state as a value, its completed turns set apart but for the last one: of that the steps may want to know what it
+    /// was about.
+    pub(super) fn state_of(&mut self, mut told: ToldState) -> Object {
+        let mut state = told.to_object();
+        let turns = std::mem::take(&mut told.turns);
+        let last = turns.last().map(|last| Rope::turn(&told.channel, last));
+        let last = last.map(|last| serde_json::from_slice(&last).unwrap_or_default());
+        let earlier = turns.len().saturating_sub(1);
+        let before = self.set(&told.channel, turns.into_iter().take(earlier).collect());
+        let shown: Vec<Value> = before.into_iter().chain(last).collect();
+        if !shown.is_empty() {
+            state.insert("turns".to_owned(), Value::Array(shown));
+        }
+        state
+    }
+
+    /// What is said with a state besides the turns that stand apart.
+    pub(super) fn others_of(found: &Found) -> Vec<u8> {
+        let mut others = to_json(&found.summary);
+        match &found.state {
+            State::Said(state) => others.extend(to_json(state)),
+            State::Meant(told) => {
+                others.extend(to_json(&told.to_object()));
+                let last = told.turns.last().map(|last| Rope::turn(&told.channel, last));
+                others.extend(last.into_iter().flatten());
+            }
+        }
+        others
+    }
+
+    /// A line with its turns put back.
+    pub(super) fn put_back(&self, line: &[u8]) -> Rope {
+        let mut rope = Rope::default();
+        let mut rest = line;
+        loop {
+            let found = self.lists.iter().map(|list| (memmem::find(rest, list.word.as_bytes()), list));
+            let next = found.filter_map(|(at, list)| Some((at?, list))).min_by_key(|(at, _)| *at);
+            let Some((at, list)) = next else { break };
+            rope.text(&rest[..at]);
+            rope.append(Rope::items(&list.chat, list.turns.clone()));
+            rest = &rest[at + list.word.len()..];
+        }
+        rope.text(rest);
+        rope
+    }
+
+    /// A turn's text, translated.
+    pub(super) fn translated(&self, turn: Bytes) -> Bytes {
+        match serde_json::from_slice(&turn) {
+            Ok(Value::Object(mut object)) => {
+                self.chain.node_down(Node::Turn, &mut object);
+                sorted(object).into()
+            }
+            _ => turn,
+        }
+    }
+}
+
+/// A translated line whose turns stand apart.
+pub(super) struct LineApart {
+    pub(super) line: Bytes,
+    pub(super) apart: TurnsApart,
+}
+
+impl LineApart {
+    /// Its text, as a whole.
+    pub(super) fn into_text(self) -> Bytes {
+        let mut whole = Vec::new();
+        self.apart.put_back(&self.line).write(&mut |turn| self.apart.translated(turn), &mut |piece| {
+            whole.extend_from_slice(&piece);
+            true
+        });
+        whole.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::versions::dialect::Dialect;
+
+    #[test]
+    fn what_others_say_is_not_taken_for_turns() {
+        let turn = |id: &str| CompletedTurn::kept(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
+        let others = br#"["turns apart 0","turns apart 0, 0","turns apart 1, 0"]"#.to_vec();
+        let mut apart = TurnsApart::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
+        assert_eq!(apart.set("c", Vec::new()), None);
+        let words = [vec![turn("a"), turn("b")], vec![turn("c")]].map(|turns| apart.set("c", turns).unwrap());
+        let line = to_json(&[&words[1], &serde_json::from_slice(&others).unwrap(), &words[0]]);
+        let text = LineApart { line: line.into(), apart }.into_text();
+        let others = String::from_utf8(others).unwrap();
+        assert_eq!(text, format!(r#"[{{"id":"c"}},{others},{{"id":"a"}},{{"id":"b"}}]"#));
+    }
+}
