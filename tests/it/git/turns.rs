@@ -189,6 +189,37 @@ fn turns_at_the_same_time_in_one_repository_show_what_their_calls_say() {
     assert_eq!(session.len(), 2, "{session:?}");
 }
 
+/// What others do in a repository while a turn waits for its agent, or before it is taken up again, is not that turn's.
+#[test]
+fn what_others_do_before_an_agent_begins_is_not_its_own() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let (other, chat) = ("ahp-session:/2", "ahp-chat://default/YWhwLXNlc3Npb246LzI");
+    let params = json!({
+        "channel": other, "workingDirectories": [uri(&repository.root)], "config": { "openMs": 2000 },
+    });
+    talk.ask("createSession", &params);
+    talk.follow(chat);
+    talk.start(chat, "u1", "/files said=1");
+    talk.turn("t1", "/say x", || repository.write("a", "2\n"));
+    talk.until(chat, |action| action["type"] == "chat/turnComplete");
+    let channel = format!("{other}/changeset/turn/u1");
+    let names = |state: &serde_json::Value| -> Vec<String> {
+        let files = state["files"].as_array().unwrap();
+        files.iter().map(|file| file["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&talk.follow(&channel)), [uri(&repository.path("said"))]);
+    // A turn is taken up again behind another one.
+    let second = "ahp-chat:/second";
+    talk.ask("createChat", &json!({ "channel": SESSION, "chat": second }));
+    talk.start(CHAT, "t2", "/files mine=1\n/error-resumable x\n/files mine=2");
+    talk.until(CHAT, |action| action["type"] == "chat/error");
+    talk.turn_in(second, "t3", "/say x", || repository.write("a", "3\n"));
+    talk.dispatch(CHAT, &json!({ "type": "chat/turnResume", "turnId": "t2" }));
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    assert_eq!(talk.files(&repository, "turn/t2"), [changed("mine", "", "2\n", (1, 0))]);
+}
+
 #[test]
 fn what_is_too_large_is_told_by_its_name() {
     let repository = Repository::with(&[("a", "1\n")]);
