@@ -20,9 +20,10 @@ test-versions: ## the official crates of every released version judge the host: 
 			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET) || failed=1; \
 	done; exit $$failed
 
-soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS (500), from the seed CRASH_SEED (the clock's); and 100,000 random changes of files: FILE_CASES schedules (3600)
+soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS (500), from the seed CRASH_SEED (the clock's); and 100,000 random changes of files: FILE_CASES schedules (3600); and TERMINAL_BYTES through a terminal (256000000) and TERMINAL_RESIZES of one in each shell (10000)
 	CRASH_KILLS=$${CRASH_KILLS:-5000} ACP_CRASH_KILLS=$${ACP_CRASH_KILLS:-500} $(CARGO) test --test it crash -- --nocapture
 	FILE_CASES=$${FILE_CASES:-3600} $(CARGO) test --lib files::tests::model
+	TERMINAL_BYTES=$${TERMINAL_BYTES:-256000000} TERMINAL_RESIZES=$${TERMINAL_RESIZES:-10000} $(CARGO) test --test it process::programs
 
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --check

@@ -31,9 +31,13 @@ use crate::state::history::CompletedTurn;
 use crate::wire::escapes::plain_text;
 use crate::wire::terminals::{terminal_uri, COMMAND_PREFIX};
 use crate::wire::text;
+use crate::wire::tool_calls::tool_call_id;
 
 /// The tool that runs commands, as clients are told it.
 const TOOL: &str = "terminal";
+
+/// What the id of a call begins with that shows a command.
+const CALL: &str = "command-";
 
 /// What clients that follow VS Code know such a tool by.
 const TOOL_KIND: &str = "toolKind";
@@ -68,7 +72,7 @@ impl Ran {
     /// What an agent is told.
     fn told(&self) -> String {
         let Self { line, printed, end } = self;
-        let fence = text::fence(printed);
+        let fence = text::fence(&format!("{line}\n{printed}"));
         format!("The user ran this command, which {end}:\n{fence}\n{line}\n{fence}\nIt printed:\n{fence}\n{printed}\n{fence}\n")
     }
 }
@@ -78,6 +82,19 @@ impl Host {
     pub(super) fn command_in<'a>(&self, message: &'a str) -> Option<&'a str> {
         let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| self.config.limits.ptys > 0);
         line.map(str::trim)
+    }
+
+    /// Whether the turn that a process before this one has begun in a chat is a command: it is one where such messages are
+    /// commands, and it was one where a call of it says so.
+    pub(super) fn had_command_run(&self, chat: &Chat) -> bool {
+        let Some(turn) = &chat.conversation.state().active_turn else { return false };
+        let is_of_command = |part: &ResponsePart| match part {
+            ResponsePart::ToolCall(part) => tool_call_id(&part.tool_call).starts_with(CALL),
+            _ => false,
+        };
+        let message = &turn.message.text;
+        self.command_in(message).is_some()
+            || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
     }
 
     /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is there.
@@ -94,7 +111,7 @@ impl Host {
             run.phase = RunPhase::Command;
         }
         self.note_overlaps(key, true);
-        let id = format!("command-{}", self.fresh_key());
+        let id = format!("{CALL}{}", self.fresh_key());
         self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
         true
     }
@@ -256,6 +273,10 @@ impl Host {
             bytes += told.len();
             if bytes > TOLD_TO_AGENT_BYTES_MAX {
                 cut = true;
+                // Of one that takes more than there is, the end is told.
+                if newest_first.is_empty() {
+                    newest_first.push(text::last_bytes(&told, TOLD_TO_AGENT_BYTES_MAX).to_owned());
+                }
                 break;
             }
             newest_first.push(told);

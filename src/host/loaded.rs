@@ -23,7 +23,6 @@ use super::turns::Ending;
 use super::{ChatKey, Host, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
-use crate::wire::terminals::COMMAND_PREFIX;
 
 /// How long after an interrupted turn was ended, safely, the process still being there counts.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
@@ -175,9 +174,9 @@ impl Host {
     /// it is given up, if that is not none.
     fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
         let run = self.fresh_run();
+        let is_command = self.channels.chats.known(key).is_some_and(|chat| self.had_command_run(chat));
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
-        let is_command = turn.message.text.starts_with(COMMAND_PREFIX);
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
         let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
         run.phase = RunPhase::Over;

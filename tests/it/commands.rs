@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
     ChatKey, Command, ConnectionId, Event, Frame, Input, Output, PtyCommand, PtyEvent, RunId, TerminalKey,
-    Timer, TurnEnd, TurnEvent,
+    Timer, Transcript, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::host::limits::Limits;
+use ahp_sidecar::host::LoadedSession;
+use ahp_sidecar::wire::terminals::{OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_MAX};
 use serde_json::{json, Value};
 
-use crate::support::core::{opened, said, Core, CHAT, SESSION};
+use crate::support::core::{opened, said, saved, Core, CHAT, SESSION};
 
 const CLIENT: ConnectionId = ConnectionId(1);
 
@@ -97,6 +99,30 @@ impl World {
             },
             _ => None,
         })
+    }
+
+    /// What its agent is told of commands with its next message.
+    fn told_of_commands(&mut self) -> Vec<Transcript> {
+        self.actions();
+        self.start("told", "go on");
+        let attached = self.outputs.iter().find_map(|output| match output {
+            Output::Agent(_, command) => match &**command {
+                Command::StartTurn { attached, .. } => Some(attached.clone()),
+                _ => None,
+            },
+            _ => None,
+        });
+        attached.expect("its agent was told to start")
+    }
+
+    /// A command is run that prints this and ends well; what its call says.
+    fn ran(&mut self, turn: &str, line: &str, printed: &str) -> Value {
+        self.actions();
+        self.start(turn, line);
+        let (key, _) = self.started().unwrap();
+        self.pty(key, PtyEvent::Data(printed.to_owned()));
+        self.pty(key, PtyEvent::Exited(Some(0)));
+        self.result().1["content"].take()
     }
 
     fn ended_a_program(&self) -> bool {
@@ -249,4 +275,110 @@ fn a_command_is_run_where_there_is_room_and_only_where_it_may_be() {
     world.start("t1", "!ls");
     assert_eq!(world.started(), None);
     assert_eq!(world.told_agent().unwrap().1, "!ls");
+}
+
+/// So much of what a command has printed stands in its call as text, and so much its agent is told of all of them.
+const TEXT_BYTES: usize = 16 << 10;
+const TOLD_BYTES: usize = 64 << 10;
+
+#[test]
+fn the_latest_of_what_a_command_has_printed_stands_in_its_call() {
+    let left_out = "(What came before is left out.)\n";
+    for (bytes, is_cut) in [(TEXT_BYTES - 1, false), (TEXT_BYTES, false), (TEXT_BYTES + 1, true)] {
+        let content = World::new(Limits::default()).ran("t", "!a", &format!("{}y", "x".repeat(bytes - 1)));
+        let text = content[1]["text"].as_str().unwrap();
+        let latest = text.strip_prefix(left_out).unwrap_or(text);
+        assert_eq!((latest.len(), latest.len() < text.len()), (bytes.min(TEXT_BYTES), is_cut), "{bytes}");
+        assert!(latest.ends_with("xy"));
+    }
+    // Nor is it all where its terminal has forgotten the beginning.
+    let colours = "\x1b[0m".repeat(SCROLLBACK_BYTES_MAX / 4 + 1);
+    let content = World::new(Limits::default()).ran("t", "!a", &format!("lost{colours}end"));
+    assert_eq!(content[1]["text"], format!("{left_out}end"));
+    for (bytes, is_cut) in
+        [(OUTPUT_BYTES_KEPT - 1, false), (OUTPUT_BYTES_KEPT, false), (OUTPUT_BYTES_KEPT + 1, true)]
+    {
+        let content = World::new(Limits::default()).ran("t", "!a", &"x".repeat(bytes));
+        let result = &content[0]["result"];
+        assert_eq!(result["preview"].as_str().unwrap().len(), bytes.min(OUTPUT_BYTES_KEPT));
+        assert_eq!(result["truncated"] == true, is_cut, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn an_agent_is_told_of_the_latest_commands_as_far_as_there_is_room() {
+    let told = |outputs: &[usize]| {
+        let mut world = World::new(Limits::default());
+        for (at, bytes) in outputs.iter().enumerate() {
+            world.ran(&format!("t{at}"), "!a", &format!("{at}{}", "x".repeat(bytes - 1)));
+        }
+        let mut told = world.told_of_commands();
+        assert!(told.len() <= 1, "{told:?}");
+        told.pop().expect("something is told")
+    };
+    let around = told(&[1]).text.len() - 1;
+    let later = [16_000; 4];
+    let first = TOLD_BYTES - 4 * (around + 16_000) - around;
+    for (first, is_cut) in [(first - 1, false), (first, false), (first + 1, true)] {
+        let all = told(&[&[first][..], &later].concat());
+        assert_eq!((all.cut, all.text.contains("\n0x")), (is_cut, !is_cut), "{first}");
+        assert!(all.text.len() <= TOLD_BYTES && (1..=4).all(|at| all.text.contains(&format!("\n{at}x"))));
+    }
+}
+
+#[test]
+fn an_agent_is_told_of_a_command_that_takes_all_the_room() {
+    // What is printed is fenced with more backticks than it has, on both of its sides and those of the line.
+    for (line, printed) in [
+        ("!a".to_owned(), "`".repeat(TEXT_BYTES)),
+        (format!("!{}", "x".repeat(2 * TOLD_BYTES)), "end".to_owned()),
+    ] {
+        let mut world = World::new(Limits::default());
+        world.ran("t1", "!before", "lost");
+        world.ran("t2", &line, &printed);
+        let told = world.told_of_commands();
+        assert_eq!((told.len(), told[0].text.len(), told[0].cut), (1, TOLD_BYTES, true));
+        assert!(!told[0].text.contains("before"));
+    }
+    // Nothing in the line ends what sets it apart.
+    let mut world = World::new(Limits::default());
+    world.ran("t1", "!echo '````'", "x");
+    let told = world.told_of_commands().remove(0).text;
+    assert!(told.contains("\n`````\necho '````'\n`````\n"), "{told}");
+}
+
+#[test]
+fn a_command_that_the_end_of_the_host_has_interrupted_is_not_taken_up_again() {
+    let (with, without) = (Limits::default(), Limits { ptys: 0, ..Limits::default() });
+    for (text, before, after, is_command) in [
+        ("!rm x", with, with, true),
+        ("!rm x", with, without, true),
+        ("!rm x", without, without, false),
+        ("remove x", with, with, false),
+    ] {
+        let mut world = World::new(before);
+        world.start("t", text);
+        assert_eq!(world.started().is_some(), is_command);
+        let saved = saved(&world.outputs);
+        let mut core = Core::limited(after);
+        let loaded = LoadedSession::of(saved, &after);
+        core.feed(Input::Restored(Box::new(loaded)));
+        let mut after = World { core, outputs: Vec::new(), chat: world.chat, requests: 0 };
+        after.feed(Input::Opened { connection: CLIENT, default_directory: None });
+        let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
+        after.ask("initialize", hello);
+        after.outputs.clear();
+        after.ask("subscribe", json!({ "channel": CHAT }));
+        let answer = after.outputs.iter().find_map(|output| match output {
+            Output::Frame(_, Frame::Result { result, .. }) => serde_json::from_slice::<Value>(result).ok(),
+            _ => None,
+        });
+        let mut state = answer.expect("an answer")["snapshot"]["state"].take();
+        let part = state["turns"][0]["responseParts"].as_array_mut().unwrap().pop().unwrap();
+        assert_eq!(part["error"]["errorType"], "interrupted");
+        assert_eq!(part["resumable"], !is_command, "{part}");
+        // A client that asks all the same is refused, and nothing runs.
+        after.dispatch(json!({ "type": "chat/turnResume", "turnId": "t" }));
+        assert_eq!(after.started(), None);
+    }
 }

@@ -5,14 +5,14 @@
 //! Never: uses the limits of a real host, which are large.
 
 use ahp_sidecar::host::effects::{
-    ChatKey, ChatRow, Command, ConnectionId, Event, Frame, Input, Output, Record, RunId, SavedChat,
-    SavedSession, TextKind, TurnEnd, TurnEvent,
+    ChatKey, ChatRow, Command, ConnectionId, Event, Frame, Input, Output, RunId, SavedChat, TextKind,
+    TurnEnd, TurnEvent,
 };
 use ahp_sidecar::host::limits::{Limits, Sieve};
 use ahp_sidecar::host::LoadedSession;
 use serde_json::{json, Value};
 
-use crate::support::core::{opened, said, Core, CHAT, SESSION};
+use crate::support::core::{opened, said, saved, Core, CHAT, SESSION};
 
 const CLIENT: ConnectionId = ConnectionId(1);
 
@@ -100,30 +100,6 @@ impl World {
 
     fn last_turn(&mut self) -> Value {
         self.state(CHAT)["turns"].as_array_mut().unwrap().pop().unwrap()
-    }
-
-    /// What a store has of the session and its chat.
-    fn saved(&self) -> SavedSession {
-        let (mut session, mut chat, mut turns, mut actions) = (None, None, Vec::new(), Vec::new());
-        for output in &self.outputs {
-            match output {
-                Output::Record(Record::Session(row)) => session = Some(row.clone()),
-                Output::Record(Record::Chat(row)) => {
-                    actions.clear();
-                    chat = Some(row.clone());
-                }
-                Output::Record(Record::Turn(_, _, turn)) => turns.push(turn.clone()),
-                Output::Record(Record::Action(channel, line)) if channel.chat().is_some() => {
-                    actions.push(line.clone());
-                }
-                _ => {}
-            }
-        }
-        let row = chat.unwrap();
-        actions.retain(|line| line.server_seq > row.as_of);
-        let actions = actions.into_iter().map(|line| line.line).collect();
-        let chats = vec![SavedChat { row, turns, actions, sifted: false, progress: None }];
-        SavedSession { row: session.unwrap(), chats, deaths: 0 }
     }
 }
 
@@ -220,7 +196,7 @@ fn a_turn_that_a_store_brings_back_is_cut_where_it_is_too_large_and_whole_where_
     speak(&mut world, run);
     let parts = world.state(CHAT)["activeTurn"]["responseParts"].take();
     let bytes = parts.as_array().unwrap().iter().map(|part| part.to_string().len()).sum::<usize>();
-    let saved = world.saved();
+    let saved = saved(&world.outputs);
     assert!(saved.chats[0].actions.len() > 3, "most of it is in actions");
 
     for over in [false, true] {
@@ -250,7 +226,7 @@ fn a_row_that_is_too_large_alone_is_cut_and_what_is_besides_the_turn_is_kept() {
     world.text(run, "y");
     let draft = json!({ "text": "a draft", "origin": { "kind": "user" } });
     assert_eq!(world.dispatch(CHAT, json!({ "type": "chat/draftChanged", "draft": draft })), None);
-    let saved = world.saved();
+    let saved = saved(&world.outputs);
     assert!(saved.chats[0].row.body.len() > 2 << 20, "the row knows of the text");
     assert_eq!(saved.chats[0].actions.len(), 2);
 
@@ -284,7 +260,7 @@ fn of_what_follows_a_row_that_is_too_large_only_what_is_besides_the_turn_is_read
         ),
         None
     );
-    let saved = world.saved();
+    let saved = saved(&world.outputs);
     let SavedChat { row, actions, .. } = &saved.chats[0];
     let admitted = |row: &ChatRow, limits: Limits| {
         let mut sieve = Sieve::new(limits);

@@ -7,12 +7,13 @@ use ahp_sidecar::host::effects::{
     ConnectionId, Frame, Input, Output, PtyCommand, PtyEvent, Record, TerminalKey, Timer,
 };
 use ahp_sidecar::host::limits::Limits;
+use ahp_sidecar::wire::terminals::{SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX};
 use ahp_types::state::{TerminalContentPart, TerminalState};
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use crate::support::core::{said, Core, CHAT, SESSION};
-use crate::support::mirrors::{terminal_in, TerminalMirror};
+use crate::support::mirrors::{terminal_in, text_of_terminal, TerminalMirror};
 
 const A: ConnectionId = ConnectionId(1);
 const B: ConnectionId = ConnectionId(2);
@@ -241,6 +242,80 @@ fn as_many_programs_run_as_may() {
     assert_eq!(world.create(B, of_client("y:/2", "b")), Err(-32602), "of all");
     world.pty(keys[0], PtyEvent::Exited(None));
     world.create(A, of_a("x:/8")).unwrap();
+}
+
+#[test]
+fn a_host_has_thirty_two_programs_and_no_more() {
+    let mut world = World::new();
+    let mut create = |client: u32, number: u32| {
+        let name = format!("client-{client}");
+        if number == 0 {
+            world.arrive(ConnectionId(10 + client), &name);
+        }
+        let uri = format!("x:/{client}/{number}");
+        world.create(ConnectionId(10 + client), of_client(&uri, &name))
+    };
+    for (client, number) in (0..4).flat_map(|client| (0..8).map(move |number| (client, number))) {
+        create(client, number).unwrap();
+    }
+    assert_eq!(create(4, 0), Err(-32602));
+}
+
+#[test]
+fn a_screen_has_between_one_and_a_thousand_columns_and_rows() {
+    let sizes = [(0, false), (1, true), (2, true), (999, true), (1000, true), (1001, false)];
+    let both = sizes.iter().flat_map(|size| [(size.0, 24, size.1), (80, size.0, size.1)]);
+    for (cols, rows, fits) in both {
+        let mut world = World::new();
+        let made = world.create(A, with(with(of_a("x:/1"), "cols", json!(cols)), "rows", json!(rows)));
+        assert_eq!(made.is_ok(), fits, "made with {cols}x{rows}");
+        world.created();
+        let refused = world.act(A, json!({ "type": "terminal/resized", "cols": cols, "rows": rows }));
+        assert_eq!(refused.is_none(), fits, "{cols}x{rows}: {refused:?}");
+        let (cols, rows) = if fits { (cols, rows) } else { (80, 24) };
+        let fresh = world.fresh();
+        assert_eq!((fresh.cols, fresh.rows), (Some(cols), Some(rows)));
+    }
+}
+
+#[test]
+fn a_title_has_at_most_so_many_bytes_whoever_gives_it() {
+    let ä = "ä".repeat(511);
+    for (title, fits) in [(format!("{ä}a"), true), (format!("{ä}ä"), true), (format!("{ä}äa"), false)] {
+        let mut world = World::new();
+        assert_eq!(world.create(A, with(of_a("x:/1"), "name", json!(title))).is_ok(), fits);
+        world.created();
+        let refused = world.act(A, json!({ "type": "terminal/titleChanged", "title": title }));
+        assert_eq!(refused.is_none(), fits, "{} bytes: {refused:?}", title.len());
+    }
+    // A shell is called by the name of its file, which may be longer than that.
+    let mut world = World::new();
+    world.lines();
+    world.say(A, "createTerminal", of_a(TERMINAL));
+    let key = world.timers().first().map(|(timer, _)| *timer);
+    let Some(Timer::Terminal(key, _)) = key else { panic!("it is not started") };
+    world.pty(key, PtyEvent::Started { program: format!("{ä}äa") });
+    assert_eq!(world.fresh().title, format!("{ä}ä"));
+}
+
+#[test]
+fn what_a_shell_has_shown_is_kept_up_to_a_limit_and_cut_only_past_it() {
+    let mut world = World::new();
+    let key = world.created();
+    let line = format!("{}\r\n", "x".repeat(62));
+    let before = line.repeat(SCROLLBACK_BYTES_MAX / line.len() - 1);
+    world.pty(key, PtyEvent::Data(before));
+    world.pty(key, PtyEvent::Data("y".repeat(line.len() - 1)));
+    assert_eq!(text_of_terminal(&world.fresh()).len(), SCROLLBACK_BYTES_MAX - 1);
+    world.pty(key, PtyEvent::Data("z".to_owned()));
+    assert_eq!(text_of_terminal(&world.fresh()).len(), SCROLLBACK_BYTES_MAX);
+    world.pty(key, PtyEvent::Data("!".to_owned()));
+    let text = text_of_terminal(&world.fresh());
+    assert!(text.len() <= SCROLLBACK_BYTES_CUT && text.len() > SCROLLBACK_BYTES_CUT - line.len());
+    assert!(text.starts_with(&line) && text.ends_with("yz!"));
+    // As much stays when the shell has ended.
+    world.pty(key, PtyEvent::Exited(Some(0)));
+    assert_eq!(text_of_terminal(&world.fresh()), text);
 }
 
 #[test]

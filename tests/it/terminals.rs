@@ -239,6 +239,23 @@ fn what_is_too_much_is_cut_at_its_beginning() {
 }
 
 #[test]
+fn so_much_is_kept_of_a_command_that_has_ended_and_more_is_cut() {
+    for (bytes, is_cut) in
+        [(OUTPUT_BYTES_KEPT - 1, false), (OUTPUT_BYTES_KEPT, false), (OUTPUT_BYTES_KEPT + 1, true)]
+    {
+        let (mut world, uri) = World::new();
+        world.data("x".repeat(bytes));
+        assert_eq!(text_of_terminal(&world.follow(&uri)).len(), bytes);
+        world.print(TerminalEvent::Exited(Some(0)));
+        assert_eq!(text_of_terminal(&world.follow(&uri)).len(), bytes.min(OUTPUT_BYTES_KEPT));
+        world.done();
+        let result = world.told("chat/toolCallComplete")["result"]["content"][0]["result"].clone();
+        assert_eq!(result["preview"].as_str().unwrap().len(), bytes.min(OUTPUT_BYTES_KEPT));
+        assert_eq!(result["truncated"] == true, is_cut, "{bytes} bytes");
+    }
+}
+
+#[test]
 fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
     let (mut world, uri) = World::new();
     world.data("done");

@@ -31,8 +31,9 @@ const WORD: &str = "AHP_SIDECAR_SHELL_WORD";
 const USERS_ZDOTDIR: &str = "AHP_SIDECAR_ZDOTDIR";
 const IS_LOGIN: &str = "AHP_SIDECAR_LOGIN";
 
-/// The longest line that is told, in bytes.
-const LINE_BYTES_MAX: usize = 16 << 10;
+/// The longest line that is told, in bytes. The scripts say no more characters of one: a character takes up to four bytes there,
+/// also escaped, and a sequence is not waited for that is longer than 64 KiB.
+const LINE_BYTES_MAX: usize = 16_000;
 
 /// How a shell is started so that it tells of its commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,6 +219,7 @@ mod tests {
         assert_eq!(bash.environment[0], (WORD, "w".to_owned()));
         for (_, script) in SCRIPTS {
             assert!(script.contains(WORD), "each is told the word");
+            assert!(script.contains(&LINE_BYTES_MAX.to_string()), "each knows how long a line may be");
         }
     }
 

@@ -254,6 +254,29 @@ mod tests {
     }
 
     #[test]
+    fn a_title_that_is_too_long_is_cut() {
+        for (bytes, told) in
+            [(TITLE_BYTES_MAX - 1, 1023), (TITLE_BYTES_MAX, 1024), (TITLE_BYTES_MAX + 1, 1024)]
+        {
+            let mut listener = PtyListener::new(SIZE, None);
+            listener.hear(format!("\x1b]0;{}\x07", "x".repeat(bytes)).as_bytes());
+            assert_eq!(listener.take_title().map(|title| title.len()), Some(told), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_told_with_its_beginning() {
+        for (bytes, told) in [(15_999, 15_999), (16_000, 16_000), (16_001, 16_000)] {
+            // Most of it escaped, as the scripts do.
+            let line = format!("x{}", "\\x3b".repeat(bytes - 1));
+            let said = format!("\x1b]633;E;{line};{}\x07\x1b]633;C;{0}\x07", "w".repeat(32));
+            let (heard, _) = heard(Some(&"w".repeat(32)), said.as_bytes(), 4096);
+            let begun = PtySaying::Said(PtyEvent::CommandBegun(format!("x{}", ";".repeat(told - 1))));
+            assert_eq!(heard.last(), Some(&begun), "{bytes}");
+        }
+    }
+
+    #[test]
     fn commands_are_told_apart_by_a_shell_that_knows_the_word() {
         let printed = b"\x1b]633;A;w\x07$ ls\r\n\x1b]633;E;ls \\x3b\\x0a\\\\;w\x07\x1b]633;C;w\x07a\x1b]633;D;0\x07\x1b]633;C\x07\
             \x1b]633;D;2;w\x07\x1b]633;P;Cwd=/x \\x3b;w\x07$ \x1b]133;C\x07";

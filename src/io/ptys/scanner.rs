@@ -288,6 +288,14 @@ mod tests {
         assert_eq!(scanned(&[of(STRING_BYTES_MAX).as_bytes()])[0].0, 'o');
         assert_eq!(scanned(&[of(STRING_BYTES_MAX + 1).as_bytes()])[0].0, 'o', "its end is not counted");
         assert_eq!(scanned(&[of(STRING_BYTES_MAX + 2).as_bytes()])[0].0, 'x');
+        // The last of its bytes counts here: it may be any of many.
+        let of = |bytes: usize| format!("\x1b[{}m", "1".repeat(bytes - 3));
+        for (bytes, kind) in [(SEQUENCE_BYTES_MAX - 1, 's'), (SEQUENCE_BYTES_MAX, 's')] {
+            assert_eq!(scanned(&[of(bytes).as_bytes()])[0].0, kind, "{bytes}");
+        }
+        let longer = of(SEQUENCE_BYTES_MAX + 2);
+        let (held, rest) = longer.split_at(SEQUENCE_BYTES_MAX + 1);
+        assert_eq!(scanned(&[longer.as_bytes()]), [('x', held.to_owned()), ('t', rest.to_owned())]);
     }
 
     proptest! {

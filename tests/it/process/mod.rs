@@ -12,10 +12,11 @@ mod command_line;
 mod descriptors;
 mod end_of_input;
 mod parent;
+mod programs;
 mod reader;
-#[cfg(target_os = "linux")]
 mod shells;
 mod signals;
+mod terminal;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -4,153 +4,10 @@
 //! Never: depends on how what is printed is cut into actions.
 
 use std::fs;
-use std::io::Write;
-use std::path::Path;
-use std::time::Instant;
 
 use serde_json::{json, Value};
 
-use crate::guard::{bearers, COOKIE};
-use crate::support::{sidecar_on, Process, HUNG, NO_HOME};
-
-const TERMINAL: &str = "agenthost-terminal:///one";
-
-/// A host, and what it has told of a terminal.
-struct Shell {
-    process: Process,
-    cookie: String,
-    shown: String,
-    /// How its shell has ended: the code, if there is one.
-    exited: Option<Option<i64>>,
-    requests: u64,
-    /// What else was told of the terminal, in its order.
-    told: Vec<Value>,
-}
-
-impl Shell {
-    /// A shell in a terminal of this size, which a client follows.
-    fn start(folder: &Path, cookie: &str) -> Self {
-        Self::start_as(folder, cookie, Path::new("/bin/sh"), Path::new(NO_HOME))
-    }
-
-    /// The same with this shell, whose user has this home.
-    fn start_as(folder: &Path, cookie: &str, shell: &Path, home: &Path) -> Self {
-        let mut command = sidecar_on(folder);
-        command.env("SHELL", shell).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("PS1", "$ ").env(COOKIE, cookie).env("HOME", home).env("LC_ALL", "C.UTF-8");
-        let process = Process::spawn(command);
-        let (cookie, shown) = (cookie.to_owned(), String::new());
-        Self { process, cookie, shown, exited: None, requests: 0, told: Vec::new() }
-    }
-
-    fn opened(folder: &Path, cookie: &str) -> Self {
-        Self::start(folder, cookie).open("sh")
-    }
-
-    fn open(mut self, title: &str) -> Self {
-        let shell = &mut self;
-        let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"],
-            "initialSubscriptions": ["ahp-root://"] });
-        shell.ask("initialize", hello);
-        let claim = json!({ "kind": "client", "clientId": "me" });
-        let params =
-            json!({ "channel": TERMINAL, "claim": claim, "cwd": "file:///", "cols": 33, "rows": 22 });
-        assert_eq!(shell.ask("createTerminal", params)["result"], Value::Null);
-        let state = shell.ask("subscribe", json!({ "channel": TERMINAL }));
-        let state = &state["result"]["snapshot"]["state"];
-        assert_eq!(state["isPty"], true, "{state}");
-        // By then its first line of input may have called it otherwise.
-        assert!(state["title"].as_str().is_some_and(|it| !title.is_empty() && !it.is_empty()), "{state}");
-        if state["supportsCommandDetection"] == true {
-            shell.told.push(json!({ "type": "terminal/commandDetectionAvailable" }));
-        }
-        let parts = state["content"].as_array().unwrap();
-        shell.shown = parts.iter().map(|part| part["value"].as_str().unwrap()).collect();
-        self
-    }
-
-    fn hear(&mut self) -> Value {
-        let line = self.process.next();
-        if line["params"]["channel"] == TERMINAL {
-            let action = &line["params"]["action"];
-            match action["type"].as_str() {
-                Some("terminal/data") => self.shown.push_str(action["data"].as_str().unwrap()),
-                Some("terminal/exited") => self.exited = Some(action["exitCode"].as_i64()),
-                Some(_) => self.told.push(action.clone()),
-                None => {}
-            }
-        }
-        line
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.requests += 1;
-        let id = self.requests;
-        let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        self.process.say(&line.to_string());
-        loop {
-            let line = self.hear();
-            if line["id"] == id {
-                return line;
-            }
-        }
-    }
-
-    fn act(&mut self, action: Value) {
-        let params = json!({ "channel": TERMINAL, "clientSeq": 1, "action": action });
-        let line = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params });
-        self.process.say(&line.to_string());
-    }
-
-    fn input(&mut self, text: &str) {
-        self.act(json!({ "type": "terminal/input", "data": text }));
-    }
-
-    fn until_shown(&mut self, text: &str) {
-        while !self.shown.contains(text) {
-            self.hear();
-        }
-    }
-
-    /// Waits until this was told of the terminal.
-    fn until_told(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
-        loop {
-            if let Some(told) = self.told.iter().find(|told| is_it(told)) {
-                return told.clone();
-            }
-            self.hear();
-        }
-    }
-
-    /// Types a line, and waits until its shell has told that it is done: the line that was told, the exit code, and what was
-    /// shown in between.
-    fn run(&mut self, line: &str) -> (String, Option<i64>, String) {
-        let (told, shown) = (self.told.len(), self.shown.len());
-        self.input(&format!("{line}\r"));
-        let is = |told: &Value, name: &str| told["type"] == format!("terminal/{name}");
-        while !self.told[told..].iter().any(|it| is(it, "commandFinished")) {
-            self.hear();
-        }
-        let find =
-            |name: &str| self.told[told..].iter().find(|it| is(it, name)).unwrap_or_else(|| panic!("{line}"));
-        let (executed, finished) = (find("commandExecuted"), find("commandFinished"));
-        assert_eq!(executed["commandId"], finished["commandId"]);
-        let line = executed["commandLine"].as_str().unwrap().to_owned();
-        (line, finished["exitCode"].as_i64(), self.shown[shown..].to_owned())
-    }
-
-    fn wait_until_nobody_is_left(&self) {
-        let start = Instant::now();
-        loop {
-            let left = bearers(&self.cookie);
-            if left.is_empty() {
-                return;
-            }
-            assert!(start.elapsed() < HUNG, "{left:?}");
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-    }
-}
+use super::terminal::{installed, make_home, Shell, TERMINAL};
 
 #[test]
 fn a_shell_runs_in_a_terminal_until_it_ends() {
@@ -169,16 +26,9 @@ fn a_shell_runs_in_a_terminal_until_it_ends() {
     assert!((1..20_000).all(|number| lines.next() == Some(&format!("line {number}"))));
     // What a shell leaves running ends with it, also what has left its session.
     shell.input("setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & exit 3\n");
-    while shell.exited.is_none() {
-        shell.hear();
-    }
-    assert_eq!(shell.exited, Some(Some(3)));
-    let start = Instant::now();
-    while bearers(&shell.cookie).len() > 1 {
-        assert!(start.elapsed() < HUNG, "{:?}", bearers(&shell.cookie));
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    assert_eq!(shell.ask("disposeTerminal", json!({ "channel": TERMINAL }))["result"], Value::Null);
+    assert_eq!(shell.until_exited(), Some(3));
+    shell.wait_until_left(1);
+    shell.dispose();
     shell.process.end();
     shell.process.rest();
     assert_eq!(shell.process.wait().code(), Some(0));
@@ -197,7 +47,7 @@ fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kep
     }
     shell.process.child.kill().unwrap();
     shell.process.wait();
-    shell.wait_until_nobody_is_left();
+    shell.wait_until_left(0);
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let path = entry.unwrap().path();
         let kept = if path.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
@@ -212,17 +62,6 @@ fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kep
     assert_eq!((&result["type"], &result["missing"]), (&json!("replay"), &json!([TERMINAL])), "{result}");
     let last = result["actions"].as_array().unwrap().last().unwrap();
     assert_eq!(last["action"], json!({ "type": "root/terminalsChanged", "terminals": [] }));
-}
-
-/// A shell of this name, where it is installed; else a word of that on stderr.
-fn installed(name: &str) -> Option<&'static Path> {
-    let known = fs::read_to_string("/etc/shells").unwrap_or_default();
-    let found = known.lines().find(|line| line.rsplit('/').next() == Some(name) && Path::new(line).exists());
-    if found.is_none() {
-        let skipped = format!("{name} is not installed here: what it does is not tried\n");
-        std::io::stderr().write_all(skipped.as_bytes()).unwrap();
-    }
-    found.map(|path| Path::new(Box::leak(path.to_owned().into_boxed_str())))
 }
 
 #[test]
@@ -260,7 +99,7 @@ fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rc = "PS1='<mine> '\nPROMPT_COMMAND='echo prompted $?'\nPS0='zero '\nalias hi='echo hello'\n[ -n \"$AHP_SIDECAR_SHELL_WORD\" ] && echo 'it leaks'\n";
     fs::write(home.path().join(".bashrc"), rc).unwrap();
-    let mut shell = Shell::start_as(folder.path(), "bash-tells", bash, home.path()).open("bash");
+    let mut shell = Shell::start_as(folder.path(), "bash-tells", bash, home.path()).open();
     shell.until_shown("<mine> ");
     shell.until_told(|told| told["type"] == "terminal/commandDetectionAvailable");
     let (line, code, shown) = shell.run("hi; false");
@@ -301,9 +140,7 @@ fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
     assert!(!shown.contains("633"), "{shown:?}");
     assert!(!shell.shown.contains("it leaks") && !shell.shown.contains("\x1b]633"), "{:?}", shell.shown);
     shell.input("exit 3\r");
-    while shell.exited.is_none() {
-        shell.hear();
-    }
+    shell.until_exited();
     let last = shell.told.last().unwrap();
     assert_eq!((&last["type"], last.get("exitCode")), (&json!("terminal/commandFinished"), None));
 }
@@ -315,7 +152,7 @@ fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
     fs::write(home.path().join(".zshenv"), "FROM_ENV=1\n").unwrap();
     let rc = "PS1='<mine> '\nunsetopt zle prompt_sp\nprecmd() { echo prompted $? $FROM_ENV }\nalias hi='echo hello'\n";
     fs::write(home.path().join(".zshrc"), rc).unwrap();
-    let mut shell = Shell::start_as(folder.path(), "zsh-tells", zsh, home.path()).open("zsh");
+    let mut shell = Shell::start_as(folder.path(), "zsh-tells", zsh, home.path()).open();
     shell.until_shown("<mine> ");
     let (line, code, shown) = shell.run("hi; false");
     assert_eq!((line.as_str(), code), ("hi; false", Some(1)));
@@ -341,7 +178,7 @@ fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
         "function fish_prompt; echo '<mine> '; end\nalias hi='echo hello'\n",
     )
     .unwrap();
-    let mut shell = Shell::start_as(folder.path(), "fish-tells", fish, home.path()).open("fish");
+    let mut shell = Shell::start_as(folder.path(), "fish-tells", fish, home.path()).open();
     shell.until_shown("<mine> ");
     let (line, code, shown) = shell.run("hi; false");
     assert_eq!((line.as_str(), code), ("hi; false", Some(1)), "{shown:?}");
@@ -350,4 +187,21 @@ fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
     shell.until_told(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
     assert!(!shell.shown.contains("\x1b]633"));
+}
+
+#[test]
+fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
+    for name in ["bash", "zsh", "fish"] {
+        let Some(path) = installed(name) else { continue };
+        let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        make_home(home.path());
+        let mut shell = Shell::start_as(folder.path(), "a-long-line", path, home.path()).open();
+        // Before that the system reads the line, which has no room for it; then it is pasted, which no shell is slow with.
+        shell.until_prompted();
+        // Each of its characters is one that would end the sequence in which it is told.
+        let line = format!(": '{}'", ";".repeat(16_100));
+        let (told, code, _) = shell.run(&format!("\x1b[200~{line}\x1b[201~"));
+        assert_eq!((told.as_str(), code), (&line[..16_000], Some(0)), "{name}");
+        assert!(!shell.shown.contains("633;"), "{name}");
+    }
 }

@@ -4,7 +4,10 @@
 //! Never: keeps what the host puts out, or judges it.
 
 use ahp_sidecar::backend::{script::Script, Backend};
-use ahp_sidecar::host::effects::{AgentDescription, ChatKey, Command, ConnectionId, Ids, Input, Now, Output};
+use ahp_sidecar::host::effects::{
+    AgentDescription, ChatKey, Command, ConnectionId, Ids, Input, Now, Output, Record, SavedChat,
+    SavedSession,
+};
 use ahp_sidecar::host::{limits::Limits, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
@@ -93,4 +96,28 @@ pub fn opened(outputs: &[Output]) -> ChatKey {
         _ => None,
     });
     opens.expect("an agent was told to open")
+}
+
+/// What a store has of the one session that was spoken of in all of this, and of its one chat.
+pub fn saved(outputs: &[Output]) -> SavedSession {
+    let (mut session, mut chat, mut turns, mut actions) = (None, None, Vec::new(), Vec::new());
+    for output in outputs {
+        match output {
+            Output::Record(Record::Session(row)) => session = Some(row.clone()),
+            Output::Record(Record::Chat(row)) => {
+                actions.clear();
+                chat = Some(row.clone());
+            }
+            Output::Record(Record::Turn(_, _, turn)) => turns.push(turn.clone()),
+            Output::Record(Record::Action(channel, line)) if channel.chat().is_some() => {
+                actions.push(line.clone());
+            }
+            _ => {}
+        }
+    }
+    let row = chat.expect("a chat was saved");
+    actions.retain(|line| line.server_seq > row.as_of);
+    let actions = actions.into_iter().map(|line| line.line).collect();
+    let chats = vec![SavedChat { row, turns, actions, sifted: false, progress: None }];
+    SavedSession { row: session.expect("a session was saved"), chats, deaths: 0 }
 }

@@ -58,7 +58,7 @@ __ahp_begins() {
     line=${line#[ *]}
     line=${line# }
   fi
-  builtin printf '\e]633;E;%s;%s\a\e]633;C;%s\a' "$(__ahp_escaped "${line:0:16384}")" "$__ahp_word" "$__ahp_word"
+  builtin printf '\e]633;E;%s;%s\a\e]633;C;%s\a' "$(__ahp_escaped "${line:0:16000}")" "$__ahp_word" "$__ahp_word"
 }
 
 # A line has ended, or was empty.

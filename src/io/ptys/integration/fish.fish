@@ -13,7 +13,7 @@ if status is-interactive; and set -q AHP_SIDECAR_SHELL_WORD
     end
 
     function __ahp_begins --on-event fish_preexec
-        printf '\e]633;E;%s;%s\a\e]633;C;%s\a' (__ahp_escaped (string sub -l 16384 -- "$argv[1]" | string collect)) $__ahp_word $__ahp_word
+        printf '\e]633;E;%s;%s\a\e]633;C;%s\a' (__ahp_escaped (string sub -l 16000 -- "$argv[1]" | string collect)) $__ahp_word $__ahp_word
     end
 
     function __ahp_ended --on-event fish_postexec

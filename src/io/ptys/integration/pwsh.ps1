@@ -36,7 +36,7 @@ if ($env:AHP_SIDECAR_SHELL_WORD) {
             $line = & $global:__ahpReadLine
             if ($line.Trim()) {
                 $global:__ahpRuns = $true
-                $shown = $line.Substring(0, [Math]::Min($line.Length, 16384))
+                $shown = $line.Substring(0, [Math]::Min($line.Length, 16000))
                 [Console]::Write("`e]633;E;$(__ahpEscaped $shown);$global:__ahpWord`a`e]633;C;$global:__ahpWord`a")
             }
             $line

@@ -35,7 +35,7 @@ if [[ -o interactive && -n $__ahp_word ]]; then
 
   __ahp_begins() {
     emulate -L zsh
-    local line=${1[1,16384]}
+    local line=${1[1,16000]}
     print -rn -- $'\e]633;E;'"$(__ahp_escaped "$line");$__ahp_word"$'\a\e]633;C;'"$__ahp_word"$'\a'
   }
 

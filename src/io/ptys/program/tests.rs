@@ -117,3 +117,29 @@ async fn what_is_typed_waits_until_the_program_reads() {
     let size = rustix::termios::tcgetwinsize(&opened.terminal).unwrap();
     assert_eq!((size.ws_col, size.ws_row), (7, 5));
 }
+
+/// Somebody else may have the terminal, and print there for ever.
+#[tokio::test]
+async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
+    let mut opened = Opened::new().await;
+    opened.guard.write_all(b"exited 0\n").await.unwrap();
+    let (mut printed, mut told) = (0, 0);
+    let line = [b'x'; 4 << 10];
+    loop {
+        // It is gone when the task has read enough, which it does while the test waits.
+        printed += opened.terminal.write(&line).unwrap_or(0);
+        tokio::task::yield_now().await;
+        match opened.heard.try_recv().map(|report| report.event) {
+            Ok(PtyEvent::Data(data)) => told += data.len(),
+            Ok(PtyEvent::Exited(code)) => {
+                assert_eq!(code, Some(0));
+                break;
+            }
+            Ok(event) => panic!("{event:?}"),
+            Err(_) => {}
+        }
+    }
+    // What was read before it was heard of the end is not counted.
+    let most = DRAINED_BYTES_MAX + 4 * TOLD_BYTES_MAX;
+    assert!((DRAINED_BYTES_MAX..most).contains(&told), "{told} of {printed}");
+}
