@@ -198,17 +198,36 @@ fn what_others_do_before_an_agent_begins_is_not_its_own() {
     let params = json!({
         "channel": other, "workingDirectories": [uri(&repository.root)], "config": { "openMs": 2000 },
     });
+    talk.follow(CHAT);
+    talk.start(CHAT, "t1", "/ask go");
+    let call = talk.asked(CHAT);
     talk.ask("createSession", &params);
     talk.follow(chat);
     talk.start(chat, "u1", "/files said=1");
-    talk.turn("t1", "/say x", || repository.write("a", "2\n"));
+    // Its folder is kept, and its agent is not ready yet.
+    while repository.our_refs().len() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    repository.write("a", "2\n");
+    talk.allow(CHAT, "t1", &call);
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
     talk.until(chat, |action| action["type"] == "chat/turnComplete");
     let channel = format!("{other}/changeset/turn/u1");
     let names = |state: &serde_json::Value| -> Vec<String> {
         let files = state["files"].as_array().unwrap();
         files.iter().map(|file| file["id"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(&talk.follow(&channel)), [uri(&repository.path("said"))]);
+    let state = loop {
+        let state = talk.follow(&channel);
+        if state["status"] != "computing" {
+            break state;
+        }
+        talk.process.say(
+            &json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": { "channel": channel } })
+                .to_string(),
+        );
+    };
+    assert_eq!(names(&state), [uri(&repository.path("said"))], "{state}");
     // A turn is taken up again behind another one.
     let second = "ahp-chat:/second";
     talk.ask("createChat", &json!({ "channel": SESSION, "chat": second }));
