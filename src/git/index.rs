@@ -97,6 +97,8 @@ pub struct Status {
     pub ahead_behind: Option<(u64, u64)>,
     /// So many files are not committed as they are.
     pub uncommitted: u64,
+    /// Some file has conflicts of a merge.
+    pub has_conflicts: bool,
     /// Files that are in the folder otherwise than in the index.
     pub changed: Vec<Vec<u8>>,
     /// Files that git does not have.
@@ -173,6 +175,35 @@ impl<'a> CopiedIndex<'a> {
         Ok((tree, left_out))
     }
 
+    /// The tree of all, whatever it is that has changed.
+    ///
+    /// # Errors
+    /// When git fails, or a file cannot be read.
+    pub fn whole_tree(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<String, GitError> {
+        let paths = status.changed.iter().chain(&status.untracked);
+        self.update(
+            &paths.flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<u8>>(),
+            scratch,
+            until,
+        )?;
+        self.run(["write-tree"]).line(until)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes in these files as they are, each with a NUL behind it.
+    fn update(&self, paths: &[u8], scratch: &Scratch, until: Until) -> Result<(), GitError> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let paths = scratch.file("paths", paths)?;
+        let run = self.run(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]);
+        run.reads(paths).output(until).map(drop)
+    }
+
     fn take_in(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<LeftOut, GitError> {
         let mut left_out = LeftOut::new();
         let mut taken: Vec<u8> = Vec::new();
@@ -203,12 +234,7 @@ impl<'a> CopiedIndex<'a> {
                 left_out.len()
             )));
         }
-        if !taken.is_empty() {
-            let paths = scratch.file("paths", &taken)?;
-            self.run(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"])
-                .reads(paths)
-                .output(until)?;
-        }
+        self.update(&taken, scratch, until)?;
         Ok(left_out)
     }
 }
@@ -258,6 +284,7 @@ fn read_status(said: &[u8]) -> Status {
             }
             [b'u', b' ', _, _, b' ', rest @ ..] => {
                 status.uncommitted += 1;
+                status.has_conflicts = true;
                 status.changed.extend(behind(rest, 8).map(<[u8]>::to_vec));
             }
             _ => {}

@@ -3,7 +3,7 @@
 //! A repository's configuration and attributes can name programs, and opening a folder is no consent to run them; so
 //! everything that would run one is off ([`program`]). What is kept stands in the repository's store of objects, under refs of our
 //! own; the user's index is copied, and never written, as little as HEAD, branches, the stash, hooks or the
-//! configuration.
+//! configuration; but for what the user has committed ([`commit`]).
 //!
 //! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and `git` with it.
 //!
@@ -13,6 +13,7 @@
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod checkpoints;
+pub mod commit;
 pub mod compare;
 pub mod conversions;
 pub mod index;

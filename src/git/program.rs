@@ -65,8 +65,18 @@ const ENVIRONMENT: [(&str, &str); 10] = [
     ("SSH_ASKPASS", "false"),
 ];
 
-/// What of git's own environment is left as it is: where its configuration is found, and the program's parts.
-const KEPT: [&str; 4] = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH"];
+/// What of git's own environment is left as it is: where its configuration is found, the program's parts, and who the user
+/// is.
+const KEPT: [&str; 8] = [
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_EXEC_PATH",
+    "GIT_AUTHOR_NAME",
+    "GIT_AUTHOR_EMAIL",
+    "GIT_COMMITTER_NAME",
+    "GIT_COMMITTER_EMAIL",
+];
 
 /// Why git has not done something.
 #[derive(Debug, thiserror::Error)]

@@ -87,6 +87,15 @@ impl Repository {
         self.git.run(&self.root, arguments).set(&self.settings)
     }
 
+    /// The names of the filters that are configured, and do not run.
+    pub fn filters(&self) -> BTreeSet<&[u8]> {
+        let names = self
+            .settings
+            .iter()
+            .filter_map(|(name, _)| name.as_bytes().strip_prefix(b"filter.")?.strip_suffix(b".clean"));
+        names.collect()
+    }
+
     /// The `file:` URI of its folder.
     pub fn uri(&self) -> String {
         uri_of(&self.root)

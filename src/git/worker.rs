@@ -212,6 +212,9 @@ fn do_in(
             checkpoints::forget(repository, scratch, &keeper, until)?;
             GitReport::Done
         }
+        GitWork::Commit { message, shown } => {
+            super::commit::commit(repository, scratch, &message, &shown, until)?
+        }
         GitWork::Read { content, file } => {
             let content = undo::content_of(repository, &content, &file, until)?;
             GitReport::Content(BASE64_STANDARD.encode(content))

@@ -323,14 +323,8 @@ impl Host {
         for key in std::mem::take(&mut self.summaries.due) {
             let Some(summary) = self.summary(key) else { continue };
             let Some(session) = self.channels.sessions.known(key) else { continue };
-            let streams = status_is(summary.status, SessionStatus::InProgress);
-            let lasting = SessionSummary {
-                activity: session.told.activity.clone(),
-                modified_at: session.told.modified_at.clone(),
-                ..summary
-            };
-            if !(streams && lasting == session.told) {
-                self.tell_summary(step, key);
+            if !(status_is(summary.status, SessionStatus::InProgress) && lasts_as(&summary, &session.told)) {
+                self.tell_this_summary(step, key, summary);
                 continue;
             }
             if !std::mem::replace(&mut self.summaries.timed, true) {
@@ -364,8 +358,14 @@ impl Host {
     }
 
     fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        match self.summary(key) {
+            Some(summary) => self.tell_this_summary(step, key, summary),
+            None => self.summaries.forget(key),
+        }
+    }
+
+    fn tell_this_summary(&mut self, step: &mut Step<'_>, key: SessionKey, summary: SessionSummary) {
         self.summaries.held.remove(&key);
-        let Some(summary) = self.summary(key) else { return };
         let Some(session) = self.channels.sessions.known_mut(key).filter(|session| !session.ahead) else {
             return;
         };
@@ -375,9 +375,38 @@ impl Host {
             session: summary.resource.clone(),
             changes,
         };
+        let params = session.written_rows.summary_changes(params);
         session.told = summary;
-        self.notify_root(step, "root/sessionSummaryChanged", params);
+        self.notify_root_of(step, "root/sessionSummaryChanged", &params);
     }
+}
+
+/// Whether nothing is otherwise in a summary than what passes while a turn runs. What chats say of that alone is in their
+/// rows, and lasts.
+fn lasts_as(summary: &SessionSummary, told: &SessionSummary) -> bool {
+    let SessionSummary {
+        provider,
+        title,
+        status,
+        activity: _,
+        origin,
+        project,
+        working_directories,
+        annotations,
+        resource,
+        created_at,
+        modified_at: _,
+        changes,
+        meta,
+        chats,
+        default_chat,
+    } = summary;
+    (provider, title, status, origin, project)
+        == (&told.provider, &told.title, &told.status, &told.origin, &told.project)
+        && (working_directories, annotations, resource)
+            == (&told.working_directories, &told.annotations, &told.resource)
+        && (created_at, changes, meta) == (&told.created_at, &told.changes, &told.meta)
+        && (chats, default_chat) == (&told.chats, &told.default_chat)
 }
 
 /// The action that turns a chat's old row into the new one: an update where the reducer of updates can

@@ -312,14 +312,9 @@ impl Host {
     /// The turns of a chat in which files were edited, oldest first.
     pub(super) fn turns_with_edits(&self, key: ChatKey) -> Vec<TurnOf<'_>> {
         let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
-        let completed = chat.conversation.history().turns().iter().filter_map(|turn| {
+        let completed = chat.conversation.history().edited().map(|turn| {
             let TurnEdits { started_at, edits } = turn.edits();
-            (!edits.is_empty()).then(|| TurnOf {
-                chat: key,
-                id: turn.id(),
-                started_at,
-                edits: edits.iter().collect(),
-            })
+            TurnOf { chat: key, id: turn.id(), started_at, edits: edits.iter().collect() }
         });
         let active = chat.conversation.state().active_turn.iter().map(|turn| TurnOf {
             chat: key,

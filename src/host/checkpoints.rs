@@ -16,12 +16,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::effects::{
-    ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource, RunId, Timer,
+    ChatKey, Checkpoint, ConnectionId, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource,
+    RunId, Timer,
 };
 use super::model::{RunPhase, SessionKey};
 use super::{Host, Step};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
+use crate::wire::rpc::RequestId;
 use crate::wire::uris::{content_uri, file_of_content, named_by_content};
 
 /// How long git may take where nobody waits for it.
@@ -90,6 +92,8 @@ pub(super) enum AskedFor {
     Between(ComparedPair),
     /// What is there now.
     Sight(SessionKey),
+    /// To commit what is not committed, for a client.
+    Commit { session: SessionKey, connection: ConnectionId, id: RequestId },
     /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
     Gone { keeper: String },
     /// To let go of what was kept.
@@ -214,7 +218,7 @@ impl KeptFolder {
 
 impl Host {
     /// Asks git, about the folders of a chat or what is kept of a session.
-    fn ask_git(
+    pub(super) fn ask_git(
         &mut self,
         step: &mut Step<'_>,
         (directories, within_ms): (Vec<String>, u64),
@@ -347,6 +351,9 @@ impl Host {
                 };
                 self.changes.compared.keep(pair, between);
                 self.files_may_have_changed(session, true);
+            }
+            Some(AskedFor::Commit { session, connection, id }) => {
+                self.it_is_committed(step, session, (connection, id), report);
             }
             Some(AskedFor::Gone { keeper }) => {
                 if let GitReport::Kept { root, .. } = report {

@@ -22,6 +22,7 @@ use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
 use super::checkpoints::Between;
+use super::commits::{commit_operation, WantedCommit, COMMIT};
 use super::effects::{ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile};
 use super::model::SessionKey;
 use super::sights::shows_now;
@@ -65,7 +66,18 @@ impl HeldOperation {
     }
 }
 
-fn operation(id: &str, label: &str, icon: &str, scopes: Vec<ChangesetOperationScope>) -> ChangesetOperation {
+/// What is begun with when an operation is invoked.
+enum Begun {
+    TakeBack(TakeBack),
+    Commit(WantedCommit),
+}
+
+pub(super) fn operation(
+    id: &str,
+    label: &str,
+    icon: &str,
+    scopes: Vec<ChangesetOperationScope>,
+) -> ChangesetOperation {
     ChangesetOperation {
         id: id.to_owned(),
         label: label.to_owned(),
@@ -101,6 +113,9 @@ impl Host {
             let confirmation =
                 "Files become again what they were before. What was changed since stays as it is.";
             operations.push(ChangesetOperation { confirmation: Some(confirmation.into()), ..discard });
+            if *scope == ChangesetScope::Uncommitted {
+                operations.push(commit_operation());
+            }
         }
         if self.last_discarded(session, scope).next().is_some() {
             let scopes = vec![ChangesetOperationScope::Changeset];
@@ -149,14 +164,19 @@ impl Host {
                 }
             }
             let HeldOperation { connection, id, params, .. } = held;
-            step.say(match self.invoke_changeset_operation(&params) {
-                Ok(taken) => {
+            match self.invoke_changeset_operation(&params) {
+                Ok(Begun::TakeBack(taken)) => {
                     self.changes.operations.running.insert(taken.session, connection);
                     let below = self.folders_of_sessions();
-                    Output::Resource(connection, id, Resource::TakeBack { taken: taken.into(), below })
+                    let taken = Resource::TakeBack { taken: taken.into(), below };
+                    step.say(Output::Resource(connection, id, taken));
                 }
-                Err(error) => Output::Frame(connection, Frame::Error { id: Some(id), error }),
-            });
+                Ok(Begun::Commit(wanted)) => {
+                    self.changes.operations.running.insert(wanted.session, connection);
+                    self.ask_git_to_commit(step, connection, id, wanted);
+                }
+                Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
+            }
         }
     }
 
@@ -208,7 +228,7 @@ impl Host {
     fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
-    ) -> Result<TakeBack, RpcError> {
+    ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         let key = self.find(&params.channel).and_then(|id| id.changeset());
         let changeset = key.and_then(|key| self.channels.changesets.get(&key));
@@ -229,6 +249,9 @@ impl Host {
                 return Err(RpcError::invalid_params(format_args!("`target`: `{id}` is not done to that")));
             }
         };
+        if id == COMMIT {
+            return Ok(Begun::Commit(self.wanted_commit(session, params)?));
+        }
         let mut taken = Vec::new();
         let restores = id == RESTORE;
         if restores {
@@ -259,7 +282,13 @@ impl Host {
             bytes_kept = (!restores).then(|| kept.next());
             self.unsaved.insert(session.into());
         }
-        Ok(TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken })
+        let taken = TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken };
+        Ok(Begun::TakeBack(taken))
+    }
+
+    /// Another operation of this session may begin.
+    pub(super) fn operation_is_over(&mut self, session: SessionKey) {
+        self.changes.operations.running.remove(&session);
     }
 
     /// It was tried to make files what a client has asked for.
@@ -272,7 +301,7 @@ impl Host {
         outcomes: Vec<FileTaken>,
     ) {
         let TakeBack { session, scope, restores, root, files, .. } = taken;
-        self.changes.operations.running.remove(&session);
+        self.operation_is_over(session);
         let mut refused = Vec::new();
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {

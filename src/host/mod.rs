@@ -37,6 +37,7 @@ mod channels;
 mod checkpoints;
 mod clients;
 mod commands;
+mod commits;
 mod config;
 mod contents;
 mod credentials;

@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
-use ahp_types::state::{Annotation, ChatState, ChatSummary, SessionState};
+use ahp_types::notifications::SessionSummaryChangedParams;
+use ahp_types::state::{
+    Annotation, ChatState, ChatSummary, SessionChatSummary, SessionState, SessionSummary,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +23,7 @@ use super::effects::Rope;
 use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
-use crate::wire::rpc::to_sorted_json;
+use crate::wire::rpc::{to_json, to_sorted_json};
 
 /// What a session's row holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -107,14 +110,28 @@ impl SessionBody<'_> {
     }
 }
 
-/// The rows of a session's chats as they were written last, each with its JSON text: a session may have many, of which
-/// one has changed.
+/// The rows of a session's chats as they were written last.
 #[derive(Debug, Default)]
-pub(super) struct WrittenRows(Vec<(ChatSummary, Vec<u8>)>);
+pub(super) struct WrittenRows {
+    /// Those of its state.
+    pub(super) whole: WrittenList<ChatSummary>,
+    /// Those of its summary.
+    pub(super) short: WrittenList<SessionChatSummary>,
+}
 
-impl WrittenRows {
+/// A list as it was written last, each row with its JSON text: a session may have many chats, of which one has changed.
+#[derive(Debug)]
+pub(super) struct WrittenList<T>(Vec<(T, Vec<u8>)>);
+
+impl<T> Default for WrittenList<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Clone + PartialEq + Serialize> WrittenList<T> {
     /// The JSON text of the list of these. Those that are what they were are not written again.
-    pub(super) fn list(&mut self, rows: &[ChatSummary]) -> Vec<u8> {
+    pub(super) fn list(&mut self, rows: &[T]) -> Vec<u8> {
         self.0.truncate(rows.len());
         for (at, row) in rows.iter().enumerate() {
             match self.0.get_mut(at) {
@@ -123,8 +140,45 @@ impl WrittenRows {
                 None => self.0.push((row.clone(), to_sorted_json(row))),
             }
         }
-        let texts = self.0.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join(&b","[..]);
-        [b"[", &texts[..], b"]"].concat()
+        let mut list = Vec::with_capacity(2 + self.0.iter().map(|(_, text)| text.len() + 1).sum::<usize>());
+        list.push(b'[');
+        for (at, (_, text)) in self.0.iter().enumerate() {
+            list.extend_from_slice(if at > 0 { b"," } else { b"" });
+            list.extend_from_slice(text);
+        }
+        list.push(b']');
+        list
+    }
+}
+
+impl WrittenRows {
+    /// The JSON text of a session's summary.
+    pub(super) fn summary(&mut self, mut summary: SessionSummary) -> Bytes {
+        let (chats, default_chat) = (summary.chats.take(), summary.default_chat.take());
+        let mut text = to_json(&summary);
+        // They stand at its end.
+        text.pop();
+        if let Some(chats) = chats {
+            text.extend_from_slice(br#","chats":"#);
+            text.append(&mut self.short.list(&chats));
+        }
+        if let Some(default_chat) = default_chat {
+            text.extend_from_slice(br#","defaultChat":"#);
+            text.append(&mut to_json(&default_chat));
+        }
+        text.push(b'}');
+        text.into()
+    }
+
+    /// The JSON text of what is told of changes of a summary.
+    pub(super) fn summary_changes(&mut self, mut params: SessionSummaryChangedParams) -> Bytes {
+        let Some(chats) = params.changes.chats.take() else { return to_sorted_json(&params).into() };
+        let mut params = serde_json::to_value(&params).unwrap_or_default();
+        let mut changes = Rope::members_of(params["changes"].take());
+        changes.insert("chats".to_owned(), self.short.list(&chats).into());
+        let mut members = Rope::members_of(params);
+        members.insert("changes".to_owned(), Rope::object(changes));
+        Rope::object(members).into_text().into()
     }
 }
 
@@ -191,6 +245,8 @@ fn is_empty(attached: &Attached) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ahp_types::notifications::PartialSessionSummary;
+
     use super::*;
 
     /// What earlier programs wrote: there are stores full of it.
@@ -213,7 +269,7 @@ mod tests {
         for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several] {
             let mut body = SessionBody::read(session.as_bytes()).unwrap();
             assert_eq!(body.to_json(), *session);
-            let mut written = WrittenRows::default();
+            let mut written = WrittenList::default();
             let mut chats = std::mem::take(&mut body.state.to_mut().chats);
             for _ in 0..2 {
                 assert_eq!(body.to_json_with(written.list(&chats)), *session);
@@ -221,7 +277,40 @@ mod tests {
             // One changes, one goes, and all is as if it had been written for the first time.
             chats.iter_mut().for_each(|row| row.title.push('x'));
             chats.pop();
-            assert_eq!(written.list(&chats), WrittenRows::default().list(&chats));
+            assert_eq!(written.list(&chats), WrittenList::default().list(&chats));
+        }
+    }
+
+    #[test]
+    fn a_summary_is_written_as_what_it_is() {
+        let short = |title: &str| SessionChatSummary {
+            resource: format!("c:/{title}"),
+            title: title.to_owned(),
+            origin: None,
+            interactivity: None,
+            status: Some(1),
+            changes: None,
+        };
+        let mut written = WrittenRows::default();
+        for (chats, default_chat) in [
+            (Some(vec![short("a"), short("b")]), Some("c:/a".to_owned())),
+            (Some(vec![short("a"), short("c"), short("d")]), None),
+            (Some(Vec::new()), Some("c:/\"".to_owned())),
+            (None, None),
+        ] {
+            let state = SessionBody::read(SESSION.as_bytes()).unwrap().state.into_owned();
+            let summary = super::super::catalogue::summary_of("s:/", &state, "then", "now");
+            let summary = SessionSummary { chats, default_chat, ..summary };
+            let text = written.summary(summary.clone());
+            assert_eq!(serde_json::from_slice::<SessionSummary>(&text).unwrap(), summary);
+            let changes = PartialSessionSummary {
+                title: Some("new".to_owned()),
+                chats: summary.chats,
+                ..PartialSessionSummary::default()
+            };
+            let params =
+                SessionSummaryChangedParams { channel: "r:/".into(), session: summary.resource, changes };
+            assert_eq!(written.summary_changes(params.clone()), to_sorted_json(&params));
         }
     }
 

@@ -20,7 +20,6 @@ use super::model::{Chat, SessionKey};
 use super::rows::{ChatBody, SessionBody};
 use super::{ChatKey, Host, Step};
 use crate::wire::names::Named;
-use crate::wire::rpc::to_json;
 
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
@@ -145,10 +144,11 @@ impl Host {
 
     /// A session's row, whole.
     fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
-        let summary = to_json(&self.summary(key)?).into();
+        let summary = self.summary(key)?;
         let session = self.channels.sessions.known_mut(key)?;
+        let summary = session.written_rows.summary(summary);
         let chats = std::mem::take(&mut session.state.chats);
-        let rows = session.written_rows.list(&chats);
+        let rows = session.written_rows.whole.list(&chats);
         let row = self.session_row_with(key, summary, rows);
         if let Some(session) = self.channels.sessions.known_mut(key) {
             session.state.chats = chats;

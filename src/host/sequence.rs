@@ -192,7 +192,11 @@ impl Host {
         method: &'static str,
         params: impl serde::Serialize,
     ) {
-        let params = Bytes::from(to_sorted_json(&params));
+        self.notify_root_of(step, method, &to_sorted_json(&params).into());
+    }
+
+    /// The same, with params that are written already.
+    pub(super) fn notify_root_of(&self, step: &mut Step<'_>, method: &'static str, params: &Bytes) {
         for &connection in &self.channels.root.channel.subscribers {
             step.say(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
         }

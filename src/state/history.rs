@@ -188,6 +188,8 @@ pub struct History {
     turns: Vec<CompletedTurn>,
     /// Of two turns with one id, the first.
     places: HashMap<Arc<str>, usize>,
+    /// Where those are that may have edited files, as far as that is known without reading them.
+    edited: Vec<usize>,
     /// What began the last one, once somebody has asked: summaries do again and again, and the turn may be large.
     last_message: OnceCell<Option<Message>>,
     /// The text of the last one, once somebody has asked for what began it: it stays in memory, because it may go on.
@@ -213,6 +215,12 @@ impl History {
     /// All of them.
     pub fn turns(&self) -> &[CompletedTurn] {
         &self.turns
+    }
+
+    /// Those in which files were edited, oldest first.
+    pub fn edited(&self) -> impl Iterator<Item = &CompletedTurn> {
+        let turns = self.edited.iter().filter_map(|place| self.turns.get(*place));
+        turns.filter(|turn| !turn.edits().is_empty())
     }
 
     /// Those from this place on.
@@ -264,6 +272,9 @@ impl History {
     pub fn push(&mut self, turn: CompletedTurn) {
         (self.last_message, self.last_text) = (OnceCell::new(), OnceCell::new());
         self.places.entry(turn.id.clone()).or_insert(self.turns.len());
+        if turn.place().known_facts().is_none_or(|facts| !facts.edits.is_empty()) {
+            self.edited.push(self.turns.len());
+        }
         self.turns.push(turn);
     }
 
@@ -275,6 +286,7 @@ impl History {
                 self.places.remove(&turn.id);
             }
         }
+        self.edited.retain(|place| *place < count);
     }
 }
 

@@ -100,16 +100,32 @@ pub(super) fn put_text(connection: &Connection, text: &[u8]) -> Result<TextName,
 }
 
 fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), StoreError> {
-    put_row_of_version_5(connection, chat, row.place, &row.id, row.text, row.is_sound)?;
-    if let Some(facts) = &row.facts {
-        connection
-            .prepare_cached("UPDATE turns SET facts = ?2 WHERE key = ?1")?
-            .execute(params![connection.last_insert_rowid(), kept_facts(facts)])?;
-    }
+    let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum, facts)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    connection.prepare_cached(sql)?.execute(params![
+        signed(chat.0),
+        signed(row.place),
+        row.id,
+        row.text.key,
+        signed(row.text.bytes),
+        row.text.sum,
+        kept_sum(chat, row.place, &row.id, row.text, row.is_sound),
+        row.facts.as_ref().map(kept_facts),
+    ])?;
     Ok(())
 }
 
-/// Puts a turn's row into the table as version 5 has it. One that was damaged stays so.
+/// The checksum that is kept with a row. One that was damaged stays so.
+fn kept_sum(chat: ChatKey, place: u64, id: &str, text: TextName, is_sound: bool) -> u32 {
+    let sum = row_sum(chat, place, id, text);
+    if is_sound {
+        sum
+    } else {
+        sum.wrapping_add(1)
+    }
+}
+
+/// Puts a turn's row into the table as version 5 has it.
 pub(super) fn put_row_of_version_5(
     connection: &Connection,
     chat: ChatKey,
@@ -120,7 +136,6 @@ pub(super) fn put_row_of_version_5(
 ) -> Result<(), StoreError> {
     let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    let sum = row_sum(chat, place, id, text);
     connection.prepare_cached(sql)?.execute(params![
         signed(chat.0),
         signed(place),
@@ -128,7 +143,7 @@ pub(super) fn put_row_of_version_5(
         text.key,
         signed(text.bytes),
         text.sum,
-        if is_sound { sum } else { sum.wrapping_add(1) },
+        kept_sum(chat, place, id, text, is_sound),
     ])?;
     Ok(())
 }

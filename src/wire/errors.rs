@@ -156,6 +156,11 @@ impl RpcError {
         Self::new(ahp::CONFLICT, format!("`{uri}` has changed, or is gone"))
     }
 
+    /// As it is, what is not committed cannot be.
+    pub fn not_committed(why: &str) -> Self {
+        Self::new(ahp::CONFLICT, format!("nothing is committed: {why}"))
+    }
+
     /// None of the files is what it must be for its changes to be taken back; each is named with the reason.
     pub fn files_have_changed(files: &str) -> Self {
         Self::new(ahp::CONFLICT, format!("all files stay as they are: {files}"))

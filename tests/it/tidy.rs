@@ -136,6 +136,7 @@ fn every_error_code_is_listed() {
         RpcError::change_denied("", true),
         RpcError::there_already(""),
         RpcError::conflict(""),
+        RpcError::not_committed(""),
         RpcError::files_have_changed(""),
         RpcError::of_client("", RpcError::conflict("")),
         RpcError::auth_required("", &[]),

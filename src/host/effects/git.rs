@@ -46,6 +46,13 @@ pub enum GitWork {
         /// The files are asked for, too, and not only how many they are.
         files: bool,
     },
+    /// All that is not committed is to become a commit.
+    Commit {
+        /// Its message.
+        message: String,
+        /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is committed.
+        shown: Vec<KeptChange>,
+    },
     /// The session is gone: what was kept for it is wanted no more.
     Forget {
         /// See [`GitWork::Checkpoint`].
@@ -194,8 +201,21 @@ pub enum GitReport {
     Content(String),
     /// What has become of each of the files.
     TakenBack(Vec<FileOutcome>),
+    /// It is committed.
+    Committed(GitCommit),
+    /// Nothing is committed, since it cannot be as it is; why, for people.
+    NotCommitted(String),
     /// It is done, and nothing else is to be said.
     Done,
+}
+
+/// A commit that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitCommit {
+    /// The first letters of its id.
+    pub commit: String,
+    /// The branch that it is on, if it is on one.
+    pub branch: Option<String>,
 }
 
 /// What is there in a repository now.

@@ -222,13 +222,19 @@ pub fn copy_in(root: &Path) -> FullCopy {
     copy
 }
 
-struct Asker<'a> {
+pub struct Asker<'a> {
     git: Git,
     repository: &'a Repository,
 }
 
-impl Asker<'_> {
-    fn ask(&self, work: GitWork) -> GitReport {
+impl<'a> Asker<'a> {
+    pub fn new(repository: &'a Repository) -> Self {
+        let path = std::ffi::OsStr::new(super::PATH);
+        let git = Git::find(Some(path), Until::after(Duration::from_secs(60))).unwrap();
+        Self { git, repository }
+    }
+
+    pub fn ask(&self, work: GitWork) -> GitReport {
         let job = GitJob { directories: vec![uri(&self.repository.root)], within_ms: 60_000, work };
         let until = Until::after(Duration::from_secs(60));
         carry_out(&self.git, job, &self.repository.state, until)
@@ -314,9 +320,7 @@ proptest! {
         later in deeds(),
     ) {
         let repository = made(kind);
-        let path = std::ffi::OsStr::new(super::PATH);
-        let git = Git::find(Some(path), Until::after(Duration::from_secs(60))).unwrap();
-        let asker = Asker { git, repository: &repository };
+        let asker = Asker::new(&repository);
         do_all(&repository, &at_first);
         let theirs = repository.of_the_user();
         let (first_copy, first) = (copy_of(&repository), asker.keep(1, None));

@@ -189,6 +189,56 @@ fn turns_at_the_same_time_in_one_repository_show_what_their_calls_say() {
     assert_eq!(session.len(), 2, "{session:?}");
 }
 
+/// What others do in a repository while a turn waits for its agent, or before it is taken up again, is not that turn's.
+#[test]
+fn what_others_do_before_an_agent_begins_is_not_its_own() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let (other, chat) = ("ahp-session:/2", "ahp-chat://default/YWhwLXNlc3Npb246LzI");
+    let params = json!({
+        "channel": other, "workingDirectories": [uri(&repository.root)], "config": { "openMs": 2000 },
+    });
+    talk.follow(CHAT);
+    talk.start(CHAT, "t1", "/ask go");
+    let call = talk.asked(CHAT);
+    talk.ask("createSession", &params);
+    talk.follow(chat);
+    talk.start(chat, "u1", "/files said=1");
+    // Its folder is kept, and its agent is not ready yet.
+    while repository.our_refs().len() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    repository.write("a", "2\n");
+    talk.allow(CHAT, "t1", &call);
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    talk.until(chat, |action| action["type"] == "chat/turnComplete");
+    let channel = format!("{other}/changeset/turn/u1");
+    let names = |state: &serde_json::Value| -> Vec<String> {
+        let files = state["files"].as_array().unwrap();
+        files.iter().map(|file| file["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let state = loop {
+        let state = talk.follow(&channel);
+        if state["status"] != "computing" {
+            break state;
+        }
+        talk.process.say(
+            &json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": { "channel": channel } })
+                .to_string(),
+        );
+    };
+    assert_eq!(names(&state), [uri(&repository.path("said"))], "{state}");
+    // A turn is taken up again behind another one.
+    let second = "ahp-chat:/second";
+    talk.ask("createChat", &json!({ "channel": SESSION, "chat": second }));
+    talk.start(CHAT, "t2", "/files mine=1\n/error-resumable x\n/files mine=2");
+    talk.until(CHAT, |action| action["type"] == "chat/error");
+    talk.turn_in(second, "t3", "/say x", || repository.write("a", "3\n"));
+    talk.dispatch(CHAT, &json!({ "type": "chat/turnResume", "turnId": "t2" }));
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    assert_eq!(talk.files(&repository, "turn/t2"), [changed("mine", "", "2\n", (1, 0))]);
+}
+
 #[test]
 fn what_is_too_large_is_told_by_its_name() {
     let repository = Repository::with(&[("a", "1\n")]);

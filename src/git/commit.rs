@@ -1,0 +1,236 @@
+//! What is not committed becomes a commit of the user's.
+//!
+//! All that is in the folder is committed, staged or not, by whom git is configured to say that it is. Only here is the
+//! user's own index written: by git's own rules, with its lock, and only if it still is what it was.
+//!
+//! Owns: what is refused (a merge that is not over, files that have changed since somebody has seen them, files that a
+//! filter would change), and that either all of it is done or nothing.
+//! Never: runs hooks or filters, signs, or writes over what somebody else has done meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::compare::{compared, HOW};
+use super::index::{CopiedIndex, Scratch, Status};
+use super::program::{GitError, Until};
+use super::repository::Repository;
+use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
+
+/// What says that something is not over that would become a part of the commit, and what that is called.
+const UNDER_WAY: [(&str, &str); 5] = [
+    ("MERGE_HEAD", "a merge"),
+    ("CHERRY_PICK_HEAD", "a cherry-pick"),
+    ("REVERT_HEAD", "a revert"),
+    ("rebase-merge", "a rebase"),
+    ("rebase-apply", "a rebase"),
+];
+
+/// So much of a commit's id is told.
+const SHORT: usize = 10;
+
+/// Why nothing is committed.
+enum NotDone {
+    /// As it is, it cannot be; why, for people.
+    Refused(String),
+    Failed(GitError),
+}
+
+impl<E: Into<GitError>> From<E> for NotDone {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+fn refused<T>(why: impl Into<String>) -> Result<T, NotDone> {
+    Err(NotDone::Refused(why.into()))
+}
+
+/// Commits all that is not committed, if it is what was `shown`.
+///
+/// # Errors
+/// When git fails, or not in time; nothing is done then.
+pub fn commit(
+    repository: &Repository,
+    scratch: &Scratch,
+    message: &str,
+    shown: &[KeptChange],
+    until: Until,
+) -> Result<GitReport, GitError> {
+    match try_to_commit(repository, scratch, message, shown, until) {
+        Ok(commit) => Ok(GitReport::Committed(commit)),
+        Err(NotDone::Refused(why)) => Ok(GitReport::NotCommitted(why)),
+        Err(NotDone::Failed(error)) => Err(error),
+    }
+}
+
+fn try_to_commit(
+    repository: &Repository,
+    scratch: &Scratch,
+    message: &str,
+    shown: &[KeptChange],
+    until: Until,
+) -> Result<GitCommit, NotDone> {
+    if let Some((_, what)) = UNDER_WAY.iter().find(|(name, _)| repository.own.join(name).exists()) {
+        return refused(format!("{what} is under way in the repository"));
+    }
+    let theirs = repository.own.join("index");
+    let stamp = stamp_of(&theirs)?;
+    let index = CopiedIndex::new(repository, scratch, true)?;
+    let status = index.status(until)?;
+    if status.has_conflicts {
+        return refused("the repository has conflicts");
+    }
+    filters_must_be_off(repository, scratch, &status, until)?;
+    let tree = index.whole_tree(&status, scratch, until)?;
+    let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line(until)?;
+    let head = status.head.as_deref();
+    let run = repository.run(["diff-tree"]).with(HOW).with([head.unwrap_or(&nothing), &tree]);
+    let changes = compared(repository, run, until)?;
+    if changes.is_empty() {
+        return refused("there is nothing to commit");
+    }
+    if !is_as_shown(&sides_of(&changes), &sides_of(shown)) {
+        return refused("files were changed since");
+    }
+    let message_file = scratch.path.join("message");
+    scratch.file("message", format!("{}\n", message.trim()).as_bytes())?;
+    let run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]).with([&message_file]);
+    let run = match head {
+        Some(head) => run.with(["-p", head]),
+        None => run,
+    };
+    let commit = run.with([&tree]).line(until)?;
+    let lock = Lock::of(&theirs)?;
+    lock.fill(index.path(), &theirs)?;
+    if stamp_of(&theirs)? != stamp {
+        return refused("the index was changed meanwhile");
+    }
+    // It must still be there, or there must still be none.
+    let before = head.map_or_else(|| "0".repeat(commit.len()), str::to_owned);
+    let kind = if head.is_some() { "commit" } else { "commit (initial)" };
+    let subject = message.trim().lines().next().unwrap_or_default();
+    let note = format!("{kind}: {subject}");
+    repository.run(["update-ref", "-m", &note, "HEAD", &commit, &before]).output(until)?;
+    lock.replace(&theirs)?;
+    let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
+    Ok(GitCommit { commit: short, branch: status.branch })
+}
+
+/// What tells whether an index was written since; none where there is none.
+fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
+    match fs::metadata(index) {
+        Ok(known) => Ok(Some((known.len(), known.modified()?))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Files that a filter would change are not committed as they are: what it makes of them is what is to be kept.
+fn filters_must_be_off(
+    repository: &Repository,
+    scratch: &Scratch,
+    status: &Status,
+    until: Until,
+) -> Result<(), NotDone> {
+    let configured = repository.filters();
+    if configured.is_empty() {
+        return Ok(());
+    }
+    let paths: Vec<u8> =
+        status.changed.iter().chain(&status.untracked).flat_map(|path| [path, &b"\0"[..]].concat()).collect();
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let asked = scratch.file("filtered", &paths)?;
+    let said = repository.run(["check-attr", "--stdin", "-z", "filter"]).reads(asked).output(until)?;
+    let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
+    let filtered = words.chunks_exact(3).find(|said| configured.contains(said[2]));
+    match filtered {
+        Some(said) => {
+            let (path, filter) = (String::from_utf8_lossy(said[0]), String::from_utf8_lossy(said[2]));
+            refused(format!("`{path}` goes through the filter `{filter}`, which is not run here"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Each file's content before and after.
+type SidesOf<'a> = BTreeMap<&'a str, (Option<&'a GitContent>, Option<&'a GitContent>)>;
+
+fn sides_of(changes: &[KeptChange]) -> SidesOf<'_> {
+    let mut sides = SidesOf::new();
+    for change in changes {
+        let from = change.renamed_from.as_ref().unwrap_or(&change.file);
+        if let Some(before) = &change.before {
+            sides.entry(from).or_default().0 = Some(before);
+        }
+        if let Some(after) = &change.after {
+            sides.entry(&change.file).or_default().1 = Some(after);
+        }
+    }
+    sides
+}
+
+/// Whether these are the changes that were shown. Of files whose contents are not kept only their names were.
+fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
+    let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
+        (Some(_), Some(shown)) if shown.blob.is_empty() => true,
+        (found, shown) => found == shown,
+    };
+    let is_file = |(path, sides): (&&str, &(Option<&GitContent>, Option<&GitContent>))| {
+        shown.get(path).is_some_and(|of| {
+            let is_large = of.1.is_some_and(|after| after.blob.is_empty());
+            is_side((sides.1, of.1)) && (is_large || is_side((sides.0, of.0)))
+        })
+    };
+    let names = |sides: &SidesOf<'_>| sides.keys().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    names(found) == names(shown) && found.iter().all(is_file)
+}
+
+/// The lock of an index, as git has it: whoever has it may write the index.
+struct Lock(Option<PathBuf>);
+
+impl Lock {
+    fn of(index: &Path) -> Result<Self, NotDone> {
+        let mut path = index.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        match File::options().write(true).create_new(true).open(&path) {
+            Ok(_) => Ok(Self(Some(path))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                refused("somebody else works on the repository: its `index.lock` is there")
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes it what the index is to be. When a file was looked at last is told by when the index was written.
+    fn fill(&self, index: &Path, theirs: &Path) -> io::Result<()> {
+        let Some(path) = &self.0 else { return Ok(()) };
+        fs::copy(index, path)?;
+        if let Ok(known) = fs::metadata(theirs) {
+            fs::set_permissions(path, known.permissions())?;
+        }
+        File::options().write(true).open(path)?.set_modified(fs::metadata(index)?.modified()?)
+    }
+
+    fn replace(mut self, theirs: &Path) -> io::Result<()> {
+        match self.0.take() {
+            Some(path) => fs::rename(path, theirs),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::warn!(%error, path = %path.display(), "the lock of an index cannot be removed");
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Committing what is not committed, when a client asks for it.
+//!
+//! The protocol has no place for a message, so clients that know of ours give it in the request's `_meta`; for the others
+//! the name of the session is the message, as the operation says before it is invoked.
+//!
+//! Owns: the operation as it is offered, its message, and what its client is told.
+//! Never: commits what the changeset does not show, or while a turn runs.
+
+use ahp_types::commands::InvokeChangesetOperationParams;
+use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
+use bytes::Bytes;
+use serde_json::{json, Value};
+
+use super::checkpoints::AskedFor;
+use super::discards::operation;
+use super::effects::{ConnectionId, Frame, GitReport, GitWork, KeptChange, Output};
+use super::model::{SessionKey, TitleBy};
+use super::{Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{to_json, RequestId};
+
+/// Commits what is not committed.
+pub(super) const COMMIT: &str = "commit";
+
+/// Under this name a client gives the message in a request's `_meta`.
+const MESSAGE: &str = "message";
+
+/// The longest message, in bytes.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// How long it may take.
+const WITHIN_MS: u64 = 60_000;
+
+/// A commit that is to be made.
+#[derive(Debug)]
+pub(super) struct WantedCommit {
+    pub(super) session: SessionKey,
+    root: String,
+    message: String,
+    shown: Vec<KeptChange>,
+}
+
+/// The operation, as it is offered.
+pub(super) fn commit_operation() -> ChangesetOperation {
+    let commit = operation(COMMIT, "Commit", "git-commit", vec![ChangesetOperationScope::Changeset]);
+    let confirmation =
+        "All files that are shown are committed, under the name of the session. No hooks are run, and the commit is not signed.";
+    ChangesetOperation { confirmation: Some(confirmation.into()), group: Some(COMMIT.to_owned()), ..commit }
+}
+
+impl Host {
+    /// The commit that a client asks for.
+    ///
+    /// # Errors
+    /// When it has no message.
+    pub(super) fn wanted_commit(
+        &self,
+        session: SessionKey,
+        params: &InvokeChangesetOperationParams,
+    ) -> Result<WantedCommit, RpcError> {
+        let gone = || RpcError::resource_not_found(&params.channel);
+        let of_session = self.channels.sessions.known(session).ok_or_else(gone)?;
+        let message = match params.meta.as_ref().and_then(|meta| meta.get(MESSAGE)) {
+            None if of_session.title_by == TitleBy::Nobody => "",
+            None => of_session.state.title.as_str(),
+            Some(Value::String(message)) => message,
+            Some(_) => return Err(RpcError::invalid_params("`_meta.message` is no text")),
+        };
+        if message.trim().is_empty() || message.len() > MESSAGE_BYTES_MAX || message.contains('\0') {
+            return Err(RpcError::invalid_params(format_args!(
+                "`_meta.message`: a commit needs a message, of at most {MESSAGE_BYTES_MAX} bytes"
+            )));
+        }
+        let root = of_session.kept.root.clone().ok_or_else(gone)?;
+        let shown = self.known_sight(session).ok_or_else(gone)?.uncommitted.clone();
+        Ok(WantedCommit { session, root, message: message.to_owned(), shown })
+    }
+
+    pub(super) fn ask_git_to_commit(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        id: RequestId,
+        wanted: WantedCommit,
+    ) {
+        let WantedCommit { session, root, message, shown } = wanted;
+        let work = GitWork::Commit { message, shown };
+        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit { session, connection, id });
+    }
+
+    /// It was tried to commit what is not committed.
+    pub(super) fn it_is_committed(
+        &mut self,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        (connection, id): (ConnectionId, RequestId),
+        report: GitReport,
+    ) {
+        self.operation_is_over(session);
+        if self.channels.sessions.contains_key(&session) {
+            self.files_may_have_changed(session, true);
+            self.look_at_repository(session);
+        }
+        if !self.connections.contains_key(&connection) {
+            return;
+        }
+        let told = match report {
+            GitReport::Committed(done) => {
+                let place =
+                    done.branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
+                Ok(format!("Committed {} on {place}", done.commit))
+            }
+            GitReport::NotCommitted(why) => Err(RpcError::not_committed(&why)),
+            GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
+            _ => Err(RpcError::unavailable("there is no repository")),
+        };
+        let frame = match told {
+            Ok(message) => {
+                let result = json!({ "message": message });
+                Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))
+            }
+            Err(error) => Frame::Error { id: Some(id), error },
+        };
+        step.say(Output::Frame(connection, frame));
+    }
+}
