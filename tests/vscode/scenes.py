@@ -313,8 +313,7 @@ def a_real_agent_edits_a_file(stage):
     window.until("the file's name in the permission", lambda: "edited.txt" in window.text(PERMISSION))
     assert "1 file changed" in window.text(PERMISSION), window.text(PERMISSION)
     window.page.locator(f"{PERMISSION} .codicon-diff-multiple").last.click()
-    window.until("the file before and after", lambda: all(
-        text in window.text(DIFF).replace("\xa0", " ") for text in ("alpha", "beta", "delta")))
+    window.shows_texts(DIFF, "alpha", "beta", "delta")
     window.press("Allow")
     window.responds("The tool said")
     window.idle()
@@ -352,3 +351,51 @@ def a_file_is_offered_and_attached(stage):
     turns = client.state(client.follow(client.titled("see #a.txt")))["turns"]
     file = "file://" + os.path.join(stage.repository, "a.txt")
     assert [turn["message"]["attachments"][0]["uri"] for turn in turns] == [file, file], turns
+
+
+@scene
+def what_a_turn_has_changed_is_shown_and_opened(stage):
+    window = stage.window("Script")
+    window.send("/say changes files\n/files a.txt=changed-here new.txt=three\n/say changed them")
+    window.responds("changed them")
+    window.idle()
+    window.shows_difference("2 files changed", "a.txt", "alpha", "changed-here")
+    stage.host.kill()
+    stage.host.start()
+    window.reload()
+    window.open("changes files")
+    window.responds("changed them")
+    window.shows_difference("2 files changed", "a.txt", "alpha", "changed-here")
+
+
+@scene
+def what_an_agent_runs_is_a_terminal_to_type_into(stage):
+    window = stage.window("Script")
+    window.send("/say runs a program\n/pty read word; echo it was $word\n/say it is over")
+    window.open_terminal()
+    window.type_into_terminal("typed-here")
+    window.responds("it is over")
+    window.idle()
+    client = stage.client()
+    chat = client.follow(client.titled("/say runs a program"))
+    assert "it was typed-here" in json.dumps(client.state(chat)["turns"]), client.state(chat)
+
+
+@scene
+def a_terminal_of_the_host_is_opened(stage):
+    window = stage.window("Script")
+    window.send("/say opens the panel\n/pty read word; echo it was $word\n/say closed")
+    # Its button is where terminals are.
+    window.open_terminal()
+    window.new_terminal("Agent Host (Local)")
+    written = os.path.join(stage.repository, "from-terminal.txt")
+    window.type_into_terminal(f"echo $((40+2)) > {written}")
+    window.until("what was typed being done", lambda: os.path.exists(written) and open(written).read() == "42\n")
+    client = stage.client()
+    terminals = client.state("ahp-root://")["terminals"]
+    assert [one["lifecycle"]["status"] for one in terminals] == ["running"], terminals
+    window.type_into_terminal("exit")
+    while client.until("root/terminalsChanged")["terminals"][0]["lifecycle"]["status"] != "exited":
+        pass
+    window.cancel()
+    window.idle()

@@ -26,6 +26,8 @@ DIFF = ".monaco-diff-editor"
 QUESTIONS = f"{CHAT} .chat-question-carousel-container"
 SESSION = ".agent-sessions-viewer .agent-session-item-row"
 CHOICES = ".context-view .monaco-list-row"
+TERMINAL = ".terminal-wrapper.active .xterm"
+TERMINALS = ".terminal-tabs-entry, .tabs-list"
 SUGGESTED = ".suggest-widget .monaco-list-rows"
 
 
@@ -97,6 +99,26 @@ class Window:
         """Waits until the conversation shows each of these."""
         for text in texts:
             self.until(f"`{text}` in the conversation", lambda: text in self.chat())
+
+    def shows_texts(self, selector, *texts):
+        """Waits until the last of these shows each of these texts."""
+        self.until(f"{texts} in {selector}",
+                   lambda: all(text in self.text(selector).replace("\xa0", " ") for text in texts))
+
+    def shows_difference(self, changed, file, *texts):
+        """Opens a file of those that the last response has changed, and waits until it shows each of these texts."""
+        response = self.page.locator(f"{CHAT} .interactive-response").last
+        row = response.get_by_text(file, exact=True)
+
+        def listed():
+            if not (row.count() and row.last.is_visible()):
+                with contextlib.suppress(Error):
+                    response.get_by_text(changed).last.click(timeout=SOON)
+            return row.count() and row.last.is_visible()
+
+        self.until(f"`{file}` below `{changed}` in the last response", listed)
+        row.last.click()
+        self.shows_texts(DIFF, *texts)
 
     def responds(self, *texts):
         """Waits until the last response shows each of these."""
@@ -217,6 +239,26 @@ class Window:
         button = self.page.locator(within).get_by_text(label, exact=True)
         self.until(f"a button `{label}`", lambda: button.count() and button.last.is_visible())
         button.last.click()
+
+    def open_terminal(self):
+        """Opens the terminal of the command that runs."""
+        button = self.page.locator(CHAT).get_by_label("Show and Focus Terminal")
+        self.until("the button that shows the terminal", lambda: button.count() and button.last.is_visible())
+        button.last.click()
+        self.until("the terminal", lambda: self.there(TERMINAL))
+
+    def new_terminal(self, profile):
+        """Opens another terminal, of this profile."""
+        self.page.locator("[aria-label^='Launch Profile']").first.click()
+        self.page.locator(".context-view").get_by_text(profile, exact=True).click()
+        shown = self.page.locator(f"{TERMINALS} .monaco-list-row").filter(has_text="Agent Host")
+        self.until(f"a terminal of `{profile}`", lambda: shown.count())
+
+    def type_into_terminal(self, text):
+        """Types a line into the terminal that is shown."""
+        self.page.locator(TERMINAL).last.click()
+        self.page.keyboard.type(text)
+        self.page.keyboard.press("Enter")
 
     def cancel(self):
         self.running()
