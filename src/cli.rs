@@ -239,22 +239,6 @@ pub enum CliCommand {
         /// A command or a topic [default: all flags, and a list of the topics]
         topic: Option<String>,
     },
-    /// Guard an agent: what this program starts itself with
-    #[command(name = GUARD, hide = true)]
-    Guard {
-        /// It is no agent, but a command that an agent has started
-        #[arg(long)]
-        terminal: bool,
-        /// It is a program that has the terminal which is stdout
-        #[arg(long, conflicts_with_all = ["terminal", "leader"])]
-        pty: bool,
-        /// Do not guard the program, but turn into it, as the leader of a session whose terminal is stdin
-        #[arg(long, conflicts_with = "terminal")]
-        leader: bool,
-        /// The agent's command
-        #[arg(required = true, last = true)]
-        command: Vec<OsString>,
-    },
     /// Run git for the host: what this program starts itself with
     #[command(name = crate::io::git::MODE, hide = true)]
     RunGit {
@@ -268,6 +252,37 @@ pub enum CliCommand {
 
 /// The name of the mode in which this program guards an agent.
 pub const GUARD: &str = "guard-agent";
+
+/// What this program is when it has started itself with [`GUARD`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuardMode {
+    /// The guard of an agent.
+    Agent,
+    /// That of a command that an agent has started.
+    Command,
+    /// That of a program that has the terminal which is stdout.
+    InTerminal,
+    /// No guard: it turns into the program, as the leader of a session whose terminal is stdin.
+    Leader,
+}
+
+/// Reads the arguments of this program with which it starts itself as a guard: what it is then, and the command. None where
+/// they say anything else. There is a guard for each agent and terminal, so this takes none of the memory that all flags
+/// and their explanations take.
+pub fn guard_mode(arguments: impl Iterator<Item = OsString>) -> Option<(GuardMode, Vec<OsString>)> {
+    let mut arguments = arguments.skip(1);
+    arguments.next().filter(|it| it == GUARD)?;
+    let (mode, behind) = match arguments.next()?.to_str()? {
+        "--" => (GuardMode::Agent, None),
+        "--terminal" => (GuardMode::Command, arguments.next()),
+        "--pty" => (GuardMode::InTerminal, arguments.next()),
+        "--leader" => (GuardMode::Leader, arguments.next()),
+        _ => return None,
+    };
+    let command: Vec<OsString> = arguments.collect();
+    let is_told = mode == GuardMode::Agent || behind.is_some_and(|it| it == "--");
+    (is_told && !command.is_empty()).then_some((mode, command))
+}
 
 const EXAMPLE: &str = r#"Try it:
   printf '%s\n' \
@@ -489,6 +504,26 @@ mod tests {
     fn the_command_line_is_sound() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_guard_is_told_what_it_is_and_its_command() {
+        let read = |line: &str| guard_mode(line.split(' ').map(OsString::from));
+        for (line, mode) in [
+            ("x guard-agent -- sh -- a", Some(GuardMode::Agent)),
+            ("x guard-agent --terminal -- sh -- a", Some(GuardMode::Command)),
+            ("x guard-agent --pty -- sh -- a", Some(GuardMode::InTerminal)),
+            ("x guard-agent --leader -- sh -- a", Some(GuardMode::Leader)),
+            ("x guard-agent --", None),
+            ("x guard-agent", None),
+            ("x guard-agent --pty sh -- a", None),
+            ("x guard-agent --other -- sh -- a", None),
+            ("x serve -- sh -- a", None),
+            ("x", None),
+        ] {
+            let command = ["sh", "--", "a"].map(OsString::from).to_vec();
+            assert_eq!(read(line), mode.map(|mode| (mode, command)), "{line}");
+        }
     }
 
     #[test]

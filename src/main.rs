@@ -11,7 +11,7 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp, AgentSpec};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
-use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions, GUARD};
+use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GUARD};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined};
@@ -34,15 +34,15 @@ use tracing_subscriber::filter::Targets;
 const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if let Some(CliCommand::Guard { terminal, pty, leader, command }) = &cli.command {
-        return ExitCode::from(match (terminal, pty, leader) {
-            (true, ..) => terminals::guard::run(command),
-            (_, true, _) => terminals::guard::run_in_terminal(session_leader(), command),
-            (.., true) => terminals::leader::run(command),
-            _ => guard::run(command),
+    if let Some((mode, command)) = cli::guard_mode(std::env::args_os()) {
+        return ExitCode::from(match mode {
+            GuardMode::Agent => guard::run(&command),
+            GuardMode::Command => terminals::guard::run(&command),
+            GuardMode::InTerminal => terminals::guard::run_in_terminal(session_leader(), &command),
+            GuardMode::Leader => terminals::leader::run(&command),
         });
     }
+    let cli = Cli::parse();
     if let Some(CliCommand::RelayClientTools) = &cli.command {
         return match relay::run() {
             Ok(()) => ExitCode::SUCCESS,

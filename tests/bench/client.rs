@@ -37,6 +37,8 @@ pub struct Memory {
     pub resident_kb: u64,
     /// The same, with shared pages divided among their users.
     pub proportional_kb: u64,
+    /// Those that it has written to, and that nobody else has.
+    pub private_kb: u64,
 }
 
 impl Client {
@@ -65,6 +67,8 @@ impl Client {
             // Not the agents of whoever measures.
             .args(["--config", "/dev/null"])
             .args(arguments)
+            // In its terminals, the plainest of all.
+            .env("SHELL", "/bin/sh")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -219,7 +223,11 @@ pub fn memory_of(process: u32) -> Outcome<Memory> {
         let line = rollup.lines().find(|line| line.starts_with(name)).ok_or("no such figure")?;
         Ok(line.split_whitespace().nth(1).ok_or("no such figure")?.parse()?)
     };
-    Ok(Memory { resident_kb: figure("Rss:")?, proportional_kb: figure("Pss:")? })
+    Ok(Memory {
+        resident_kb: figure("Rss:")?,
+        proportional_kb: figure("Pss:")?,
+        private_kb: figure("Private_Dirty:")?,
+    })
 }
 
 impl Drop for Client {

@@ -1,7 +1,7 @@
 //! What a host costs that many clients are connected to: deliveries over WebSockets, the memory of a connection, and
 //! how long one client waits while another one asks for much.
 //!
-//! Owns: clients over WebSockets that cost little, and the host that they connect to.
+//! Owns: clients over WebSockets that cost little, and the host that they connect to, also for other parts.
 //! Never: unmasks or checks anything: what comes is taken for what a server says.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -168,16 +168,19 @@ fn subscribe(channel: &str) -> String {
 }
 
 /// A host that listens, and nothing else.
-struct Host {
+pub struct Host {
     child: Child,
     place: String,
 }
 
 impl Host {
-    fn start(arguments: &[&str]) -> Outcome<Self> {
+    /// With these arguments.
+    pub fn start(arguments: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"));
         command.args(["serve", "--config", "/dev/null", "--no-token", "--listen", "ws://127.0.0.1:0"]);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // In its terminals, the plainest of all.
+        command.env("SHELL", "/bin/sh");
         let mut child = command.spawn()?;
         let mut line = String::new();
         BufReader::new(child.stderr.take().ok_or("no stderr")?).read_line(&mut line)?;
@@ -190,7 +193,8 @@ impl Host {
         Self::start(&["--state-dir", folder.to_str().ok_or("no such path")?])
     }
 
-    fn connect(&self, name: &str) -> Outcome<Socket> {
+    /// Another client, of this name.
+    pub fn connect(&self, name: &str) -> Outcome<Socket> {
         let mut stream = TcpStream::connect(&self.place)?;
         stream.set_nodelay(true)?;
         let place = &self.place;
@@ -212,8 +216,14 @@ impl Host {
         Ok(socket)
     }
 
-    fn memory(&self) -> Outcome<Memory> {
-        client::memory_of(self.child.id())
+    /// What the host occupies now.
+    pub fn memory(&self) -> Outcome<Memory> {
+        client::memory_of(self.process())
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 }
 
@@ -225,7 +235,7 @@ impl Drop for Host {
 }
 
 /// A client over a WebSocket that is shaken hands with.
-struct Socket {
+pub struct Socket {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// What was read and not taken yet.
@@ -234,7 +244,7 @@ struct Socket {
 
 impl Socket {
     /// Says a message. The mask leaves it as it is.
-    fn say(&mut self, message: &[u8]) -> Outcome<()> {
+    pub fn say(&mut self, message: &[u8]) -> Outcome<()> {
         let message = message.trim_ascii_end();
         let mut frame = vec![0x81];
         match message.len() {
@@ -251,7 +261,7 @@ impl Socket {
     }
 
     /// Asks, and waits for the answer.
-    fn ask(&mut self, request: &str) -> Outcome<()> {
+    pub fn ask(&mut self, request: &str) -> Outcome<()> {
         let id = request.split(",\"method\"").next().and_then(|head| head.rsplit(',').next());
         let id = id.ok_or("a request has an id")?.to_owned();
         self.say(request.as_bytes())?;
@@ -259,7 +269,7 @@ impl Socket {
     }
 
     /// Waits for a message that has this in its beginning.
-    fn until(&mut self, wanted: &[u8]) -> Outcome<()> {
+    pub fn until(&mut self, wanted: &[u8]) -> Outcome<()> {
         loop {
             let message = self.message()?;
             let head = &message[..message.len().min(2_000)];
@@ -285,7 +295,7 @@ impl Socket {
     }
 
     /// The next message.
-    fn message(&mut self) -> Outcome<&[u8]> {
+    pub fn message(&mut self) -> Outcome<&[u8]> {
         let header = self.has(2)?;
         let (skip, length) = match self.buffer[header.start + 1] {
             short @ ..126 => (2, usize::from(short)),

@@ -4,7 +4,8 @@
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
 //! turns with few and many parts, a replay, memory, what a store costs (see `stored`) and a long chat in it (see
 //! `histories`), what several windows cost (see `windows`) and clients of listeners (see `listening`), what an agent
-//! behind the bridge costs (see `bridged`), what files cost (see `files`), what it costs to keep a folder (see `repositories`), and, in this process, what clients of older
+//! behind the bridge costs (see `bridged`), what files cost (see `files`), what it costs to keep a folder (see `repositories`), what
+//! terminals cost (see `terminals`), and, in this process, what clients of older
 //! versions cost (see `versions`). Beside each figure stand the aim and what the reference host (VS Code's, on Node) did,
 //! both for a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
@@ -17,6 +18,7 @@ mod listening;
 mod relay;
 mod repositories;
 mod stored;
+mod terminals;
 mod versions;
 mod windows;
 
@@ -45,7 +47,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 type Measure = fn(&mut Table) -> Outcome<()>;
 
 /// The parts of the table, by the names that they can be asked for.
-const PARTS: [(&str, Measure); 9] = [
+const PARTS: [(&str, Measure); 10] = [
     ("pipe", measure),
     ("stored", stored::measure),
     ("histories", histories::measure),
@@ -54,6 +56,7 @@ const PARTS: [(&str, Measure); 9] = [
     ("bridged", bridged::measure),
     ("files", files::measure),
     ("repositories", repositories::measure),
+    ("terminals", terminals::measure),
     ("versions", versions::measure),
 ];
 
