@@ -1,7 +1,7 @@
 //! What is in a repository's folder, kept.
 //!
-//! A checkpoint is a commit without parents, kept by a ref of our own. Its tree is the folder as it was; its message names
-//! the files whose contents are not in it.
+//! A checkpoint is a tree, the folder as it was, kept by a ref of our own. Where there are files whose contents are not in it, it
+//! is a commit without parents, whose message names them.
 //!
 //! Owns: making checkpoints, comparing them, and letting go of those of a session.
 //! Never: touches a ref that is not ours.
@@ -64,13 +64,17 @@ pub fn keep(
     if let Some(last) = last.filter(|last| last.tree == tree && last.left_out == 0 && left_out.is_empty()) {
         return Ok(last.clone());
     }
-    scratch.file("message", message_of(&left_out).as_bytes())?;
-    let mut run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]);
-    run = run.with([scratch.path.join("message")]).with([&tree]);
-    for (name, value) in BY {
-        run = run.env(name, value);
-    }
-    let commit = run.line(until)?;
+    let commit = if left_out.is_empty() {
+        tree.clone()
+    } else {
+        scratch.file("message", message_of(&left_out).as_bytes())?;
+        let mut run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]);
+        run = run.with([scratch.path.join("message")]).with([&tree]);
+        for (name, value) in BY {
+            run = run.env(name, value);
+        }
+        run.line(until)?
+    };
     repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output(until)?;
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
         thin(repository, scratch, keeper, until)?;

@@ -78,7 +78,7 @@ fn try_to_commit(
     }
     let theirs = repository.own.join("index");
     let stamp = stamp_of(&theirs)?;
-    let index = CopiedIndex::new(repository, scratch, true)?;
+    let index = CopiedIndex::to_stay(repository, scratch)?;
     let status = index.status(until)?;
     if status.has_conflicts {
         return refused("the repository has conflicts");

@@ -7,7 +7,7 @@
 //! Never: writes the user's index, or keeps a content that is no file or link of the folder.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -80,6 +80,8 @@ pub struct CopiedIndex<'a> {
     path: PathBuf,
     /// Where objects are written that nobody keeps; else among those of the repository.
     objects: Option<PathBuf>,
+    /// It is to become the user's.
+    is_to_stay: bool,
 }
 
 /// What git says of a folder.
@@ -126,12 +128,24 @@ impl<'a> CopiedIndex<'a> {
         if let Some(objects) = &objects {
             fs::create_dir_all(objects)?;
         }
-        Ok(Self { repository, path, objects })
+        Ok(Self { repository, path, objects, is_to_stay: false })
+    }
+
+    /// One that is to become the user's own index.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn to_stay(repository: &'a Repository, scratch: &Scratch) -> Result<Self, GitError> {
+        Ok(Self { is_to_stay: true, ..Self::new(repository, scratch, true)? })
     }
 
     /// A run with this index.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
-        let run = self.repository.run(arguments).env("GIT_INDEX_FILE", &self.path);
+        let mut run = self.repository.run(arguments).env("GIT_INDEX_FILE", &self.path);
+        if !self.is_to_stay {
+            // Half of what it takes to write a large index is the hash behind it, at which nobody looks.
+            run = run.set(&[(OsString::from("index.skipHash"), OsString::from("true"))]);
+        }
         match &self.objects {
             Some(objects) => run
                 .env("GIT_OBJECT_DIRECTORY", objects)
@@ -250,7 +264,7 @@ fn version_in(known: &fs::Metadata) -> String {
 }
 
 /// A path in a list of which colons part the entries.
-fn quoted(path: &Path) -> std::ffi::OsString {
+fn quoted(path: &Path) -> OsString {
     let bytes = path.as_os_str().as_bytes();
     if !bytes.iter().any(|byte| b":\"\\\n".contains(byte)) {
         return path.as_os_str().to_owned();
@@ -264,7 +278,7 @@ fn quoted(path: &Path) -> std::ffi::OsString {
         }
     }
     quoted.push(b'"');
-    std::ffi::OsString::from_vec(quoted)
+    OsString::from_vec(quoted)
 }
 
 /// Reads what `git status --porcelain=v2 -z --branch` says.

@@ -54,21 +54,13 @@ impl Repository {
         if folders.is_empty() || folders.len() > 1 && folders.len() != directories.len() {
             return Err(NoRepository::None);
         }
-        let mut found: Option<Places> = None;
-        for folder in &folders {
-            let places = match places_of(git, folder, until) {
-                Err(NoRepository::None) if found.is_some() => return Err(not_all_in_one()),
-                Err(NoRepository::None) if folders.len() > 1 => {
-                    return Err(none_or_some(git, &folders, until))
-                }
-                places => places?,
-            };
-            if found.as_ref().is_some_and(|found| *found != places) {
-                return Err(not_all_in_one());
-            }
-            found = Some(places);
-        }
-        let Some(Places { root, own, common }) = found else { return Err(NoRepository::None) };
+        let (settings, places) = std::thread::scope(|scope| {
+            // What is configured is the same in all folders of one repository.
+            let settings = scope.spawn(|| without_filters(git, &folders[0], until));
+            let places = places_of_all(git, &folders, until);
+            (settings.join(), places)
+        });
+        let Places { root, own, common } = places?;
         let home = std::env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
         if root == Path::new("/") || home.is_some_and(|home| home == root) {
             let why = "the repository is the whole home folder, or the whole disk".to_owned();
@@ -78,7 +70,8 @@ impl Repository {
             let why = "the repository keeps its files elsewhere".to_owned();
             return Err(NoRepository::Unusable(why));
         }
-        let settings = without_filters(git, &root, until)?;
+        let panicked = |_| GitError::from(std::io::Error::other("what reads the configuration has panicked"));
+        let settings = settings.map_err(panicked)??;
         Ok(Self { git: git.clone(), root, own, common, settings })
     }
 
@@ -120,6 +113,23 @@ struct Places {
     root: PathBuf,
     own: PathBuf,
     common: PathBuf,
+}
+
+/// The places of the repository that all of these folders are in.
+fn places_of_all(git: &Git, folders: &[PathBuf], until: Until) -> Result<Places, NoRepository> {
+    let mut found: Option<Places> = None;
+    for folder in folders {
+        let places = match places_of(git, folder, until) {
+            Err(NoRepository::None) if found.is_some() => return Err(not_all_in_one()),
+            Err(NoRepository::None) if folders.len() > 1 => return Err(none_or_some(git, folders, until)),
+            places => places?,
+        };
+        if found.as_ref().is_some_and(|found| *found != places) {
+            return Err(not_all_in_one());
+        }
+        found = Some(places);
+    }
+    found.ok_or(NoRepository::None)
 }
 
 fn not_all_in_one() -> NoRepository {

@@ -84,7 +84,7 @@ pub enum GitWork {
 /// A state of a folder that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// What git calls it.
+    /// What git calls it: a commit, or the tree itself.
     pub commit: String,
     /// What it calls the files in it.
     pub tree: String,

@@ -131,6 +131,17 @@ fn output_is_kept_up_to_a_limit() {
     let output = said[5]["output"].as_str().unwrap();
     assert_eq!((output.len(), &said[5]["truncated"]), (1 << 20, &json!(true)));
     assert!(output.ends_with("xend"));
+    // As much as may be is all there, and of one byte more the first is left out.
+    for (turn, bytes, is_cut) in
+        [("t2", (1 << 20) - 1, false), ("t3", 1 << 20, false), ("t4", (1 << 20) + 1, true)]
+    {
+        let script = format!("printf a; head -c {} /dev/zero | tr '\\0' x", bytes - 1);
+        let command = json!({ "command": "sh", "args": ["-c", script] });
+        let said = watched.says(turn, &[create(command), about("wait_for_exit"), about("output")]);
+        let output = said[2]["output"].as_str().unwrap();
+        assert_eq!((output.len(), &said[2]["truncated"]), (bytes.min(1 << 20), &json!(is_cut)), "{turn}");
+        assert_eq!(output.starts_with('a'), !is_cut, "{turn}");
+    }
     watched.leave();
 }
 

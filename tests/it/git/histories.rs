@@ -137,7 +137,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => deeds().prop_map(Event::Meanwhile),
         2 => (whos(), quick_means(), 0..60_u64).prop_map(|(who, means, after)| Event::Dies(who, means, after)),
     ];
-    proptest::collection::vec(one, 1..5)
+    proptest::collection::vec(one, 1..4)
 }
 
 /// Kinds of repositories, so that a few cases have them all.

@@ -2,7 +2,11 @@
 //!
 //! Owns: what stands in a transcript for the folder's URI, for the tokens and times of files, and for the channel of a
 //! watch.
-//! Never: makes files; what is to be there a client asks for.
+//! Never: makes files, but for a repository; what else is to be there a client asks for.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -35,6 +39,18 @@ impl Shown {
             (folder, uri)
         });
         Self { folder, etag: String::new(), watch: WATCH.to_owned() }
+    }
+
+    /// Makes the folder a repository in which a file is committed. The user's configuration is in this home.
+    pub fn make_repository(&self, home: &Path) {
+        let Some((folder, _)) = &self.folder else { return };
+        fs::write(folder.path().join("a"), "one\n").unwrap();
+        let commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"];
+        for arguments in [&["init", "-q", "-b", "main"][..], &["add", "a"], &commit] {
+            let mut git = Command::new("git");
+            git.args(arguments).current_dir(folder.path()).env_clear().envs(crate::git::environment(home));
+            assert!(git.status().unwrap().success(), "git {arguments:?}");
+        }
     }
 
     /// What a line means that is written.

@@ -8,6 +8,7 @@
 //! | `@ run ARGUMENT ...` | more arguments for the program; before anything is said |
 //! | `@ state` | all programs of this transcript share a fresh state folder; before anything is said |
 //! | `@ folder` | there is a fresh folder, whose URI stands as `file:///FOLDER`; as `ETAG` stands the last token of a file, as `TIME` a time of one, as `ahp-resource-watch:/WATCH` the last channel of a watch |
+//! | `@ repository` | the same, and it is a repository of git in which `a` is committed, and the host finds git |
 //! | `@ kill` | the program is killed, when all that follows from what was said has been read |
 //! | `@ start` | another program begins, with the same arguments; after `@ kill` or `@ end` |
 //! | `@ until TEXT` | waits for a line with TEXT in it, where a real timer is at work |
@@ -29,6 +30,7 @@ pub enum Step {
     Run(Vec<String>),
     State,
     Folder,
+    Repository,
     Kill,
     Start,
     Until(String),
@@ -56,10 +58,11 @@ impl Transcript {
         if !text.starts_with("# ") {
             return Err("the first line must be a `# ` note that says what must hold".to_owned());
         }
-        let sets_up = |step: &&Step| matches!(step, Step::Run(_) | Step::State | Step::Folder);
+        let sets_up =
+            |step: &&Step| matches!(step, Step::Run(_) | Step::State | Step::Folder | Step::Repository);
         let mut later = steps.iter().skip_while(|step| step.is_comment() || sets_up(step));
         if later.any(|step| sets_up(&step)) {
-            return Err("`@ run`, `@ state` and `@ folder` come first".to_owned());
+            return Err("`@ run`, `@ state`, `@ folder` and `@ repository` come first".to_owned());
         }
         if steps.iter().filter(|step| matches!(step, Step::Run(_))).count() > 1 {
             return Err("`@ run` comes once".to_owned());
@@ -79,7 +82,12 @@ impl Transcript {
 
     /// Whether it has a folder of its own.
     pub fn has_folder(&self) -> bool {
-        self.steps.contains(&Step::Folder)
+        self.steps.contains(&Step::Folder) || self.has_repository()
+    }
+
+    /// Whether that is a repository.
+    pub fn has_repository(&self) -> bool {
+        self.steps.contains(&Step::Repository)
     }
 
     /// What the program is given in addition.
@@ -113,6 +121,7 @@ impl Step {
             "run" => Ok(Self::Run(rest.split_whitespace().map(str::to_owned).collect())),
             "state" => no_rest(Self::State),
             "folder" => no_rest(Self::Folder),
+            "repository" => no_rest(Self::Repository),
             "kill" => no_rest(Self::Kill),
             "start" => no_rest(Self::Start),
             "until" if !rest.is_empty() => Ok(Self::Until(rest.to_owned())),
@@ -159,6 +168,7 @@ impl fmt::Display for Step {
             Self::Run(arguments) => write!(formatter, "@ run {}", arguments.join(" ")),
             Self::State => formatter.write_str("@ state"),
             Self::Folder => formatter.write_str("@ folder"),
+            Self::Repository => formatter.write_str("@ repository"),
             Self::Kill => formatter.write_str("@ kill"),
             Self::Start => formatter.write_str("@ start"),
             Self::Until(text) => write!(formatter, "@ until {text}"),

@@ -142,12 +142,19 @@ fn replay(transcript: &Transcript) -> Result<String, String> {
         let mut command = if transcript.keeps_state() { sidecar_on(&state) } else { sidecar() };
         command.args(["--deterministic", "--default-directory", "/"]);
         command.args(transcript.arguments());
+        if transcript.has_repository() {
+            command.envs(crate::git::environment(folder.path()));
+        }
         // Errors only: they are mistakes of the host's own.
         command.env("RUST_LOG", "error");
         command.stderr(File::options().create(true).append(true).open(&log).unwrap());
         Process::spawn(command)
     };
-    let replayed = converse(transcript, start, Shown::new(transcript.has_folder()));
+    let shown = Shown::new(transcript.has_folder());
+    if transcript.has_repository() {
+        shown.make_repository(folder.path());
+    }
+    let replayed = converse(transcript, start, shown);
     let log = fs::read_to_string(&log).unwrap();
     if log.is_empty() {
         return replayed;
@@ -168,7 +175,12 @@ fn converse(transcript: &Transcript, start: impl Fn() -> Process, shown: Shown) 
         now.write(&step.to_string());
         let next = steps[at + 1..].iter().find(|step| !step.is_comment());
         match step {
-            Step::Comment(_) | Step::Run(_) | Step::State | Step::Folder | Step::Host(_) => continue,
+            Step::Comment(_)
+            | Step::Run(_)
+            | Step::State
+            | Step::Folder
+            | Step::Repository
+            | Step::Host(_) => continue,
             Step::Say(line) => {
                 said.push_str(&now.shown.meant(line));
                 said.push('\n');
