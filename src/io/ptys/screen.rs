@@ -252,6 +252,13 @@ impl ScreenModel {
         self.cursor = Cursor { row: row.min(self.rows - 1), col: col.min(self.cols - 1), is_past: false };
     }
 
+    /// Puts the cursor where it was when it was saved; the screen may have become smaller since.
+    fn restore(&mut self) {
+        let Cursor { row, col, is_past } = self.saved;
+        self.place(row, col);
+        self.cursor.is_past = is_past && col + 1 == self.cols;
+    }
+
     /// Puts the cursor where a program says.
     fn go(&mut self, row: usize, col: usize) {
         if self.is_set(FROM_MARGIN) {
@@ -267,7 +274,7 @@ impl ScreenModel {
         let Cursor { row, col, .. } = self.cursor;
         match sequence {
             b"\x1b7" => self.saved = self.cursor,
-            b"\x1b8" => self.cursor = self.saved,
+            b"\x1b8" => self.restore(),
             b"\x1bD" => self.line_feed(),
             b"\x1bE" => {
                 self.place(row, 0);
@@ -310,7 +317,7 @@ impl ScreenModel {
             (None, None, b'L' | b'M') => self.place(row, 0),
             (None, None, b'b') => self.advance(times.min(usize::from(u16::MAX)) * self.last_width),
             (None, None, b's') => self.saved = self.cursor,
-            (None, None, b'u') => self.cursor = self.saved,
+            (None, None, b'u') => self.restore(),
             (None, None, b'r') => {
                 let bottom = usize::from(csi.number(1));
                 let bottom = if bottom == 0 { self.rows } else { bottom.min(self.rows) } - 1;
@@ -428,11 +435,14 @@ mod tests {
         assert!(one.is_set(25) && one.is_set(7) && !one.is_set(2004));
         after(&mut one, "<[?2004;1h><[?25l><[5;10H>");
         assert!(one.is_set(2004) && one.is_set(1) && !one.is_set(25));
+        after(&mut one, "<7>");
         one.resize(ScreenSize { cols: 4, rows: 2 });
         assert_eq!(one.position(), (2, 4));
+        assert_eq!(after(&mut one, "<[1;1H><8>"), (2, 4));
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn the_cursor_never_leaves_the_screen(
             said in prop::collection::vec("[a漢\\n\\t\\r]{0,9}|<\\[\\??[0-9;]{0,6}[A-Za-z]>|<[78cDEM]>", 0..30),
