@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+import urllib.parse
 import uuid
 
 from agents import filled
@@ -101,6 +102,24 @@ class Chat:
 
     def session_state(self):
         return self.host.ask("subscribe", channel=self.session)["snapshot"]["state"]
+
+    def changed_in(self, turn):
+        """The files that a turn has changed: what each was called below the session's folder, and its content before
+        and behind, none where it was not there."""
+        channel, began = f"{self.session}/changeset/turn/{turn.name}", time.monotonic()
+        while (state := self.host.ask("subscribe", channel=channel)["snapshot"]["state"])["status"] == "computing":
+            assert time.monotonic() < began + HUNG, state
+            self.host.say(method="unsubscribe", params={"channel": channel})
+            time.sleep(LOOK_AGAIN)
+        assert state["status"] == "ready", state
+        for file in state["files"]:
+            sides = [file["edit"].get(side) for side in ("before", "after")]
+            path = urllib.parse.unquote(next(side["uri"] for side in sides if side)).removeprefix("file://")
+            yield os.path.relpath(path, self.work), [side and self.content(side["content"]["uri"]) for side in sides]
+
+    def content(self, uri):
+        read = self.host.ask("resourceRead", channel=self.session, uri=uri)
+        return base64.b64decode(read["data"]).decode() if read["encoding"] == "base64" else read["data"]
 
     def dispatch(self, channel=None, **action):
         params = {"channel": channel or self.channel, "clientSeq": 1, "action": action}

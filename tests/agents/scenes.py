@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -100,6 +101,35 @@ class Scenes:
         assert self.read("new") == "neu\n", turn
         assert not self.agent.once or turn.asked, turn
         return "changes a file, and makes one"
+
+    def changes_a_repository(self):
+        """What a turn has changed, by the agent's tools and by commands, is what its changeset shows."""
+        chat = self.chat("repository")
+
+        def git(*arguments):
+            command = ["git", "-C", chat.work, "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+        for name in ("poem", "gone", "same"):
+            with open(os.path.join(chat.work, name), "w") as opened:
+                opened.write("one\ntwo\nthree\n")
+        git("init", "-q")
+        git("add", "-A")
+        git("commit", "-q", "-m", "x")
+        words = {"file": os.path.join(chat.work, "poem"), "old": "three", "new": "drei"}
+        script = [self.call(tool, **words) for tool in (self.agent.read, self.agent.edit) if tool]
+        script.append(self.call(self.agent.shell, command="mkdir -p new; printf made > new/made; rm gone"))
+        turn = self.complete(chat.turn("\n".join(script)))
+        wanted = {}
+        for line in git("status", "--porcelain", "-uall").splitlines():
+            name = line[3:]
+            path = os.path.join(chat.work, name)
+            before = git("show", f"HEAD:{name}") if line[:2] != "??" else None
+            wanted[name] = (before, open(path).read() if os.path.exists(path) else None)
+        assert set(wanted) == {"poem", "gone", "new/made"}, wanted
+        shown = {name: tuple(sides) for name, sides in chat.changed_in(turn)}
+        assert shown == wanted, f"shown: {shown}, in the folder: {wanted}"
+        return "changes a repository by tools and by commands: all of it is shown"
 
     def makes_a_file(self):
         # Some agents do without the host where a folder is behind a link.
@@ -350,7 +380,8 @@ class Scenes:
 
 
 USUAL = [
-    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.makes_a_file,
+    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.changes_a_repository,
+    Scenes.makes_a_file,
     Scenes.is_given_a_file, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,

@@ -1,6 +1,7 @@
 //! `resourceRead` and `resourceList`: what clients see of this machine's files.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -137,4 +138,60 @@ fn a_file_that_is_typed_is_found_where_its_session_works() {
     assert_eq!(typed("@made", 5), json!([]));
     assert_eq!(typed("𝄞 @dom.txt", 7)[0], offered("@domain.txt", "domain.txt", [3, 11]));
     assert_eq!(typed("# a heading", 2), json!([]));
+}
+
+/// Names that lead in a circle or are too long, and files that are closed to whoever runs the host.
+#[test]
+fn what_the_system_refuses_is_told_by_the_code_of_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = folder.path().canonicalize().unwrap();
+    let (circle, long) = (top.join("circle"), top.join("x".repeat(300)));
+    std::os::unix::fs::symlink(&circle, &circle).unwrap();
+    let (file, full, closed) = (top.join("file"), top.join("full"), top.join("closed"));
+    fs::write(&file, "a").unwrap();
+    fs::create_dir_all(full.join("x")).unwrap();
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("file"), "a").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).unwrap();
+    let is_root = fs::read_dir(&closed).is_ok();
+    let mut process = opened();
+    let session = json!({ "channel": "ahp-session:/s", "workingDirectories": [on(&top)["uri"]] });
+    ask(&mut process, "createSession", &session);
+    let mut code = |method: &str, path: &Path, more: Value| {
+        let mut params = on(path);
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask(&mut process, method, &params)["error"]["code"].as_i64()
+    };
+    let written = || json!({ "data": "b", "encoding": "utf-8" });
+    let moved = |to: &Path| json!({ "source": on(&file)["uri"], "destination": on(to)["uri"] });
+    for path in [circle.join("x"), long.clone(), long.join("x")] {
+        for (method, more) in [
+            ("resourceRead", json!({})),
+            ("resourceList", json!({})),
+            ("resourceResolve", json!({})),
+            ("resourceWrite", written()),
+            ("resourceMkdir", json!({})),
+            ("resourceDelete", json!({ "recursive": true })),
+            ("resourceMove", moved(&path)),
+            ("resourceCopy", moved(&path)),
+        ] {
+            assert_eq!(code(method, &path, more), Some(-32602), "{method} {path:?}");
+        }
+    }
+    assert_eq!(code("resourceDelete", &full, json!({})), Some(-32602), "a folder that is not empty");
+    assert_eq!(code("resourceMkdir", &file, json!({})), Some(-32010), "a file");
+    if is_root {
+        return;
+    }
+    let inside = closed.join("file");
+    for (method, more) in [
+        ("resourceRead", json!({})),
+        ("resourceResolve", json!({})),
+        ("resourceWrite", written()),
+        ("resourceDelete", json!({})),
+        ("resourceCopy", moved(&inside)),
+    ] {
+        assert_eq!(code(method, &inside, more), Some(-32009), "{method}");
+    }
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
 }
