@@ -71,6 +71,9 @@ pub struct DiscardedFile {
     /// Git keeps what it was: what must be in it for it to be taken back, and what is in it then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) kept: Option<GitTaken>,
+    /// The host has ended before it was known whether that was done: it can be taken back, and hides nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_unsure: bool,
 }
 
 /// The turn in which a content is found.
@@ -105,6 +108,7 @@ impl DiscardedFile {
                     bytes_now: None,
                     bytes_wanted: None,
                 }),
+                is_unsure: false,
             }
         };
         let (before, after) = (changed.before.as_ref(), changed.after.as_ref());
@@ -344,7 +348,8 @@ impl Host {
     ) -> Vec<SaidEdit<'_>> {
         let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
         let nowhere = (ChatKey(0), "");
-        let said = session.discarded.iter().filter(|file| file.kept.is_none() && is_meant(file));
+        let said =
+            session.discarded.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
         let discards = said.map(|file| {
             let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
                 let place = place.as_ref().and_then(|it| Some((self.find_chat(&it.chat)?, it.turn.as_str())));
@@ -466,8 +471,9 @@ impl Host {
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
         let of_scope = mark_of(scope);
+        let is_of_scope = |file: &&DiscardedFile| file.kept.is_some() && file.scope == of_scope;
         let discarded: Vec<&DiscardedFile> =
-            session.discarded.iter().filter(|file| file.kept.is_some() && file.scope == of_scope).collect();
+            session.discarded.iter().filter(|file| !file.is_unsure).filter(is_of_scope).collect();
         let is_discarded = |changed: &ChangedFile| discarded.iter().any(|file| file.takes_back(changed));
         files.filter(|changed| !is_discarded(changed)).collect()
     }

@@ -6,8 +6,9 @@
 //!
 //! What is taken back is an edit like those of agents, made by the host and kept with the session: so the file is in the
 //! changeset no more, and taking that back removes the edit again. Nothing is lost by it, since what the file was is kept
-//! with the calls. Where the host ends before it has heard what has become of the files, they are still in the changeset, and
-//! asking again finds them as they are to be.
+//! with the calls, and that it is to be taken back before it is. Where the host ends before it has heard what has become of
+//! the files, they are still in the changeset; asking again finds them as they are to be, and taking that back brings back
+//! those that were taken back.
 //!
 //! An operation waits until it is known what the changeset shows: until what another one has done is known, and until git has
 //! looked where something is to be looked at, or where nobody has followed what is there now. So none works from a list that
@@ -165,8 +166,9 @@ impl Host {
             }
             let HeldOperation { connection, id, params, .. } = held;
             match self.invoke_changeset_operation(&params) {
-                Ok(Begun::TakeBack(taken)) => {
+                Ok(Begun::TakeBack(mut taken)) => {
                     self.changes.operations.running.insert(taken.session, connection);
+                    self.keep_what_is_begun(&mut taken, step.now.unix_ms);
                     let below = self.folders_of_sessions();
                     let taken = Resource::TakeBack { taken: taken.into(), below };
                     step.say(Output::Resource(connection, id, taken));
@@ -286,6 +288,20 @@ impl Host {
         Ok(Begun::TakeBack(taken))
     }
 
+    /// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be brought back.
+    fn keep_what_is_begun(&mut self, taken: &mut TakeBack, now_ms: i64) {
+        if taken.restores {
+            return;
+        }
+        let at = self.edit_time(taken.session, now_ms);
+        for file in &mut taken.files {
+            (file.row.edit.at, file.row.is_unsure) = (at, true);
+        }
+        let Some(session) = self.channels.sessions.known_mut(taken.session) else { return };
+        session.discarded.extend(taken.files.iter().map(|file| file.row.clone()));
+        self.unsaved.insert(taken.session.into());
+    }
+
     /// Another operation of this session may begin.
     pub(super) fn operation_is_over(&mut self, session: SessionKey) {
         self.changes.operations.running.remove(&session);
@@ -302,6 +318,7 @@ impl Host {
     ) {
         let TakeBack { session, scope, restores, root, files, .. } = taken;
         self.operation_is_over(session);
+        let begun: Vec<DiscardedFile> = files.iter().map(|file| file.row.clone()).collect();
         let mut refused = Vec::new();
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
@@ -316,11 +333,12 @@ impl Host {
             }
         }
         let is_empty = done.is_empty();
-        if restores {
-            if let Some(session) = self.channels.sessions.get_mut(&session) {
-                session.discarded.retain(|file| !done.contains(file));
-            }
-        } else {
+        if let Some(session) = self.channels.sessions.get_mut(&session) {
+            session
+                .discarded
+                .retain(|file| if restores { !done.contains(file) } else { !begun.contains(file) });
+        }
+        if !restores {
             self.keep_discarded(session, &scope, done, step.now.unix_ms);
         }
         if self.channels.sessions.contains_key(&session) {
@@ -363,7 +381,7 @@ impl Host {
         let at = self.edit_time(session, now_ms);
         done.retain_mut(|file| {
             let is_shown = shown.iter().any(|changed| file.takes_back(changed));
-            file.edit.at = at;
+            (file.edit.at, file.is_unsure) = (at, false);
             is_shown
         });
         let Some(session) = self.channels.sessions.known_mut(session) else { return };

@@ -57,6 +57,8 @@ pub enum Written {
     Bytes(usize),
     /// Nobody reads any more.
     Gone,
+    /// The same, and what its client has said before is still heard: what it is told is thrown away.
+    Unread,
     /// It is lost, although somebody may read: a full disk, for one.
     Failed(io::Error),
 }
@@ -132,6 +134,7 @@ impl Door {
             outbox: Outbox::new(self.limits),
             held: None,
             answers_due: 0,
+            nobody_reads: false,
             writing: None,
             closing: false,
             has_departed: false,
@@ -264,6 +267,8 @@ pub struct Link {
     pub held: Option<Box<HeldMessage>>,
     /// So many answers are made elsewhere, and have not come; a state that is being written is counted by `outbox`.
     pub answers_due: usize,
+    /// What it is told is thrown away.
+    pub nobody_reads: bool,
     /// What is written for it elsewhere, piece by piece, and what is to go out behind that.
     pub writing: Option<(OngoingWrite, Vec<Behind>)>,
     /// It is over: what waits is still written.

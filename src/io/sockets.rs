@@ -186,7 +186,10 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
                 },
             };
             match written {
-                Err(error) if is_gone(&error) => self.is_open = false,
+                Err(error) if is_gone(&error) => {
+                    self.is_open = false;
+                    self.receipts.tell(Written::Unread);
+                }
                 Err(error) => {
                     self.receipts.tell(Written::Failed(error));
                     return;
@@ -210,6 +213,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
             }
             ControlFrame::End => {
                 self.is_open = false;
+                self.receipts.tell(Written::Unread);
                 self.writer.shutdown().await
             }
         }

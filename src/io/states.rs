@@ -68,6 +68,11 @@ impl OngoingWrite {
         self.has_begun |= !piece.text.is_empty();
     }
 
+    /// Nobody wants the rest: the thread ends.
+    pub fn give_up(self, outbox: &mut Outbox) {
+        outbox.expected_come(self.expected);
+    }
+
     /// Lets the thread go on, as far as there is room.
     pub fn go_on(&mut self, outbox: &Outbox) {
         while outbox.unread() + self.wanted_now * PIECE_BYTES < AHEAD_BYTES {

@@ -130,6 +130,7 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return Ok(None) };
         match (written, link.at_end) {
             (Written::Bytes(bytes), _) => link.written(bytes),
+            (Written::Unread, _) => self.write_nothing_more(connection),
             (Written::Gone, AtEnd::Leave) => return Ok(Some(Exit::Done)),
             (Written::Failed(error), AtEnd::Leave) => return Err(error).context("stdout cannot be written"),
             (written, AtEnd::Close) => {

@@ -40,6 +40,7 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         let Some(Behind { told, is_answer }) = link.put_behind(what) else { return };
         let line = match told {
+            Outgoing::Unwritten(_) if link.nobody_reads => return,
             Outgoing::Unwritten(what) if !self.options.deterministic => {
                 link.outbox.expect(what.bytes);
                 if is_answer {
@@ -211,11 +212,25 @@ impl Sidecar {
                 _ => return self.give_up(connection, error.message),
             }
         }
+        self.send_behind(connection, behind);
+    }
+
+    fn send_behind(&mut self, connection: ConnectionId, behind: Vec<Behind>) {
         for what in behind {
             if let Some(link) = self.links.get_mut(connection) {
                 link.outbox.expected_come(what.bytes());
             }
             self.send_one(connection, what, false);
+        }
+    }
+
+    /// What this client is told is thrown away: nothing that takes long is written for it.
+    pub(super) fn write_nothing_more(&mut self, connection: ConnectionId) {
+        let Some(link) = self.links.get_mut(connection) else { return };
+        link.nobody_reads = true;
+        if let Some((writing, behind)) = link.writing.take() {
+            writing.give_up(&mut link.outbox);
+            self.send_behind(connection, behind);
         }
     }
 

@@ -154,3 +154,40 @@ fn nothing_of_git_outlives_the_host() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
+
+/// The host is killed when some of the files are what they were and others are not: what was taken back is brought back.
+#[test]
+fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
+    for what in ["turn/t1", "session", "uncommitted"] {
+        let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
+        let hangs = "case \"$*\" in *--path=b*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
+        let mut talk = with_git(&repository, hangs);
+        talk.turn("t1", "/say x", || {
+            repository.write("a", "2\n");
+            repository.write("b", "2\n");
+        });
+        talk.changeset(what);
+        let params =
+            json!({ "channel": format!("{SESSION}/changeset/{what}"), "operationId": "discard-changes" });
+        let request =
+            json!({ "jsonrpc": "2.0", "id": 900, "method": "invokeChangesetOperation", "params": params });
+        talk.process.say(&request.to_string());
+        let begun = std::time::Instant::now();
+        while repository.read("a") != "1\n" {
+            assert!(begun.elapsed() < crate::support::HUNG, "{what}: nothing is taken back");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        talk.process.child.kill().unwrap();
+        talk.process.wait();
+        let mut talk = Talk::open(&repository, &[]);
+        talk.follow(SESSION);
+        // What is still changed is shown, and what is not is brought back.
+        assert!(talk.files(&repository, what).contains(&changed("b", "1\n", "2\n", (1, 1))), "{what}");
+        assert_eq!(talk.invoke(what, "restore-changes", None)["result"], json!({}), "{what}");
+        assert_eq!((repository.read("a"), repository.read("b")), ("2\n".into(), "2\n".into()), "{what}");
+        assert_eq!(talk.invoke(what, "discard-changes", None)["result"], json!({}), "{what}");
+        assert_eq!(repository.git(&["status", "--porcelain"]), "", "{what}");
+        assert_eq!(talk.invoke(what, "restore-changes", None)["result"], json!({}), "{what}");
+        assert_eq!((repository.read("a"), repository.read("b")), ("2\n".into(), "2\n".into()), "{what}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Clients that lose their connection, as an editor's window does that is loaded anew, and come back or do not.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
 use serde_json::{json, Value};
@@ -104,4 +104,48 @@ fn who_is_not_waited_for_and_who_has_said_all_has_it_declined() {
     pipe.shutdown(std::net::Shutdown::Write).unwrap();
     std::io::copy(&mut pipe, &mut std::io::sink()).unwrap();
     declined(&host);
+}
+
+/// A client is gone while a long chat is written for it: the rest is not written, for nobody.
+#[test]
+fn what_takes_long_to_write_is_not_written_for_a_client_that_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let host = Host::listen(&[&format!("unix:{}", socket.display())], &["--log", "debug"]);
+    let open = |version: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(HUNG)).unwrap();
+        let hello = json!({ "channel": "ahp-root://", "clientId": version, "protocolVersions": [version] });
+        say(&mut stream, 1, "initialize", &hello);
+        stream
+    };
+    let mut first = open("1.0.0");
+    say(&mut first, 2, "createSession", &json!({ "channel": SESSION }));
+    say(&mut first, 3, "subscribe", &json!({ "channel": CHAT }));
+    for turn in ["t1", "t2", "t3"] {
+        let message = json!({ "text": "/stream 8 1000000", "origin": { "kind": "user" } });
+        let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
+        say(&mut first, 4, "dispatchAction", &json!({ "channel": CHAT, "clientSeq": 1, "action": action }));
+        let ends = |line: &String| line.contains("chat/turnComplete");
+        assert!(BufReader::new(&first).lines().map_while(Result::ok).any(|line| ends(&line)));
+    }
+    for version in ["1.0.0", "0.8.0"] {
+        let mut second = open(version);
+        say(&mut second, 2, "subscribe", &json!({ "channel": CHAT }));
+        let mut lines = BufReader::with_capacity(100, second.try_clone().unwrap());
+        // The answer to `initialize`, and the beginning of the next one.
+        lines.read_line(&mut String::new()).unwrap();
+        lines.fill_buf().unwrap();
+        drop((second, lines));
+        let is_told = |line: &String| line.contains("a large state is not written to its end");
+        assert!(
+            std::iter::from_fn(|| host.log.recv_timeout(HUNG).ok()).any(|line| is_told(&line)),
+            "{version}"
+        );
+    }
+}
+
+fn say(stream: &mut UnixStream, id: u64, method: &str, params: &Value) {
+    let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    stream.write_all(format!("{message}\n").as_bytes()).unwrap();
 }
