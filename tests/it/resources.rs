@@ -152,7 +152,7 @@ fn what_the_system_refuses_is_told_by_the_code_of_its_reason() {
     fs::create_dir_all(full.join("x")).unwrap();
     fs::create_dir(&closed).unwrap();
     fs::write(closed.join("file"), "a").unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
     let is_root = fs::read_dir(&closed).is_ok();
     let mut process = opened();
     let session = json!({ "channel": "ahp-session:/s", "workingDirectories": [on(&top)["uri"]] });
