@@ -249,8 +249,19 @@ class Window:
 
     def new_terminal(self, profile):
         """Opens another terminal, of this profile."""
-        self.page.locator("[aria-label^='Launch Profile']").first.click()
-        self.page.locator(".context-view").get_by_text(profile, exact=True).click()
+        item = self.page.locator(".context-view").get_by_text(profile, exact=True)
+
+        def listed():
+            # The list is not filled any further while it is open.
+            if not item.count():
+                self.page.keyboard.press("Escape")
+                with contextlib.suppress(Error):
+                    self.page.locator("[aria-label^='Launch Profile']").first.click(timeout=SOON)
+                    item.first.wait_for(timeout=SOON)
+            return item.count()
+
+        self.until(f"`{profile}` among the terminals that are offered", listed)
+        item.first.click()
         shown = self.page.locator(f"{TERMINALS} .monaco-list-row").filter(has_text="Agent Host")
         self.until(f"a terminal of `{profile}`", lambda: shown.count())
 
