@@ -20,7 +20,7 @@ use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, WorkFolder};
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing};
-use crate::host::effects::{FileOutcome, GitContent, GitTaken};
+use crate::host::effects::{FileTaken, GitContent, GitTaken};
 
 /// The longest content that is read, in bytes.
 const CONTENT_BYTES_MAX: usize = 16 << 20;
@@ -85,7 +85,7 @@ pub fn take_back(
     folders: &Folders,
     bytes_kept: Option<(&str, u64)>,
     until: Until,
-) -> Result<Vec<FileOutcome>, GitError> {
+) -> Result<Vec<FileTaken>, GitError> {
     let index = CopiedIndex::new(repository, scratch, false)?;
     let (tree, _) = index.tree(scratch, until)?;
     let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
@@ -100,12 +100,12 @@ pub fn take_back(
         kept = keep_bytes(repository, scratch, changed.collect(), by, until)?;
     }
     let outcomes = each.into_iter().zip(files).map(|(standing, file)| match standing {
-        Standing::Refused(why) => FileOutcome::Refused(why),
+        Standing::Refused(why) => FileTaken::Refused(why),
         // It was done before, and the host has ended before it was known.
-        Standing::IsWanted => FileOutcome::Done { bytes: None },
+        Standing::IsWanted => FileTaken::Done { bytes: None },
         Standing::IsNow(path) => match make(repository, folders, file, until) {
-            Ok(()) => FileOutcome::Done { bytes: kept.remove(&path) },
-            Err(why) => FileOutcome::Refused(why),
+            Ok(()) => FileTaken::Done { bytes: kept.remove(&path) },
+            Err(why) => FileTaken::Refused(why),
         },
     });
     Ok(outcomes.collect())

@@ -321,10 +321,14 @@ impl Host {
             return;
         }
         for key in std::mem::take(&mut self.summaries.due) {
-            let Some(summary) = self.summary(key) else { continue };
+            let Some(mut summary) = self.summary(key) else { continue };
             let Some(session) = self.channels.sessions.known(key) else { continue };
-            if !(status_is(summary.status, SessionStatus::InProgress) && lasts_as(&summary, &session.told)) {
-                self.tell_this_summary(step, key, summary);
+            let streams = status_is(summary.status, SessionStatus::InProgress);
+            let (activity, modified_at) = (session.told.activity.clone(), session.told.modified_at.clone());
+            let activity = std::mem::replace(&mut summary.activity, activity);
+            let modified_at = std::mem::replace(&mut summary.modified_at, modified_at);
+            if !(streams && summary == session.told) {
+                self.tell_this_summary(step, key, SessionSummary { activity, modified_at, ..summary });
                 continue;
             }
             if !std::mem::replace(&mut self.summaries.timed, true) {
@@ -379,34 +383,6 @@ impl Host {
         session.told = summary;
         self.notify_root_of(step, "root/sessionSummaryChanged", &params);
     }
-}
-
-/// Whether nothing is otherwise in a summary than what passes while a turn runs. What chats say of that alone is in their
-/// rows, and lasts.
-fn lasts_as(summary: &SessionSummary, told: &SessionSummary) -> bool {
-    let SessionSummary {
-        provider,
-        title,
-        status,
-        activity: _,
-        origin,
-        project,
-        working_directories,
-        annotations,
-        resource,
-        created_at,
-        modified_at: _,
-        changes,
-        meta,
-        chats,
-        default_chat,
-    } = summary;
-    (provider, title, status, origin, project)
-        == (&told.provider, &told.title, &told.status, &told.origin, &told.project)
-        && (working_directories, annotations, resource)
-            == (&told.working_directories, &told.annotations, &told.resource)
-        && (created_at, changes, meta) == (&told.created_at, &told.changes, &told.meta)
-        && (chats, default_chat) == (&told.chats, &told.default_chat)
 }
 
 /// The action that turns a chat's old row into the new one: an update where the reducer of updates can

@@ -123,13 +123,11 @@ impl DiscardedFile {
         [&self.before_in, &self.after_in].into_iter().flatten().any(|place| place.chat == chat)
     }
 
-    /// Whether these are the changes that it takes back, or a part of them.
-    pub(super) fn takes_back(&self, changed: &ChangedFile) -> bool {
-        let is_it = |now: &Self| {
-            let (file, before, after) = (&now.edit.file, &now.edit.before, &now.edit.after);
-            (file, before, after) == (&self.edit.file, &self.edit.before, &self.edit.after)
-        };
-        Self::all_of(changed, "").iter().any(is_it)
+    /// What it takes back: which file, from which content to which.
+    pub(super) fn change(&self) -> (&str, Option<&str>, Option<&str>) {
+        let [before, after] = [&self.edit.before, &self.edit.after]
+            .map(|side| side.as_ref().map(|content| content.id.as_str()));
+        (&self.edit.file, before, after)
     }
 }
 
@@ -471,11 +469,13 @@ impl Host {
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
         let of_scope = mark_of(scope);
-        let is_of_scope = |file: &&DiscardedFile| file.kept.is_some() && file.scope == of_scope;
-        let discarded: Vec<&DiscardedFile> =
-            session.discarded.iter().filter(|file| !file.is_unsure).filter(is_of_scope).collect();
-        let is_discarded = |changed: &ChangedFile| discarded.iter().any(|file| file.takes_back(changed));
-        files.filter(|changed| !is_discarded(changed)).collect()
+        let of_scope = session.discarded.iter().filter(|file| file.kept.is_some() && file.scope == of_scope);
+        let discarded: BTreeSet<_> =
+            of_scope.filter(|file| !file.is_unsure).map(DiscardedFile::change).collect();
+        let is_discarded = |changed: &ChangedFile| {
+            DiscardedFile::all_of(changed, "").iter().any(|row| discarded.contains(&row.change()))
+        };
+        files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
     }
 
     /// Those that are not as they were committed. None where there is no repository.

@@ -69,7 +69,7 @@ impl Host {
         };
         if message.trim().is_empty() || message.len() > MESSAGE_BYTES_MAX || message.contains('\0') {
             return Err(RpcError::invalid_params(format_args!(
-                "`_meta.message`: a commit needs a message, of at most {MESSAGE_BYTES_MAX} bytes"
+                "`_meta.message`: a commit needs a message, of at most {MESSAGE_BYTES_MAX} bytes and without NUL"
             )));
         }
         let root = of_session.kept.root.clone().ok_or_else(gone)?;

@@ -318,15 +318,16 @@ impl Host {
     ) {
         let TakeBack { session, scope, restores, root, files, .. } = taken;
         self.operation_is_over(session);
-        let begun: Vec<DiscardedFile> = files.iter().map(|file| file.row.clone()).collect();
+        let begun_at = files.first().map(|file| file.row.edit.at);
         let mut refused = Vec::new();
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
-                FileTaken::Done => done.push(file.row),
-                FileTaken::DoneAndKept(bytes) => {
+                FileTaken::Done { bytes } => {
                     let mut row = file.row;
-                    row.kept = row.kept.map(|kept| GitTaken { bytes_now: Some(bytes), ..kept });
+                    if let Some(kept) = row.kept.as_mut().filter(|_| bytes.is_some()) {
+                        kept.bytes_now = bytes;
+                    }
                     done.push(row);
                 }
                 FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
@@ -334,9 +335,11 @@ impl Host {
         }
         let is_empty = done.is_empty();
         if let Some(session) = self.channels.sessions.get_mut(&session) {
-            session
-                .discarded
-                .retain(|file| if restores { !done.contains(file) } else { !begun.contains(file) });
+            let is_settled = |file: &DiscardedFile| match restores {
+                true => done.contains(file),
+                false => file.is_unsure && Some(file.edit.at) == begun_at,
+            };
+            session.discarded.retain(|file| !is_settled(file));
         }
         if !restores {
             self.keep_discarded(session, &scope, done, step.now.unix_ms);
@@ -378,12 +381,14 @@ impl Host {
             return;
         }
         let shown = self.changed_files(session, scope).unwrap_or_default();
+        let shown: Vec<DiscardedFile> =
+            shown.iter().flat_map(|changed| DiscardedFile::all_of(changed, "")).collect();
+        let shown: BTreeSet<_> = shown.iter().map(DiscardedFile::change).collect();
         let at = self.edit_time(session, now_ms);
-        done.retain_mut(|file| {
-            let is_shown = shown.iter().any(|changed| file.takes_back(changed));
+        done.retain(|file| shown.contains(&file.change()));
+        for file in &mut done {
             (file.edit.at, file.is_unsure) = (at, false);
-            is_shown
-        });
+        }
         let Some(session) = self.channels.sessions.known_mut(session) else { return };
         session.discarded.extend(done);
         let times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();

@@ -132,8 +132,9 @@ impl Host {
         sight.known.as_ref()
     }
 
-    /// Whether what is there now of a session's repository is known, as of the time when this was asked first, with no look
-    /// to wait for. It is looked at if it is not: somebody has to have followed it since something was last to be looked at.
+    /// Whether what is in a session's repository is known as it was when this was asked first: `look` is none then. If it
+    /// is not, git looks at it, and `look` is the number of that look. What nobody follows is always looked at, since nobody
+    /// has seen it change.
     pub(super) fn has_looked_since(&mut self, session: SessionKey, look: &mut Option<u64>) -> bool {
         if self.config.limits.kept_within_ms == 0 {
             return true;

@@ -20,8 +20,7 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::process::{AgentStdin, Process};
 use crate::git::worker::{AskedOfGit, HeardOfGit};
 use crate::host::effects::{
-    ConnectionId, FileOutcome, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource,
-    TakeBack,
+    ConnectionId, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource, TakeBack,
 };
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
@@ -236,12 +235,8 @@ impl GitAsker {
                 GitOutcome::Client(connection, JobOutcome::Frame(frame))
             }
             AskedBy::Taker { connection, id, taken } => {
-                let told = |outcome: FileOutcome| match outcome {
-                    FileOutcome::Done { bytes } => bytes.map_or(FileTaken::Done, FileTaken::DoneAndKept),
-                    FileOutcome::Refused(why) => FileTaken::Refused(why),
-                };
                 let outcomes = match report {
-                    GitReport::TakenBack(outcomes) => outcomes.into_iter().map(told).collect(),
+                    GitReport::TakenBack(outcomes) => outcomes,
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
                         vec![FileTaken::Refused(why); taken.files.len()]
                     }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::FileTaken;
 use crate::state::edits::LineCounts;
 
 /// Something to be done with the repository that some directories are in.
@@ -163,18 +164,6 @@ impl GitTaken {
     }
 }
 
-/// What has become of a file that was to be what it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileOutcome {
-    /// It is what it was to be.
-    Done {
-        /// What git calls the bytes that were in it, where it would not give them back and they were to be kept.
-        bytes: Option<String>,
-    },
-    /// Nothing was done to it; why, for people.
-    Refused(String),
-}
-
 /// What is heard of a [`GitJob`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GitReport {
@@ -200,7 +189,7 @@ pub enum GitReport {
     /// A content; in base64.
     Content(String),
     /// What has become of each of the files.
-    TakenBack(Vec<FileOutcome>),
+    TakenBack(Vec<FileTaken>),
     /// It is committed.
     Committed(GitCommit),
     /// Nothing is committed, since it cannot be as it is; why, for people.

@@ -21,6 +21,7 @@ use ahp_types::commands::{
 };
 use ahp_types::state::ResourceChangeType;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::changes::DiscardedFile;
 use super::{Findings, LoadedSession};
@@ -497,12 +498,13 @@ impl TakenFile {
 }
 
 /// What has become of such a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileTaken {
     /// It is what it was to be.
-    Done,
-    /// The same; and git keeps, under this id, the bytes that were there, which it would not give back as they were.
-    DoneAndKept(String),
+    Done {
+        /// What git calls the bytes that were in it, where it would not give them back and they were to be kept.
+        bytes: Option<String>,
+    },
     /// Nothing was done to it; why, for people.
     Refused(String),
 }

@@ -352,7 +352,7 @@ impl ScreenModel {
     fn reset(&mut self, mode: u16) {
         let was_set = self.modes.remove(&mode);
         if mode == 1048 || (mode == 1049 && was_set) {
-            self.place(self.saved.row, self.saved.col);
+            self.restore();
         }
         if OTHER_SCREEN.contains(&mode) {
             self.modes.retain(|mode| !OTHER_SCREEN.contains(mode));

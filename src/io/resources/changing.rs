@@ -127,7 +127,7 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
 /// Makes files what they were before, each for itself: one that is not what it must be stays as it is.
 pub(super) fn take_back(taken: &TakeBack, folders: &Folders) -> Vec<FileTaken> {
     let each = taken.files.iter().map(|file| match take_back_one(file, folders) {
-        Ok(()) => FileTaken::Done,
+        Ok(()) => FileTaken::Done { bytes: None },
         Err(why) => FileTaken::Refused(why),
     });
     each.collect()

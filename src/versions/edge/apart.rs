@@ -8,12 +8,16 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde_json::Value;
 
-use crate::host::effects::{Rope, ToldState};
+use crate::host::effects::Rope;
 use crate::state::history::CompletedTurn;
 use crate::versions::chain::Chain;
 use crate::versions::lane::{Found, State};
-use crate::versions::node::{Node, Object};
+use crate::versions::node::Node;
+use crate::versions::step::Shot;
 use crate::wire::rpc::{sorted, to_json};
+
+/// Where a state has its completed turns.
+const TURNS: &str = "turns";
 
 /// Turns that stand apart.
 pub(super) struct TurnsApart {
@@ -41,6 +45,25 @@ impl TurnsApart {
         Self { chain, word, lists: Vec::new() }
     }
 
+    /// States as the steps take them down, their completed turns set apart but for the last one of each chat: of that the
+    /// steps may want to know what it was about. `besides`: what is said with them.
+    pub(super) fn of_states(chain: Chain, found: Vec<Found>, besides: &Value) -> (Vec<Shot>, Self) {
+        let (mut shots, earlier): (Vec<Shot>, Vec<_>) = found.into_iter().map(shot_of).unzip();
+        if earlier.iter().all(Vec::is_empty) {
+            return (shots, Self::new(chain, &[]));
+        }
+        let of_shot = |shot: &Shot| [to_json(&shot.state), to_json(&shot.summary)];
+        let others = shots.iter().flat_map(of_shot).chain([to_json(besides)]);
+        let mut apart = Self::new(chain, &others.collect::<Vec<_>>());
+        for (shot, turns) in shots.iter_mut().zip(earlier) {
+            let word = apart.set(&shot.channel, turns);
+            if let (Some(word), Some(Value::Array(shown))) = (word, shot.state.get_mut(TURNS)) {
+                shown.insert(0, word);
+            }
+        }
+        (shots, apart)
+    }
+
     /// Sets these turns of a chat apart; what stands in their place in a list.
     pub(super) fn set(&mut self, chat: &str, turns: Vec<CompletedTurn>) -> Option<Value> {
         if turns.is_empty() {
@@ -49,36 +72,6 @@ impl TurnsApart {
         let word = format!("{}, {}", self.word, self.lists.len());
         self.lists.push(ListApart { word: format!("\"{word}\""), chat: chat.to_owned(), turns });
         Some(word.into())
-    }
-
-    /// A state as a value, its completed turns set apart but for the last one: of that the steps may want to know what it
-    /// was about.
-    pub(super) fn state_of(&mut self, mut told: ToldState) -> Object {
-        let mut state = told.to_object();
-        let turns = std::mem::take(&mut told.turns);
-        let last = turns.last().map(|last| Rope::turn(&told.channel, last));
-        let last = last.map(|last| serde_json::from_slice(&last).unwrap_or_default());
-        let earlier = turns.len().saturating_sub(1);
-        let before = self.set(&told.channel, turns.into_iter().take(earlier).collect());
-        let shown: Vec<Value> = before.into_iter().chain(last).collect();
-        if !shown.is_empty() {
-            state.insert("turns".to_owned(), Value::Array(shown));
-        }
-        state
-    }
-
-    /// What is said with a state besides the turns that stand apart.
-    pub(super) fn others_of(found: &Found) -> Vec<u8> {
-        let mut others = to_json(&found.summary);
-        match &found.state {
-            State::Said(state) => others.extend(to_json(state)),
-            State::Meant(told) => {
-                others.extend(to_json(&told.to_object()));
-                let last = told.turns.last().map(|last| Rope::turn(&told.channel, last));
-                others.extend(last.into_iter().flatten());
-            }
-        }
-        others
     }
 
     /// A line with its turns put back.
@@ -107,6 +100,26 @@ impl TurnsApart {
             _ => turn,
         }
     }
+}
+
+/// A state as the steps take it down, with the last of its completed turns; and those before that one.
+fn shot_of(found: Found) -> (Shot, Vec<CompletedTurn>) {
+    let (state, earlier) = match found.state {
+        State::Said(state) => (state, Vec::new()),
+        State::Meant(mut told) => {
+            let mut state = told.to_object();
+            if let Some(last) = told.turns.pop() {
+                let last = serde_json::from_slice(&Rope::turn(&told.channel, &last)).unwrap_or_default();
+                state.insert(TURNS.to_owned(), Value::Array(vec![last]));
+            }
+            (state, told.turns)
+        }
+    };
+    let (kind, from_seq, summary) = (found.kind, found.from_seq, found.summary);
+    (
+        Shot { kind, resource: found.channel.clone(), channel: found.channel, state, summary, from_seq },
+        earlier,
+    )
 }
 
 /// A translated line whose turns stand apart.

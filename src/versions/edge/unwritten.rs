@@ -24,7 +24,7 @@ use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{
-    begin_result, error_line, notification_line, result_line, sorted, to_json, RequestId, RESULT_TAIL,
+    begin_result, error_line, notification_line, result_line, sorted, RequestId, RESULT_TAIL,
 };
 
 /// What takes long to write.
@@ -185,14 +185,6 @@ impl Body {
         }
     }
 
-    /// What was read of it.
-    fn read(&self) -> Option<&Value> {
-        match self {
-            Self::Read(value) => Some(value),
-            Self::Text(_) => None,
-        }
-    }
-
     fn into_value(self) -> Value {
         match self {
             Self::Read(value) => value,
@@ -258,7 +250,10 @@ impl Heard {
 
     /// The result, if it was read.
     pub(super) fn value(&self) -> Option<&Value> {
-        self.result.read()
+        match &self.result {
+            Body::Read(value) => Some(value),
+            Body::Text(_) => None,
+        }
     }
 
     /// The sessions that a list names, each with its provider, where the list is translated later. What they are called
@@ -319,39 +314,35 @@ impl Parts {
     /// Translates it, to its line.
     pub(super) fn write(self, lane: &mut Lane, peer: &Peer) -> LineApart {
         let id = self.id.clone();
-        let mut others = Vec::new();
-        if self.found.iter().any(|found| matches!(found.state, State::Meant(_))) {
-            others.extend(self.found.iter().map(TurnsApart::others_of));
-            others.extend(self.result.read().map(to_json));
-        }
-        let mut apart = TurnsApart::new(lane.chain(), &others);
-        let line = match self.translate(lane, peer, &mut apart) {
-            Ok(result) => result_line(&id, &sorted(result)),
+        let (line, apart) = match self.translate(lane, peer) {
+            Ok((result, apart)) => (result_line(&id, &sorted(result)), apart),
             Err(mut error) => {
                 let (chain, mut scene) = lane.scene("", &peer.client_id);
                 chain.error_down(&mut error, &mut scene);
-                error_line(Some(&id), &error)
+                (error_line(Some(&id), &error), TurnsApart::new(chain, &[]))
             }
         };
         LineApart { line, apart }
     }
 
-    fn translate(self, lane: &mut Lane, peer: &Peer, apart: &mut TurnsApart) -> Result<Value, RpcError> {
+    fn translate(self, lane: &mut Lane, peer: &Peer) -> Result<(Value, TurnsApart), RpcError> {
         let Self { method, reply, asked, result, missing, found, .. } = self;
         let result = result.into_value();
+        let mut apart = TurnsApart::new(lane.chain(), &[]);
         let (method, mut result) = match (&reply, &asked) {
             (Reply::Turns { before, limit }, _) => {
-                ("fetchTurns", page_of_turns(found, before.as_deref(), *limit, apart)?)
+                ("fetchTurns", page_of_turns(found, before.as_deref(), *limit, &mut apart)?)
             }
             (Reply::Same, Some(asked)) => {
-                let shots = found.into_iter().map(|found| shot_of(found, apart)).collect();
+                let shots;
+                (shots, apart) = TurnsApart::of_states(lane.chain(), found, &result);
                 (method.as_str(), with_states(lane, peer, &method, asked, result, &missing, shots))
             }
             (Reply::Same, None) => (method.as_str(), result),
         };
         let (chain, mut scene) = lane.scene("", &peer.client_id);
         chain.result_down(method, &mut result, &mut scene);
-        Ok(result)
+        Ok((result, apart))
     }
 }
 
@@ -433,21 +424,6 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
         ));
     }
     Some(told)
-}
-
-/// A state, as the steps take it down.
-fn shot_of(found: Found, apart: &mut TurnsApart) -> Shot {
-    Shot {
-        kind: found.kind,
-        resource: found.channel.clone(),
-        channel: found.channel,
-        state: match found.state {
-            State::Said(state) => state,
-            State::Meant(told) => apart.state_of(*told),
-        },
-        summary: found.summary,
-        from_seq: found.from_seq,
-    }
 }
 
 /// Some of a chat's turns that are over, oldest first.

@@ -254,7 +254,8 @@ def wait_until_ended(session):
 
 
 def step_duet(session, rest):
-    """Waits for a prompt of another session, and answers both in turn."""
+    """Waits for a prompt of another session, which it says, and answers both in turn."""
+    text(session, "waits ")
     other = listen()
     for number in range(int(rest)):
         text(session, f"{number} ")

@@ -100,6 +100,8 @@ fn two_sessions_of_one_agent_may_speak_in_turn() {
     watched.subscribe(other);
     watched.action("session/ready");
     watched.begin("t1", "duet 50");
+    // Which of two prompts comes first is not said where they are of two sessions.
+    watched.action_where(|action| action["part"]["content"] == "waits ");
     let (first, second) = (default_chat_of(SESSION), default_chat_of(other));
     let start = json!({ "type": "chat/turnStarted", "turnId": "o1", "startedAt": "2026-01-01T00:00:00Z",
         "message": { "text": "go on", "origin": { "kind": "user" } } });

@@ -154,14 +154,7 @@ fn what_cannot_be_committed_as_it_is_stays() {
     let mut talk = begin(&repository);
     // Where there is nothing, nothing is offered.
     is_refused(&with_message(&mut talk), -32602, "does not offer `commit`");
-    repository.git(&["checkout", "-q", "-b", "other"]);
-    repository.write("a", "theirs\n");
-    repository.commit();
-    repository.git(&["checkout", "-q", "main"]);
-    repository.write("a", "ours\n");
-    repository.commit();
-    let merge = repository.try_git_in(&repository.root, &["merge", "-q", "other"]);
-    assert!(!merge.status.success());
+    repository.merge_with_conflict();
     let theirs = repository.of_the_user();
     is_refused(&with_message(&mut talk), -32011, "a merge is under way");
     // Neither does a conflict go away when nothing says of what it is.

@@ -257,6 +257,18 @@ fn is_side(found: &Sides, wanted: &FullCopy) -> bool {
         })
 }
 
+/// What is shown is what lies between two copies.
+fn must_be(what: &str, (before, after): (&Sides, &Sides), wanted: (&FullCopy, &FullCopy)) {
+    assert!(
+        is_side(before, wanted.0) && is_side(after, wanted.1),
+        "{what} shows\n{:?}\n{:?}\nand not\n{:?}\n{:?}",
+        brief_sides(before),
+        brief_sides(after),
+        brief(wanted.0),
+        brief(wanted.1)
+    );
+}
+
 fn brief(copy: &FullCopy) -> Vec<(&String, String)> {
     copy.iter().map(|(name, (mode, bytes))| (name, brief_of(*mode, bytes))).collect()
 }
@@ -382,14 +394,7 @@ impl<'a> History<'a> {
             let at_first = self.at_first.clone().unwrap_or_default();
             let (before, after) = difference(&as_git_has(&at_first), &as_git_has(after));
             let found = self.found(who, "session").expect("what the session has changed is known");
-            assert!(
-                is_side(&found.0, &before) && is_side(&found.1, &after),
-                "the session shows\n{:?}\n{:?}\nand not\n{:?}\n{:?}",
-                brief_sides(&found.0),
-                brief_sides(&found.1),
-                brief(&before),
-                brief(&after)
-            );
+            must_be("the session", (&found.0, &found.1), (&before, &after));
         }
         let (before, mut after) = difference(&as_git_has(&committed(self.repository)), &as_git_has(after));
         // What is behind is the file itself, and nobody reads a link that leads nowhere.
@@ -569,14 +574,7 @@ impl<'a> History<'a> {
         let after = copy_of(self.repository);
         let (before, after) = difference(&as_git_has(&before), &as_git_has(&after));
         if let Ok(found) = self.found(who, &format!("turn/{turn}")) {
-            assert!(
-                is_side(&found.0, &before) && is_side(&found.1, &after),
-                "{turn}, in which the host has died, shows\n{:?}\n{:?}\nand not\n{:?}\n{:?}",
-                brief_sides(&found.0),
-                brief_sides(&found.1),
-                brief(&before),
-                brief(&after)
-            );
+            must_be(&format!("{turn}, in which the host has died,"), (&found.0, &found.1), (&before, &after));
         }
     }
 

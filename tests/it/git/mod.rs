@@ -106,6 +106,17 @@ impl Repository {
         self.git(&["commit", "-q", "-m", "x", "--allow-empty"]);
     }
 
+    /// A merge has ended in a conflict in the file `a`.
+    pub fn merge_with_conflict(&self) {
+        self.git(&["checkout", "-q", "-b", "other"]);
+        self.write("a", "theirs\n");
+        self.commit();
+        self.git(&["checkout", "-q", "main"]);
+        self.write("a", "ours\n");
+        self.commit();
+        assert!(!self.try_git_in(&self.root, &["merge", "-q", "other"]).status.success());
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }

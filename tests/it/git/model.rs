@@ -13,7 +13,7 @@ use ahp_sidecar::files::uris::path_of;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{
-    Checkpoint, FileOutcome, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange,
+    Checkpoint, FileTaken, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
@@ -91,16 +91,7 @@ pub fn made(kind: Kind) -> Repository {
     repository.commit();
     match kind {
         Kind::Detached => drop(repository.git(&["checkout", "-q", "--detach"])),
-        Kind::Conflict => {
-            repository.git(&["checkout", "-q", "-b", "other"]);
-            repository.write("a", "theirs\n");
-            repository.commit();
-            repository.git(&["checkout", "-q", "main"]);
-            repository.write("a", "ours\n");
-            repository.commit();
-            let merge = repository.try_git_in(&repository.root, &["merge", "-q", "other"]);
-            assert!(!merge.status.success());
-        }
+        Kind::Conflict => repository.merge_with_conflict(),
         Kind::Worktree => {
             let other = repository.home.join("other tree");
             repository.git(&["worktree", "add", "-q", "-b", "other", other.to_str().unwrap()]);
@@ -343,9 +334,9 @@ proptest! {
             let (now, before) = (third_copy.get(name), first_copy.get(name));
             let may = now == second_copy.get(name) || now == before;
             // Where a folder was is a file now, or the other way round.
-            let is_done = matches!(outcome, FileOutcome::Done { .. });
+            let is_done = matches!(outcome, FileTaken::Done { .. });
             let is_in_the_way =
-                matches!(outcome, FileOutcome::Refused(why) if !why.contains("changed since"));
+                matches!(outcome, FileTaken::Refused(why) if !why.contains("changed since"));
             prop_assert!(is_done == may || is_in_the_way, "{}: {:?}", name, outcome);
             if is_done {
                 match before {
