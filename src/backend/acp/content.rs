@@ -5,6 +5,7 @@
 //! Never: opens a file. What an agent cannot be given is named to it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use agent_client_protocol_schema::v1::{
     AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
@@ -18,6 +19,9 @@ use ahp_types::state::{
     ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
+use imara_diff::{
+    Algorithm, Diff as LineDiff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter,
+};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
@@ -29,9 +33,6 @@ use crate::state::history::CompletedTurn;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
-
-/// So many lines that are equal are shown around a change.
-const DIFF_CONTEXT_LINES: usize = 3;
 
 /// What an agent can take, as it says itself, and as it is known besides.
 #[derive(Debug, Clone, Copy)]
@@ -305,37 +306,54 @@ pub fn text(text: String) -> ToolResultContent {
     ToolResultContent::Text(ToolResultTextContent { text })
 }
 
-/// A change of a file: what was between the lines that both sides share at their ends, and what is now.
+/// A change of a file, as `diff -u` tells it.
 fn diff_text(diff: &Diff) -> String {
-    let old: Vec<&str> = diff.old_text.as_deref().unwrap_or_default().lines().collect();
-    let new: Vec<&str> = diff.new_text.lines().collect();
-    let before = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let shared = old[before..].iter().rev().zip(new[before..].iter().rev());
-    let after = shared.take_while(|(old, new)| old == new).count();
+    let lines = InternedInput::new(diff.old_text.as_deref().unwrap_or_default(), diff.new_text.as_str());
+    let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
+    changed.postprocess_lines(&lines);
     let path = diff.path.display();
     let from = if diff.old_text.is_some() { path.to_string() } else { "/dev/null".to_owned() };
-    let first = before.saturating_sub(DIFF_CONTEXT_LINES);
-    let shown_after = after.min(DIFF_CONTEXT_LINES);
-    let length = |side: &[&str]| side.len() - after - first + shown_after;
-    // As diffs have it: a side without lines begins before its first.
-    let start = |side: &[&str]| if length(side) == 0 { first } else { first + 1 };
-    let mut text = format!(
-        "--- {from}\n+++ {path}\n@@ -{},{} +{},{} @@\n",
-        start(&old),
-        length(&old),
-        start(&new),
-        length(&new)
-    );
-    let lines = (old[first..before].iter().map(|line| (' ', line)))
-        .chain(old[before..old.len() - after].iter().map(|line| ('-', line)))
-        .chain(new[before..new.len() - after].iter().map(|line| ('+', line)))
-        .chain(new[new.len() - after..][..shown_after].iter().map(|line| (' ', line)));
-    for (mark, line) in lines {
-        text.push(mark);
-        text.push_str(line);
-        text.push('\n');
+    let printer = DiffLines(&lines.interner);
+    let hunks = changed.unified_diff(&printer, UnifiedDiffConfig::default(), &lines);
+    format!("--- {from}\n+++ {path}\n{hunks}")
+}
+
+/// Writes the lines of a diff.
+struct DiffLines<'a>(&'a Interner<&'a str>);
+
+impl DiffLines<'_> {
+    fn write(&self, to: &mut impl fmt::Write, mark: char, line: Token) -> fmt::Result {
+        let line = self.0[line];
+        write!(to, "{mark}{line}")?;
+        if !line.ends_with('\n') {
+            to.write_str("\n\\ No newline at end of file\n")?;
+        }
+        Ok(())
     }
-    text
+}
+
+impl UnifiedDiffPrinter for DiffLines<'_> {
+    fn display_header(
+        &self,
+        mut to: impl fmt::Write,
+        old_start: u32,
+        new_start: u32,
+        old_lines: u32,
+        new_lines: u32,
+    ) -> fmt::Result {
+        // Lines are counted from 1; a side that has none begins behind the line before it.
+        let side = |start: u32, lines: u32| format!("{},{lines}", if lines == 0 { start } else { start + 1 });
+        writeln!(to, "@@ -{} +{} @@", side(old_start, old_lines), side(new_start, new_lines))
+    }
+
+    fn display_context_token(&self, mut to: impl fmt::Write, line: Token) -> fmt::Result {
+        self.write(&mut to, ' ', line)
+    }
+
+    fn display_hunk(&self, mut to: impl fmt::Write, old: &[Token], new: &[Token]) -> fmt::Result {
+        old.iter().try_for_each(|line| self.write(&mut to, '-', *line))?;
+        new.iter().try_for_each(|line| self.write(&mut to, '+', *line))
+    }
 }
 
 /// What was said before, for an agent that does not remember it; what was attached to the turns goes with them.
@@ -455,9 +473,19 @@ mod tests {
         let told = diff_text(&Diff::new("/x/y", new).old_text(old.to_owned()));
         assert_eq!(told, "--- /x/y\n+++ /x/y\n@@ -2,7 +2,8 @@\n b\n c\n d\n-old\n+new\n+newer\n e\n f\n g\n");
         let told = diff_text(&Diff::new("/x/y", "a\nb"));
-        assert_eq!(told, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n");
+        assert_eq!(told, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n");
         let told = diff_text(&Diff::new("/x", "same\n").old_text("same\n".to_owned()));
-        assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,1 @@\n same\n");
+        assert_eq!(told, "--- /x\n+++ /x\n");
+        let numbered =
+            |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
+        let new = numbered(1..=20).replace("\n3\n", "\nthree\n").replace("\n18\n", "\n");
+        let told = diff_text(&Diff::new("/x", new).old_text(numbered(1..=20)));
+        assert_eq!(
+            told,
+            "--- /x\n+++ /x\n@@ -1,6 +1,6 @@\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n\
+             @@ -15,6 +15,5 @@\n 15\n 16\n 17\n-18\n 19\n 20\n",
+            "changes that are far from each other have hunks of their own"
+        );
         let told = diff_text(&Diff::new("/x", "a\na\n").old_text("a\n".to_owned()));
         assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,2 @@\n a\n+a\n");
     }
