@@ -5,7 +5,7 @@
 //! Never: opens a file. What an agent cannot be given is named to it.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::ops::Range;
 
 use agent_client_protocol_schema::v1::{
     AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
@@ -19,9 +19,7 @@ use ahp_types::state::{
     ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
-use imara_diff::{
-    Algorithm, Diff as LineDiff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter,
-};
+use imara_diff::{Algorithm, Diff as LineDiff, Hunk, InternedInput, Token};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
@@ -33,6 +31,9 @@ use crate::state::history::CompletedTurn;
 
 /// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
+
+/// So many lines that are equal are shown around a change.
+const DIFF_CONTEXT_LINES: u32 = 3;
 
 /// What an agent can take, as it says itself, and as it is known besides.
 #[derive(Debug, Clone, Copy)]
@@ -313,47 +314,47 @@ fn diff_text(diff: &Diff) -> String {
     changed.postprocess_lines(&lines);
     let path = diff.path.display();
     let from = if diff.old_text.is_some() { path.to_string() } else { "/dev/null".to_owned() };
-    let printer = DiffLines(&lines.interner);
-    let hunks = changed.unified_diff(&printer, UnifiedDiffConfig::default(), &lines);
-    format!("--- {from}\n+++ {path}\n{hunks}")
-}
-
-/// Writes the lines of a diff.
-struct DiffLines<'a>(&'a Interner<&'a str>);
-
-impl DiffLines<'_> {
-    fn write(&self, to: &mut impl fmt::Write, mark: char, line: Token) -> fmt::Result {
-        let line = self.0[line];
-        write!(to, "{mark}{line}")?;
-        if !line.ends_with('\n') {
-            to.write_str("\n\\ No newline at end of file\n")?;
-        }
-        Ok(())
+    let mut text = format!("--- {from}\n+++ {path}\n");
+    let hunks: Vec<Hunk> = changed.hunks().collect();
+    let is_near = |hunk: &Hunk, next: &Hunk| next.before.start - hunk.before.end <= 2 * DIFF_CONTEXT_LINES;
+    for hunks in hunks.chunk_by(is_near) {
+        tell_hunks(&mut text, hunks, &lines);
     }
+    text
 }
 
-impl UnifiedDiffPrinter for DiffLines<'_> {
-    fn display_header(
-        &self,
-        mut to: impl fmt::Write,
-        old_start: u32,
-        new_start: u32,
-        old_lines: u32,
-        new_lines: u32,
-    ) -> fmt::Result {
+/// Tells changes that are near each other, with the lines around them. (The library's own printer of hunks tells the
+/// first one with a header that does not fit what follows, where it begins 4 to 6 lines behind the file's beginning.)
+fn tell_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
+    let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
+    // The lines before and after the changes are the same on both sides.
+    let before = first.before.start.min(DIFF_CONTEXT_LINES);
+    let after = (lines.before.len() as u32 - last.before.end).min(DIFF_CONTEXT_LINES);
+    let side = |first: &Range<u32>, last: &Range<u32>| {
+        let (start, end) = (first.start - before, last.end + after);
         // Lines are counted from 1; a side that has none begins behind the line before it.
-        let side = |start: u32, lines: u32| format!("{},{lines}", if lines == 0 { start } else { start + 1 });
-        writeln!(to, "@@ -{} +{} @@", side(old_start, old_lines), side(new_start, new_lines))
+        format!("{},{}", if start == end { start } else { start + 1 }, end - start)
+    };
+    let (old, new) = (side(&first.before, &last.before), side(&first.after, &last.after));
+    text.push_str(&format!("@@ -{old} +{new} @@\n"));
+    let mut tell = |mark: char, side: &[Token], range: Range<u32>| {
+        for line in &side[range.start as usize..range.end as usize] {
+            let line = lines.interner[*line];
+            text.push(mark);
+            text.push_str(line);
+            if !line.ends_with('\n') {
+                text.push_str("\n\\ No newline at end of file\n");
+            }
+        }
+    };
+    let mut told = first.before.start - before;
+    for hunk in hunks {
+        tell(' ', &lines.before, told..hunk.before.start);
+        tell('-', &lines.before, hunk.before.clone());
+        tell('+', &lines.after, hunk.after.clone());
+        told = hunk.before.end;
     }
-
-    fn display_context_token(&self, mut to: impl fmt::Write, line: Token) -> fmt::Result {
-        self.write(&mut to, ' ', line)
-    }
-
-    fn display_hunk(&self, mut to: impl fmt::Write, old: &[Token], new: &[Token]) -> fmt::Result {
-        old.iter().try_for_each(|line| self.write(&mut to, '-', *line))?;
-        new.iter().try_for_each(|line| self.write(&mut to, '+', *line))
-    }
+    tell(' ', &lines.before, told..told + after);
 }
 
 /// What was said before, for an agent that does not remember it; what was attached to the turns goes with them.
