@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use percent_encoding::{percent_decode_str, percent_encode};
 
 use super::compare::{compared, with_left_out, HOW};
+use super::grafts;
 use super::index::{version_of, CopiedIndex, LeftOut, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
@@ -49,8 +50,11 @@ pub fn keep(
     last: Option<&Checkpoint>,
     until: Until,
 ) -> Result<Checkpoint, GitError> {
-    let index = CopiedIndex::new(repository, scratch, true)?;
-    let (tree, mut left_out) = index.tree(scratch, until)?;
+    let grafted = if grafts::pays_for(repository) { grafts::tree(repository, scratch, until)? } else { None };
+    let (tree, mut left_out) = match grafted {
+        Some(found) => found,
+        None => CopiedIndex::new(repository, scratch, true)?.tree(scratch, until)?,
+    };
     if let Some(last) = last.filter(|last| last.left_out > 0) {
         // One that git has now is still the same file.
         let same = left_out_of(repository, last, until)?.into_iter();

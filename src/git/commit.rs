@@ -95,6 +95,17 @@ fn try_to_commit(
     if !is_as_shown(&sides_of(&changes), &sides_of(shown)) {
         return refused("files were changed since");
     }
+    for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
+        match repository.run(["var", who]).output(until) {
+            Ok(_) => {}
+            Err(GitError::Failed { .. }) => {
+                return refused(
+                    "git does not know who commits: set `user.name` and `user.email` in its configuration",
+                );
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
     let message_file = scratch.path.join("message");
     scratch.file("message", format!("{}\n", message.trim()).as_bytes())?;
     let run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]).with([&message_file]);
@@ -113,10 +124,35 @@ fn try_to_commit(
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
-    repository.run(["update-ref", "-m", &note, "HEAD", &commit, &before]).output(until)?;
+    match repository.run(["update-ref", "-m", &note, "HEAD", &commit, &before]).output(until) {
+        Ok(_) => {}
+        Err(GitError::Failed { trouble, .. }) => {
+            tracing::debug!(trouble, "git does not let a branch be changed");
+            return refused(why_not_moved(repository, head, until)?);
+        }
+        Err(error) => return Err(error.into()),
+    }
     lock.replace(&theirs)?;
     let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
     Ok(GitCommit { commit: short, branch: status.branch })
+}
+
+/// Why what is checked out cannot become another commit than this, for people.
+fn why_not_moved(
+    repository: &Repository,
+    head: Option<&str>,
+    until: Until,
+) -> Result<&'static str, GitError> {
+    let now = match repository.run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).line(until) {
+        Ok(now) => Some(now),
+        Err(GitError::Failed { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(if now.as_deref() == head {
+        "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind"
+    } else {
+        "something else was committed or checked out meanwhile"
+    })
 }
 
 /// What tells whether an index was written since; none where there is none.

@@ -28,7 +28,18 @@ pub const UNTRACKED_MAX: usize = 2000;
 const NAMES_MAX: usize = 10_000;
 
 /// So often is it tried to take in files that change meanwhile.
-const TRIES: usize = 3;
+pub const TRIES: usize = 3;
+
+/// How git is asked what has changed.
+pub const STATUS: [&str; 7] = [
+    "status",
+    "--porcelain=v2",
+    "-z",
+    "--branch",
+    "--untracked-files=all",
+    "--ignore-submodules=all",
+    "--no-renames",
+];
 
 /// Files whose contents are not kept: what tells their versions apart.
 pub type LeftOut = BTreeMap<Vec<u8>, String>;
@@ -105,6 +116,21 @@ pub struct Status {
     pub changed: Vec<Vec<u8>>,
     /// Files that git does not have.
     pub untracked: Vec<Vec<u8>>,
+    /// What the index has of files that are otherwise in it than committed, or in the folder than in it.
+    pub entries: Vec<IndexEntry>,
+}
+
+/// What the index has of a file.
+#[derive(Debug)]
+pub struct IndexEntry {
+    /// What it is called.
+    pub path: Vec<u8>,
+    /// Its mode; nothing but zeros where the index has no such file.
+    pub mode: String,
+    /// What git calls its content.
+    pub id: String,
+    /// It was committed otherwise, or not at all.
+    pub is_staged: bool,
 }
 
 impl<'a> CopiedIndex<'a> {
@@ -159,16 +185,7 @@ impl<'a> CopiedIndex<'a> {
     /// # Errors
     /// When git fails.
     pub fn status(&self, until: Until) -> Result<Status, GitError> {
-        let asked = [
-            "status",
-            "--porcelain=v2",
-            "-z",
-            "--branch",
-            "--untracked-files=all",
-            "--ignore-submodules=all",
-            "--no-renames",
-        ];
-        Ok(read_status(&self.run(asked).output(until)?))
+        Ok(read_status(&self.run(STATUS).output(until)?))
     }
 
     /// Brings it up to date; what is left out, and the tree of all.
@@ -194,12 +211,7 @@ impl<'a> CopiedIndex<'a> {
     /// # Errors
     /// When git fails, or a file cannot be read.
     pub fn whole_tree(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<String, GitError> {
-        let paths = status.changed.iter().chain(&status.untracked);
-        self.update(
-            &paths.flat_map(|path| [path, &b"\0"[..]].concat()).collect::<Vec<u8>>(),
-            scratch,
-            until,
-        )?;
+        self.update(&[ended(&status.changed), ended(&status.untracked)].concat(), scratch, until)?;
         self.run(["write-tree"]).line(until)
     }
 
@@ -219,38 +231,81 @@ impl<'a> CopiedIndex<'a> {
     }
 
     fn take_in(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<LeftOut, GitError> {
-        let mut left_out = LeftOut::new();
-        let mut taken: Vec<u8> = Vec::new();
-        let untracked = status.untracked.iter().enumerate().map(|(at, path)| (path, at >= UNTRACKED_MAX));
-        for (path, is_too_many) in status.changed.iter().map(|path| (path, false)).chain(untracked) {
-            let at = self.repository.root.join(OsStr::from_bytes(path));
-            match fs::symlink_metadata(&at) {
-                Ok(known) if known.is_symlink() => {}
-                Ok(known) if known.is_file() => {
-                    if is_too_many || known.len() > FILE_BYTES_MAX || File::open(&at).is_err() {
-                        left_out.insert(path.clone(), version_in(&known));
-                        continue;
-                    }
-                }
-                // One that is a folder now is not there any more.
-                Ok(known) if known.is_dir() => {}
-                Ok(_) => continue,
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-                Err(_) => continue,
-            }
-            taken.extend_from_slice(path);
-            taken.push(0);
-        }
-        if left_out.len() > NAMES_MAX {
-            return Err(GitError::Beyond(format!(
-                "{} files are too large, or too many, to be kept",
-                left_out.len()
-            )));
-        }
-        self.update(&taken, scratch, until)?;
+        let (left_out, taken) = chosen(self.repository, status)?;
+        self.update(&ended(&taken), scratch, until)?;
         Ok(left_out)
     }
+}
+
+/// These paths, each with a NUL behind it.
+fn ended(paths: &[Vec<u8>]) -> Vec<u8> {
+    paths.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
+}
+
+/// Of the files that are otherwise in the folder than in the index: those whose contents are left out, and those that are
+/// taken as they are.
+///
+/// # Errors
+/// When too many are left out.
+pub fn chosen(repository: &Repository, status: &Status) -> Result<(LeftOut, Vec<Vec<u8>>), GitError> {
+    let mut left_out = LeftOut::new();
+    let mut taken = Vec::new();
+    let untracked = status.untracked.iter().enumerate().map(|(at, path)| (path, at >= UNTRACKED_MAX));
+    for (path, is_too_many) in status.changed.iter().map(|path| (path, false)).chain(untracked) {
+        let at = repository.root.join(OsStr::from_bytes(path));
+        match fs::symlink_metadata(&at) {
+            Ok(known) if known.is_symlink() => {}
+            Ok(known) if known.is_file() => {
+                if is_too_many || known.len() > FILE_BYTES_MAX || File::open(&at).is_err() {
+                    left_out.insert(path.clone(), version_in(&known));
+                    continue;
+                }
+            }
+            // One that is a folder now is not there any more.
+            Ok(known) if known.is_dir() => {}
+            Ok(_) => continue,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(_) => continue,
+        }
+        taken.push(path.clone());
+    }
+    if left_out.len() > NAMES_MAX {
+        let count = left_out.len();
+        return Err(GitError::Beyond(format!("{count} files are too large, or too many, to be kept")));
+    }
+    Ok((left_out, taken))
+}
+
+/// What an index of some files has of those that are taken into it: its mode, and what git calls it. Before, it has what is
+/// said by `entries`, as `git update-index --index-info` reads it.
+///
+/// # Errors
+/// When git fails.
+pub fn small_index(
+    repository: &Repository,
+    scratch: &Scratch,
+    entries: &[u8],
+    taken: &[Vec<u8>],
+    until: Until,
+) -> Result<BTreeMap<Vec<u8>, (String, String)>, GitError> {
+    if taken.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let path = scratch.path.join("small-index");
+    let index = CopiedIndex { repository, path, objects: None, is_to_stay: false };
+    if !entries.is_empty() {
+        let entries = scratch.file("entries", entries)?;
+        index.run(["update-index", "-z", "--index-info"]).reads(entries).output(until)?;
+    }
+    index.update(&ended(taken), scratch, until)?;
+    let said = index.run(["ls-files", "--stage", "-z"]).output(until)?;
+    let found = said.split(|byte| *byte == 0).filter_map(|entry| {
+        let tab = entry.iter().position(|byte| *byte == b'\t')?;
+        let facts = String::from_utf8_lossy(&entry[..tab]).into_owned();
+        let (mode, id) = facts.split_once(' ')?;
+        Some((entry[tab + 1..].to_vec(), (mode.to_owned(), id.split(' ').next()?.to_owned())))
+    });
+    Ok(found.collect())
 }
 
 /// What tells the versions of a file apart whose content is not kept; none where there is no such file.
@@ -281,16 +336,17 @@ fn quoted(path: &Path) -> OsString {
     OsString::from_vec(quoted)
 }
 
-/// Reads what `git status --porcelain=v2 -z --branch` says.
-fn read_status(said: &[u8]) -> Status {
+/// Reads what git says when it is asked by [`STATUS`].
+pub fn read_status(said: &[u8]) -> Status {
     let mut status = Status::default();
     for entry in said.split(|byte| *byte == 0) {
         match entry {
             [b'#', b' ', header @ ..] => read_header(&mut status, &String::from_utf8_lossy(header)),
             // Repositories in this one end with a slash.
             [b'?', b' ', path @ ..] if !path.ends_with(b"/") => status.untracked.push(path.to_vec()),
-            [b'1', b' ', _, in_folder, b' ', rest @ ..] => {
+            [b'1', b' ', in_index, in_folder, b' ', rest @ ..] => {
                 status.uncommitted += 1;
+                status.entries.extend(entry_in(rest, *in_index != b'.'));
                 // What is before the path: the submodule, three modes, two ids.
                 if let Some(path) = behind(rest, 6).filter(|_| *in_folder != b'.') {
                     status.changed.push(path.to_vec());
@@ -307,6 +363,16 @@ fn read_status(said: &[u8]) -> Status {
     // One that is staged as removed, and there, is one file.
     status.uncommitted += status.untracked.len() as u64;
     status
+}
+
+/// What is behind the first word of a file's line: the submodule, its modes in what was committed, in the index and in the
+/// folder, what git calls it in the first two, and the path.
+fn entry_in(rest: &[u8], is_staged: bool) -> Option<IndexEntry> {
+    let path = behind(rest, 6)?.to_vec();
+    let facts = String::from_utf8_lossy(&rest[..rest.len() - path.len()]).into_owned();
+    let mut facts = facts.split(' ').map(str::to_owned);
+    let mode = facts.nth(2)?;
+    Some(IndexEntry { path, mode, id: facts.nth(2)?, is_staged })
 }
 
 fn read_header(status: &mut Status, header: &str) {

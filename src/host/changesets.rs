@@ -360,7 +360,7 @@ impl Host {
             return self.clear_changeset(step, key);
         };
         let Some(changeset) = self.channels.changesets.known(key) else { return };
-        let ChangesetState { status, error, files, operations } = wanted;
+        let ChangesetState { status, error, files, operations } = again(&changeset.state, wanted);
         let mut actions = changes_between(&changeset.state.files, &files);
         if changeset.state.operations != operations {
             let changed = ChangesetOperationsChangedAction { operations };
@@ -529,6 +529,18 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
         None => ChangesetStatus::Ready,
     };
     ChangesetState { status, error, files, operations: None }
+}
+
+/// What is shown of a changeset that was shown before: what it was stays until it is known what it is.
+fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
+    let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
+    if was_known && wanted.status == ChangesetStatus::Computing {
+        wanted.status = ChangesetStatus::Recomputing;
+        if wanted.files.is_empty() {
+            wanted.files.clone_from(&shown.files);
+        }
+    }
+    wanted
 }
 
 /// The actions that make one list of files the other. A mark that was taken away is as good as one that never was.

@@ -232,6 +232,9 @@ impl Host {
         params: &InvokeChangesetOperationParams,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
+        if let Some((session, _)) = named_by_changeset(&params.channel) {
+            self.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
+        }
         let key = self.find(&params.channel).and_then(|id| id.changeset());
         let changeset = key.and_then(|key| self.channels.changesets.get(&key));
         let changeset = changeset.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;

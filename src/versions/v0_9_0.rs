@@ -1,11 +1,13 @@
 //! 0.9.0, as it differs from 1.0.0: no canvases, no work in the background, and chats are neither moved nor
-//! put in order; whether one was read is shown by its session's list alone.
+//! put in order; whether one was read is shown by its session's list alone; and a changeset that is computed anew is told
+//! as one that is computed for the first time.
 
 use serde_json::Value;
 
 use super::dialect::Dialect;
-use super::node::{Node, Object};
-use super::step::{Call, Notice, Said, Scene, VersionStep};
+use super::node::{self, Node, Object};
+use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -20,6 +22,7 @@ impl VersionStep for V0_9_0 {
         &[
             "a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them",
             "that a session's chats are put into another order, until the next snapshot",
+            "that a changeset was computed before",
         ]
     }
 
@@ -55,6 +58,19 @@ impl VersionStep for V0_9_0 {
         }
     }
 
+    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
+        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Changeset) {
+            name_computing(&mut shot.state);
+        }
+    }
+
+    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+        if told.name() == "changeset/statusChanged" {
+            name_computing(&mut told.action);
+        }
+        vec![told]
+    }
+
     fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
         let changes = notice.params.get("changes").and_then(Value::as_object);
         // What has changed may be what is left out.
@@ -65,6 +81,13 @@ impl VersionStep for V0_9_0 {
         if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
             name_plugins(client);
         }
+    }
+}
+
+/// The crates before 0.9.0 do not know the word for a changeset that is computed anew.
+fn name_computing(changeset: &mut Object) {
+    if node::text(changeset, "status") == Some("recomputing") {
+        changeset.insert("status".to_owned(), "computing".into());
     }
 }
 

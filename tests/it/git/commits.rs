@@ -179,9 +179,17 @@ fn what_cannot_be_committed_as_it_is_stays() {
     fs::remove_file(repository.path(".git/index.lock")).unwrap();
     // Nobody knows who it is.
     fs::write(repository.home.join("gitconfig"), "[user]\n useConfigOnly = true\n").unwrap();
-    is_refused(&with_message(&mut talk), -32603, "git failed");
+    is_refused(&with_message(&mut talk), -32011, "set `user.name` and `user.email`");
     assert!(!repository.path(".git/index.lock").exists());
     fs::write(repository.home.join("gitconfig"), "[user]\n name = A\n email = a@b\n").unwrap();
+    // Somebody has left a lock behind, or is about to take it away.
+    for lock in [".git/HEAD.lock", ".git/refs/heads/main.lock"] {
+        repository.write(lock, "");
+        is_refused(&with_message(&mut talk), -32011, "a lock of `HEAD` or of the branch");
+        assert_eq!(repository.git(&["status", "--porcelain"]), " M a\n");
+        assert!(!repository.path(".git/index.lock").exists());
+        fs::remove_file(repository.path(lock)).unwrap();
+    }
     // While a turn runs nothing is committed.
     talk.follow(super::CHAT);
     talk.start(super::CHAT, "t1", "/ask go");

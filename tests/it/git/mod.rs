@@ -5,6 +5,7 @@
 
 mod commits;
 mod ends;
+mod grafts;
 mod histories;
 mod model;
 mod programs;

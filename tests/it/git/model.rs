@@ -231,7 +231,8 @@ impl<'a> Asker<'a> {
         carry_out(&self.git, job, &self.repository.state, until)
     }
 
-    fn keep(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
+    pub fn keep(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
+        super::grafts::are_the_same(self.repository);
         let (keeper, last) = ("k".to_owned(), last.cloned());
         match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new() }) {
             GitReport::Kept { checkpoint, .. } => checkpoint,
@@ -239,7 +240,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<KeptChange> {
+    pub fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<KeptChange> {
         match self.ask(GitWork::Compare { before: before.clone(), after: after.clone() }) {
             GitReport::Compared(changes) => changes,
             other => panic!("{other:?}"),

@@ -1,0 +1,281 @@
+//! What is in a large repository's folder now, as a tree of git's, without writing an index of all its files.
+//!
+//! What was committed last is a tree already, and git says by its status which files are otherwise: staged, or in the folder.
+//! Only these go through an index, a small one, so that git decides about their ends of lines as ever; then they are
+//! put into the folders' trees that are on their way.
+//!
+//! Owns: which repositories this pays for, and the trees of changed folders.
+//! Never: reads the tree of a folder in which nothing has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use super::index::{chosen, read_status, small_index, LeftOut, Scratch, Status, STATUS, TRIES};
+use super::program::{GitError, Until};
+use super::repository::Repository;
+
+/// An index of at least so many bytes takes longer to write than a few more runs of git.
+const INDEX_BYTES_MIN: u64 = 1 << 20;
+
+/// The mode of a folder in a tree.
+const FOLDER: &[u8] = b"40000";
+
+/// The file that says what git does with other files; the index has it where the folder has not.
+const ATTRIBUTES: &[u8] = b".gitattributes";
+
+/// What a tree or an index has under a name: its mode, and what git calls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeEntry {
+    mode: Vec<u8>,
+    id: String,
+}
+
+/// A folder that is read, and changed.
+#[derive(Debug, Default)]
+struct OpenFolder {
+    kept: BTreeMap<Vec<u8>, TreeEntry>,
+    open: BTreeMap<Vec<u8>, OpenFolder>,
+}
+
+/// The folders of what was committed, by their paths, as far as they are needed.
+type CommittedFolders = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TreeEntry>>;
+
+/// Whether the index of a repository is so large that it is better not written.
+pub fn pays_for(repository: &Repository) -> bool {
+    fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
+}
+
+/// What is left out, and the tree of all; none where this way does not lead to it: nothing was committed yet, there are
+/// conflicts, or a name has a line break in it.
+///
+/// # Errors
+/// When git fails, or there is too much.
+pub fn tree(
+    repository: &Repository,
+    scratch: &Scratch,
+    until: Until,
+) -> Result<Option<(String, LeftOut)>, GitError> {
+    let mut tries = 0;
+    loop {
+        let status = read_status(&repository.run(STATUS).output(until)?);
+        match graft(repository, &status, scratch, until) {
+            // A file has become another while it was read.
+            Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
+            done => return done,
+        }
+    }
+}
+
+fn graft(
+    repository: &Repository,
+    status: &Status,
+    scratch: &Scratch,
+    until: Until,
+) -> Result<Option<(String, LeftOut)>, GitError> {
+    let Some(head) = status.head.as_deref().filter(|_| !status.has_conflicts) else { return Ok(None) };
+    let (left_out, taken) = chosen(repository, status)?;
+    let staged = status.entries.iter().filter(|entry| entry.is_staged);
+    let paths: BTreeSet<&[u8]> =
+        staged.clone().map(|entry| &*entry.path).chain(taken.iter().map(Vec::as_slice)).collect();
+    if paths.iter().any(|path| path.contains(&b'\n')) {
+        return Ok(None);
+    }
+    let folders = folders_of(repository, head, &paths, scratch, until)?;
+    let mut root = OpenFolder::of(&folders, b"");
+    let entry_of = |mode: &str, id: &str| {
+        // It is said with six digits, and kept without zeros before it.
+        let mode = mode.trim_start_matches('0');
+        (!mode.is_empty()).then(|| TreeEntry { mode: mode.as_bytes().to_vec(), id: id.to_owned() })
+    };
+    let mut changes: BTreeMap<&[u8], Option<TreeEntry>> =
+        staged.map(|entry| (&*entry.path, entry_of(&entry.mode, &entry.id))).collect();
+    let attributes = folders.iter().filter_map(|(folder, entries)| {
+        Some((joined(folder, ATTRIBUTES), entries.get(ATTRIBUTES).filter(|entry| entry.mode != FOLDER)?))
+    });
+    let mut known: BTreeMap<Vec<u8>, TreeEntry> =
+        attributes.map(|(path, entry)| (path, entry.clone())).collect();
+    for entry in &status.entries {
+        match entry_of(&entry.mode, &entry.id) {
+            Some(its) => drop(known.insert(entry.path.clone(), its)),
+            None => drop(known.remove(&entry.path)),
+        }
+    }
+    let seeds = known
+        .iter()
+        .map(|(path, entry)| [&entry.mode, &b" "[..], entry.id.as_bytes(), b"\t", path, b"\0"].concat());
+    let found = small_index(repository, scratch, &seeds.collect::<Vec<_>>().concat(), &taken, until)?;
+    for path in &taken {
+        let entry = found.get(path).and_then(|(mode, id)| entry_of(mode, id));
+        changes.insert(path, entry);
+    }
+    // What is gone makes room for what has taken its place.
+    for (path, _) in changes.iter().filter(|(_, entry)| entry.is_none()) {
+        root.set(&folders, b"", path, None);
+    }
+    for (path, entry) in changes.into_iter().filter(|(_, entry)| entry.is_some()) {
+        root.set(&folders, b"", path, entry);
+    }
+    root.without_empty();
+    if root.kept.is_empty() && root.open.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some((written(repository, scratch, root, until)?, left_out)))
+}
+
+/// All folders on the way to these paths that were committed.
+fn folders_of(
+    repository: &Repository,
+    head: &str,
+    paths: &BTreeSet<&[u8]>,
+    scratch: &Scratch,
+    until: Until,
+) -> Result<CommittedFolders, GitError> {
+    let mut wanted: BTreeSet<&[u8]> = BTreeSet::from([&b""[..]]);
+    for path in paths {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        wanted.extend(slashes.map(|(at, _)| &path[..at]));
+    }
+    let mut asked = Vec::new();
+    for folder in &wanted {
+        asked.extend_from_slice(head.as_bytes());
+        asked.push(b':');
+        asked.extend_from_slice(folder);
+        // With a slash it is a folder, or nothing.
+        asked.extend_from_slice(if folder.is_empty() { b"\n" } else { b"/\n" });
+    }
+    let asked = scratch.file("folders", &asked)?;
+    let said = repository.run(["cat-file", "--batch"]).reads(asked).output(until)?;
+    let mut rest = said.as_slice();
+    let mut folders = CommittedFolders::new();
+    for folder in wanted {
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { return Err(misunderstood()) };
+        let (line, behind) = (String::from_utf8_lossy(&rest[..end]).into_owned(), &rest[end + 1..]);
+        let facts: Vec<&str> = line.split(' ').collect();
+        rest = match facts[..] {
+            [.., "missing"] => behind,
+            [id, "tree", size] => {
+                let size = size.parse::<usize>().ok().filter(|size| *size < behind.len());
+                let size = size.ok_or_else(misunderstood)?;
+                let entries = entries_in(&behind[..size], id.len() / 2).ok_or_else(misunderstood)?;
+                folders.insert(folder.to_vec(), entries);
+                &behind[size + 1..]
+            }
+            _ => return Err(misunderstood()),
+        };
+    }
+    Ok(folders)
+}
+
+fn misunderstood() -> GitError {
+    GitError::Beyond("what git says of a folder cannot be read".to_owned())
+}
+
+/// The entries of a tree, as git keeps it, with ids of so many bytes.
+fn entries_in(mut tree: &[u8], id_bytes: usize) -> Option<BTreeMap<Vec<u8>, TreeEntry>> {
+    let mut entries = BTreeMap::new();
+    while !tree.is_empty() {
+        let space = tree.iter().position(|byte| *byte == b' ')?;
+        let nul = tree.iter().position(|byte| *byte == 0)?;
+        let id = tree.get(nul + 1..nul + 1 + id_bytes)?;
+        let id = id.iter().fold(String::new(), |id, byte| id + &format!("{byte:02x}"));
+        entries.insert(tree.get(space + 1..nul)?.to_vec(), TreeEntry { mode: tree[..space].to_vec(), id });
+        tree = &tree[nul + 1 + id_bytes..];
+    }
+    Some(entries)
+}
+
+fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    match folder {
+        [] => name.to_vec(),
+        folder => [folder, b"/", name].concat(),
+    }
+}
+
+impl OpenFolder {
+    fn of(folders: &CommittedFolders, path: &[u8]) -> Self {
+        Self { kept: folders.get(path).cloned().unwrap_or_default(), open: BTreeMap::new() }
+    }
+
+    /// Puts something at a path below this folder, which is at `here`; or takes what is there away.
+    fn set(&mut self, folders: &CommittedFolders, here: &[u8], path: &[u8], entry: Option<TreeEntry>) {
+        let Some(slash) = path.iter().position(|byte| *byte == b'/') else {
+            self.open.remove(path);
+            self.kept.remove(path);
+            self.kept.extend(entry.map(|entry| (path.to_vec(), entry)));
+            return;
+        };
+        let (name, below) = (&path[..slash], &path[slash + 1..]);
+        let there = joined(here, name);
+        if !self.open.contains_key(name) {
+            let is_folder = self.kept.get(name).is_some_and(|kept| kept.mode == FOLDER);
+            if entry.is_none() && !is_folder {
+                return;
+            }
+            let opened = if is_folder { Self::of(folders, &there) } else { Self::default() };
+            self.kept.remove(name);
+            self.open.insert(name.to_vec(), opened);
+        }
+        if let Some(folder) = self.open.get_mut(name) {
+            folder.set(folders, &there, below, entry);
+        }
+    }
+
+    /// A tree has no folders without files.
+    fn without_empty(&mut self) {
+        self.open.retain(|_, folder| {
+            folder.without_empty();
+            !folder.kept.is_empty() || !folder.open.is_empty()
+        });
+    }
+
+    /// The deepest ones first; this one is at the end.
+    fn by_depth<'a>(&'a self, depth: usize, path: Vec<u8>, all: &mut Vec<Vec<(Vec<u8>, &'a Self)>>) {
+        if all.len() <= depth {
+            all.resize_with(depth + 1, Vec::new);
+        }
+        for (name, folder) in &self.open {
+            folder.by_depth(depth + 1, joined(&path, name), all);
+        }
+        all[depth].push((path, self));
+    }
+}
+
+/// Writes the trees of these folders; what git calls that of the first.
+fn written(
+    repository: &Repository,
+    scratch: &Scratch,
+    root: OpenFolder,
+    until: Until,
+) -> Result<String, GitError> {
+    let mut levels = Vec::new();
+    root.by_depth(0, Vec::new(), &mut levels);
+    let mut ids: BTreeMap<Vec<u8>, String> = BTreeMap::new();
+    for level in levels.iter().rev() {
+        let mut lines = Vec::new();
+        for (at, (path, folder)) in level.iter().enumerate() {
+            if at > 0 {
+                lines.push(0);
+            }
+            for (name, TreeEntry { mode, id }) in &folder.kept {
+                let kind: &[u8] = match mode.as_slice() {
+                    FOLDER => b"tree",
+                    b"160000" => b"commit",
+                    _ => b"blob",
+                };
+                lines.extend([mode, &b" "[..], kind, b" ", id.as_bytes(), b"\t", name, b"\0"].concat());
+            }
+            for name in folder.open.keys() {
+                let id = ids.get(&joined(path, name)).ok_or_else(misunderstood)?;
+                lines.extend([FOLDER, b" tree ", id.as_bytes(), b"\t", name, b"\0"].concat());
+            }
+        }
+        let lines = scratch.file("trees", &lines)?;
+        let said = repository.run(["mktree", "-z", "--missing", "--batch"]).reads(lines).text(until)?;
+        let made: Vec<&str> = said.lines().collect();
+        if made.len() != level.len() {
+            return Err(misunderstood());
+        }
+        ids.extend(level.iter().zip(made).map(|((path, _), id)| (path.clone(), id.to_owned())));
+    }
+    ids.remove(&b""[..]).ok_or_else(misunderstood)
+}

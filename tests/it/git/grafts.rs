@@ -1,0 +1,109 @@
+//! The two ways to the tree of a folder lead to the same one.
+//!
+//! Owns: the second way, which is taken where the index is large, and what only it could get wrong.
+//! Never: starts a host.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::time::Duration;
+
+use ahp_sidecar::git::grafts;
+use ahp_sidecar::git::index::{CopiedIndex, Scratch};
+use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::repository::Repository as Found;
+
+use super::{uri, Repository};
+
+/// Both ways lead to what git calls the same files; whether the second one leads anywhere.
+pub fn are_the_same(repository: &Repository) -> bool {
+    let until = Until::after(Duration::from_secs(60));
+    let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
+    let found = Found::find(&git, &[uri(&repository.root)], until).unwrap();
+    let scratch = Scratch::new(&repository.state).unwrap();
+    let (tree, left_out) = CopiedIndex::new(&found, &scratch, true).unwrap().tree(&scratch, until).unwrap();
+    let Some((other, other_left_out)) = grafts::tree(&found, &scratch, until).unwrap() else { return false };
+    // What is in repositories below is not looked at.
+    let differs = ["diff-tree", "-r", "--ignore-submodules=all", &tree, &other];
+    assert_eq!(repository.git(&differs), "");
+    assert_eq!(left_out, other_left_out);
+    repository.git(&["fsck", "--strict", "--no-dangling"]);
+    true
+}
+
+#[test]
+fn folders_and_files_take_each_others_places() {
+    let repository = Repository::with(&[("a", "1\n"), ("d/e/f", "1\n"), ("d/g", "1\n"), ("x/only", "1\n")]);
+    assert!(are_the_same(&repository));
+    fs::remove_file(repository.path("a")).unwrap();
+    repository.write("a/b/c", "2\n");
+    fs::remove_dir_all(repository.path("d/e")).unwrap();
+    repository.write("d/e", "2\n");
+    fs::remove_dir_all(repository.path("x")).unwrap();
+    assert!(are_the_same(&repository));
+    repository.git(&["add", "a", "d"]);
+    assert!(are_the_same(&repository));
+    repository.git(&["rm", "-q", "--cached", "d/g"]);
+    assert!(are_the_same(&repository));
+    repository.git(&["add", "--intent-to-add", "."]);
+    repository.write("later", "2\n");
+    repository.git(&["add", "--intent-to-add", "later"]);
+    assert!(are_the_same(&repository));
+    // Nothing of it is left.
+    for name in ["a", "d"] {
+        fs::remove_dir_all(repository.path(name)).unwrap();
+    }
+    fs::remove_file(repository.path("later")).unwrap();
+    assert!(!are_the_same(&repository));
+}
+
+#[test]
+fn what_git_does_with_ends_of_lines_is_the_same() {
+    let repository = Repository::with(&[
+        ("kept", "a\r\nb\r\n"),
+        ("dir/deep/kept", "a\r\n"),
+        ("dir/.gitattributes", "*.t text\n"),
+    ]);
+    repository.git(&["config", "core.autocrlf", "input"]);
+    // What has such ends already keeps them; what is new does not.
+    for name in ["kept", "dir/deep/kept", "new", "dir/deep/new", "dir/deep/new.t"] {
+        repository.write(name, "c\r\nd\r\n");
+    }
+    assert!(are_the_same(&repository));
+    // Attributes count also where they are not in the folder, as long as the index has them.
+    repository.git(&["config", "core.autocrlf", "false"]);
+    repository.git(&["update-index", "--skip-worktree", "dir/.gitattributes"]);
+    fs::remove_file(repository.path("dir/.gitattributes")).unwrap();
+    assert!(are_the_same(&repository));
+    repository.git(&["update-index", "--no-skip-worktree", "dir/.gitattributes"]);
+    assert!(are_the_same(&repository));
+}
+
+#[test]
+fn a_large_index_is_not_written() {
+    let repository = Repository::with(&[("edited", "1\n"), ("dir/edited", "1\n")]);
+    let blob = repository.git(&["rev-parse", "HEAD:edited"]);
+    let long = "x".repeat(200);
+    let lines: String =
+        (0..5000).map(|number| format!("100644 {}\tmany/{number:04}{long}\n", blob.trim())).collect();
+    fs::write(repository.home.join("lines"), lines).unwrap();
+    let from = format!("git update-index --index-info <'{}'", repository.home.join("lines").display());
+    repository.git(&["-c", &format!("alias.fill=!{from}"), "fill"]);
+    repository.git(&["commit", "-q", "-m", "many"]);
+    repository.git(&["config", "core.sparseCheckout", "true"]);
+    repository.git(&["sparse-checkout", "set", "--no-cone", "/*", "!/many/"]);
+    repository.write("dir/edited", "2\n");
+    let asker = super::model::Asker::new(&repository);
+    let program = Git::find(Some(OsStr::new(super::PATH)), Until::after(Duration::from_secs(60))).unwrap();
+    let until = Until::after(Duration::from_secs(60));
+    let found = Found::find(&program, &[uri(&repository.root)], until).unwrap();
+    assert!(grafts::pays_for(&found));
+    assert!(are_the_same(&repository));
+    let before = asker.keep(0, None);
+    repository.write("dir/edited", "3\n");
+    repository.write("dir/new/file", "3\n");
+    let after = asker.keep(1, Some(&before));
+    let names: Vec<String> = asker.compare(&before, &after).into_iter().map(|change| change.file).collect();
+    assert_eq!(names, ["dir/edited", "dir/new/file"].map(|name| uri(&repository.path(name))));
+    assert_eq!(repository.git(&["ls-tree", "-r", "--name-only", &after.tree]).lines().count(), 5003);
+    assert_eq!(asker.keep(2, Some(&after)), after);
+}
